@@ -1,0 +1,189 @@
+"""Every error that intervalq raises: each carries its values and says the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class IntervalqError(Exception):
+    """The root of all errors of this package."""
+
+
+# --- what a caller gave is not usable --------------------------------------------------------------
+
+
+class InvalidName(IntervalqError, ValueError):
+    """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`."""
+
+    def __init__(self, name: object) -> None:
+        self.name = name
+        super().__init__(
+            f"{_short(name)} is not a queue name: use 1 to 128 of the characters A-Z a-z 0-9 . _ - "
+            "and begin with a letter or a digit"
+        )
+
+
+class InvalidInterval(IntervalqError, ValueError):
+    """An interval, rate or other duration is not one, or is out of its range."""
+
+    def __init__(self, value: object, why: str) -> None:
+        self.value = value
+        super().__init__(f"{_short(value)} {why}")
+
+
+class InvalidOption(IntervalqError, ValueError):
+    """An option is out of its range, or two options contradict each other."""
+
+
+class UnknownStore(IntervalqError, ValueError):
+    """No store is registered for the scheme of a URL."""
+
+    def __init__(self, scheme: str, known: list[str]) -> None:
+        self.scheme = scheme
+        self.known = known
+        super().__init__(
+            f"no store is registered for {_short(scheme + '://')}; known are {', '.join(known)}; "
+            "install the package that brings it (entry-point group intervalq.stores)"
+        )
+
+
+class MissingExtra(IntervalqError, ImportError):
+    """A driver or tool that is an optional part of intervalq isn't installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs an optional part: pip install 'intervalq[{extra}]'")
+
+
+# --- what the queue says ----------------------------------------------------------------------------
+
+
+class ConfigMismatch(IntervalqError):
+    """A handle's settings disagree with those that the queue already runs with."""
+
+    def __init__(self, queue: str, ours: str, theirs: str) -> None:
+        self.queue, self.ours, self.theirs = queue, ours, theirs
+        super().__init__(
+            f"queue {queue!r} runs with {theirs}, this handle has {ours}: use the same settings, leave "
+            "them out to take those of the queue, or change the queue for everybody with "
+            "queue.configure(...) or `intervalq configure`"
+        )
+
+
+class QueueNotFound(IntervalqError):
+    """The store has no such queue, and the handle has no interval to make one with."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"the store has no queue {queue!r}: give interval= or rate= to make it, or check name and store"
+        )
+
+
+class QueueClosed(IntervalqError):
+    """The queue's handle was closed, so this job won't start."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(f"queue {queue!r} was closed here before this job began: make a new handle to go on")
+
+
+class SlotTimeout(IntervalqError, TimeoutError):
+    """No slot came within the caller's `timeout`; the job did not start."""
+
+    def __init__(self, queue: str, seconds: float) -> None:
+        self.queue, self.seconds = queue, seconds
+        super().__init__(
+            f"no slot of queue {queue!r} came within {seconds:g} s, the job did not start: allow more "
+            "time, add fewer jobs, or see with queue.inspect() whether the queue is paused"
+        )
+
+
+class WrongLoop(IntervalqError, RuntimeError):
+    """A handle is used from an event loop other than the one it lives in."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"this handle of queue {queue!r} lives in another event loop that still runs: make one handle "
+            "an event loop, or use intervalq.sync from threads"
+        )
+
+
+class ForkedError(IntervalqError, RuntimeError):
+    """A handle is used in a child process that was forked after the handle's first use."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"this handle of queue {queue!r} was in use before the process forked: make a new handle in the "
+            "child, or use intervalq.sync, which makes its own"
+        )
+
+
+# --- what the store says ----------------------------------------------------------------------------
+
+
+class StoreError(IntervalqError):
+    """The root of the errors of a store. `store` is its URL without secrets."""
+
+    def __init__(self, store: str, why: str) -> None:
+        self.store = store
+        super().__init__(f"{store}: {why}")
+
+
+class StoreUnavailable(StoreError):
+    """The store can't be reached; no job starts. Calls are tried again with backoff before this is raised."""
+
+
+class StoreTimeout(StoreUnavailable):
+    """The store did not answer in time; whether it did what was asked is unknown."""
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The store takes no writes at the moment: a replica, or a read-only file."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room to write: a full disk, or a memory limit."""
+
+
+class Unauthorized(StoreError):
+    """The store refuses these credentials, or they may not do what is needed."""
+
+
+class InsecurePath(StoreError):
+    """A state file is a link, belongs to somebody else, or lies where anybody may replace it."""
+
+
+class CorruptState(StoreError):
+    """A record in the store is not one that intervalq wrote. It is left as it is, never reset."""
+
+
+class VersionMismatch(StoreError):
+    """A record or schema in the store was written by a newer version of intervalq."""
+
+
+class BackendUnsupported(StoreError):
+    """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
+
+
+# --- what is worth a warning ------------------------------------------------------------------------
+
+
+class IntervalqWarning(UserWarning):
+    """The root of the warnings of this package."""
+
+
+class StoreTooSlow(IntervalqWarning):
+    """The store's round trip is too long to know its clock within the tolerance; says what does hold."""
+
+
+class StateRegressed(IntervalqWarning):
+    """The store lost writes that it had acknowledged; the queue was healed forward."""
+
+
+def _short(value: Any) -> str:
+    """A value as it may stand in a message: quoted, without control characters, not too long."""
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:76]}...{text[0]}"

@@ -1,0 +1,148 @@
+"""What a store is: one atomic verb on one record, the easy way to write one, and how a URL finds it."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
+from urllib.parse import urlsplit
+
+from intervalq import rules
+from intervalq.errors import InvalidOption, UnknownStore
+from intervalq.rules import Answer, Command, State
+
+T = TypeVar("T")
+
+Step = Callable[[State | None, int], tuple[State | None, T]]
+"""Given the record (None: there is none) and the store's clock: the record to keep, and an answer."""
+
+
+class Store(Protocol):
+    """Holds the records of queues. A class of this shape, made from a URL, is all that a store is.
+
+    A store belongs to the event loop that first used it. It connects when it is first used, and holds no
+    connection that it doesn't need.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, as it may be shown: without secrets."""
+        ...
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """Do `intervalq.rules.apply` on the record of `queue`: all of it or nothing, one at a time.
+
+        Args:
+            queue: a name, or `name:key`; safe in any store's keys.
+            command: what to do.
+            now: the store's clock in microseconds. None, outside of tests: the store reads its own.
+
+        Raises:
+            StoreUnavailable: the store can't be reached, or can't write; asking again may help.
+            StoreTimeout: no answer came in time; the step may have been done. The caller decides whether
+                to ask again: a store never sends a command twice by itself.
+            StoreError: one of the others; asking again won't help.
+        """
+        ...
+
+    async def names(self) -> list[str]:
+        """The queues that have a record, sorted."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections. The store opens again when it is used again."""
+        ...
+
+
+@runtime_checkable
+class Waking(Protocol):
+    """A store that can tell a waiting shard when a hold ended, which saves it from asking now and then."""
+
+    def wakeups(self, queue: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Listen for ends of holds of one queue for as long as the context is open.
+
+        Gives a function that returns at the next wake-up since the context was entered or the function last
+        returned. Wake-ups are hints: one may be lost or come for nothing. Errors are those of `apply`.
+        """
+        ...
+
+
+class DocumentStore(ABC):
+    """All the verbs for a store that can read a record, apply a pure step, and write it back, atomically."""
+
+    url: str
+
+    @abstractmethod
+    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
+        """Read the record of `queue`, take `step`, keep the record that it returns, and return its answer.
+
+        Atomic, and one at a time for each queue. A returned record that *is* the one given needs no write;
+        None removes it. `now` of None: the store's own clock.
+        """
+
+    @abstractmethod
+    async def names(self) -> list[str]:
+        """The queues that have a record, sorted."""
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        return await self.update(queue, lambda state, at: rules.apply(state, command, at), now)
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`; nothing to let go of by default."""
+
+
+def wall_clock() -> int:
+    """Microseconds since 1970: the clock of the stores that have no server."""
+    return time.time_ns() // 1_000
+
+
+def open_store(url: str | None = None) -> Store:
+    """The store at a URL or plain path, not yet connected.
+
+    Args:
+        url: `memory://`, `file:///path/state.json` or a plain path, `redis://`, `rediss://`, `unix://`,
+            `postgresql://`, or any scheme that an installed package brings by an entry point in the group
+            `intervalq.stores`. None: the environment's `INTERVALQ_STORE`, else a JSON file in the user's
+            state folder, which works across the processes of one machine with no server.
+
+    Raises:
+        UnknownStore: no such scheme.
+        MissingExtra: its driver isn't installed.
+        InvalidOption: the store can't make sense of the URL.
+    """
+    url = url or os.environ.get("INTERVALQ_STORE") or default_url()
+    if "\0" in url or not url.strip():
+        raise InvalidOption("a store is a URL such as redis://host:6379/0, or a path")
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        scheme, url = "file", Path(url).expanduser().absolute().as_uri()
+    known = {point.name: point for point in entry_points(group="intervalq.stores")}
+    if scheme.lower() not in known:
+        raise UnknownStore(scheme, sorted(known))
+    store: Store = known[scheme.lower()].load()(url)
+    return store
+
+
+def default_url() -> str:
+    """The JSON file in the user's state folder."""
+    from platformdirs import user_state_path  # noqa: PLC0415 - only needed without any other store
+
+    return (user_state_path("intervalq") / "state.json").as_uri()
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown: without user, password, and query, any of which may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:  # a broken port or address: what can't be parsed can't be shown in part
+        return f"{url.partition('://')[0]}://..."
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}{port}{parts.path}"

@@ -1,0 +1,161 @@
+"""Random commands as shards in trouble would send them: late, again, out of order, of a lost record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from intervalq.rules import (
+    FOREVER,
+    Advance,
+    Answer,
+    Command,
+    Configure,
+    Drop,
+    Finish,
+    Hold,
+    Reclaim,
+    Resume,
+    Settings,
+    Slot,
+    State,
+)
+
+_INTERVALS = (1, 7, 1_000, 10_000, 1_000_000, 3_600_000_000)
+
+
+class CommandSource:
+    """Makes up commands and instants, one after the other, from one seed.
+
+    It remembers the slots that were handed out, as the shards together would, so that most commands concern
+    slots that exist, at instants around their limits: that is where rules are told apart.
+    """
+
+    def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000) -> None:
+        self.random = Random(seed)
+        self.now = start
+        self.settings = self._settings()
+        self.slots: list[Slot] = []
+        self.generation: str | None = None
+        self._nonces = 0
+        self._last: Command | None = None
+
+    def learn(self, answer: Answer) -> None:
+        """Take note of what the last command did."""
+        if answer.state is None or answer.refused:
+            return
+        if answer.state.generation != self.generation:
+            self.generation = answer.state.generation
+            if self.random.random() < 0.8:  # else: shards go on with slots of a record that is gone
+                self.slots.clear()
+        self.slots.extend(answer.taken)
+
+    def next(self, state: State | None) -> tuple[Command, int]:
+        """A command, and what the store's clock reads when it arrives."""
+        self.now += self._step(state)
+        if self._last is not None and self.random.random() < 0.07:
+            return self._last, self.now  # the answer was lost: sent again
+        kinds: list[tuple[float, Callable[[State | None], Command]]] = [
+            (12, self._advance),
+            (1.2, self._hold),
+            (1.2, lambda _: Resume(**self._common())),
+            (0.7, self._configure),
+            (0.5, lambda _: Reclaim(**self._common())),
+            (2, self._finish),
+            (0.15, lambda _: Drop(**self._common())),
+        ]
+        make = self.random.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0]
+        self._last = make(state)
+        return self._last, self.now
+
+    def _step(self, state: State | None) -> int:
+        """How far the store's clock moves: mostly to just around an instant that matters."""
+        choice = self.random.random()
+        interval = self.settings.interval
+        if choice < 0.25:
+            return self.random.choice((0, 1, 2))
+        if choice < 0.5 or state is None:
+            return self.random.randint(0, 3 * interval)
+        if choice < 0.57:
+            return -self.random.randint(1, 4 * interval)  # the clock is set back
+        limits = [slot.due + state.held for slot in self.slots[-4:]]
+        limits += [state.held_until, *state.running.values(), state.due + state.held + interval]
+        limits = [limit for limit in limits if self.now < limit < self.now + 1_000 * interval]
+        if not limits:
+            return self.random.randint(0, 100 * interval)
+        return self.random.choice(limits) - self.now + self.random.choice((-1, 0, 0, 1, interval // 10))
+
+    def _settings(self) -> Settings:
+        return Settings(
+            interval=self.random.choice(_INTERVALS),
+            burst=self.random.choice((1, 1, 1, 2, 5)),
+            max_running=self.random.choice((0, 0, 0, 1, 2, 3)),
+            ephemeral=self.random.random() < 0.2,
+        )
+
+    def _common(self) -> dict[str, object]:
+        self._nonces += 1
+        known = self.random.random()
+        settings: Settings | None = self.settings
+        if known < 0.04:
+            settings = self._settings()
+        elif known < 0.08:
+            settings = None
+        generation = self.generation if self.random.random() < 0.93 else self.random.choice((None, "lost"))
+        return {
+            "settings": settings,
+            "attach": self.random.random() < 0.1,
+            "generation": generation,
+            "nonce": f"g{self._nonces}",
+        }
+
+    def _some(self, most: int) -> tuple[Slot, ...]:
+        """A few of the slots handed out, in ticket order, most of them recent; some forgotten."""
+        if not self.slots:
+            return ()
+        recent = self.slots[-12:]
+        picked = self.random.sample(recent, min(len(recent), self.random.randint(0, most)))
+        if self.random.random() < 0.4:
+            picked = self.slots[-self.random.randint(1, most) :]
+        return tuple(sorted(picked, key=lambda slot: slot.ticket))
+
+    def _advance(self, state: State | None) -> Command:
+        release = self._some(4) if self.random.random() < 0.3 else ()
+        self.slots = [slot for slot in self.slots if slot not in release]
+        slots = self._some(4)
+        mark = max((*self.slots, *slots), key=lambda slot: slot.ticket, default=None)
+        if self.random.random() < 0.05 and state is not None:  # as after a failover to an older copy
+            ahead = self.random.randint(1, 5)
+            mark = Slot(state.ticket + ahead, state.due + ahead * self.settings.interval)
+        interval = self.settings.interval
+        return Advance(
+            **self._common(),  # type: ignore[arg-type]
+            release=release,
+            slots=slots,
+            take=self.random.choice((0, 1, 1, 1, 2, 3, 16, 1_000, 1_200)),
+            notice=self.random.choice((0, 0, 1, interval // 3, 2 * interval)),
+            reach=self.random.choice((0, 0, 1, interval, 3 * interval)),
+            tolerance=self.random.choice((0, interval // 10, interval)),
+            lease=self.random.choice((1, interval, 10 * interval)),
+            mark=mark,
+        )
+
+    def _hold(self, _: State | None) -> Command:
+        interval = self.settings.interval
+        length = self.random.choice((1, interval, self.random.randint(1, 10 * interval), FOREVER))
+        return Hold(**self._common(), length=length)  # type: ignore[arg-type]
+
+    def _configure(self, _: State | None) -> Command:
+        pick = self.random.choice
+        return Configure(
+            **self._common(),  # type: ignore[arg-type]
+            interval=pick((None, None, self.settings.interval, *_INTERVALS)),
+            burst=pick((None, None, 1, 2, 5)),
+            max_running=pick((None, None, 0, 1, 3)),
+        )
+
+    def _finish(self, _: State | None) -> Command:
+        ended = tuple(slot.ticket for slot in self._some(3))
+        running = tuple(slot.ticket for slot in self._some(3))
+        lease = self.random.choice((1, self.settings.interval, 10 * self.settings.interval))
+        return Finish(**self._common(), ended=ended, running=running, lease=lease)  # type: ignore[arg-type]

@@ -1,0 +1,187 @@
+"""The conformance suite: a store is accepted when these tests pass on it, and they hold it to the rules."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from intervalq import rules
+from intervalq.rules import Advance, Drop, Finish, Hold, Inspect, Resume, Settings, State
+from intervalq.store import Store, Waking, open_store
+from intervalq.testing.commands import CommandSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_EACH_SECOND = Settings(interval=1_000_000)
+
+
+class StoreSuite:
+    """Subclass it as `class TestMyStore(StoreSuite)` with a `store_url` fixture that gives a URL.
+
+    The store may be in use by others: every test works on queues of random names and drops them.
+    """
+
+    steps = 40
+    """How many commands each random sequence has."""
+
+    @pytest.fixture
+    def store_url(self) -> str:
+        """Where the store is."""
+        raise NotImplementedError("give a store_url fixture")
+
+    @pytest.fixture
+    def portal(self) -> Iterator[BlockingPortal]:
+        """An event loop in a thread, for tests that hypothesis drives."""
+        with start_blocking_portal() as portal:
+            yield portal
+
+    @pytest.fixture
+    def store(self, portal: BlockingPortal, store_url: str) -> Iterator[Store]:
+        """The store that is tested."""
+        store = open_store(store_url)
+        yield store
+        portal.call(store.aclose)
+
+    @pytest.fixture
+    def queue(self, portal: BlockingPortal, store: Store) -> Iterator[Callable[[], str]]:
+        """Gives names of queues that nobody else uses, and drops them at the end."""
+        names: list[str] = []
+
+        def fresh() -> str:
+            names.append(f"suite-{secrets.token_hex(6)}")
+            return names[-1]
+
+        yield fresh
+        for name in names:
+            portal.call(store.apply, name, Drop())
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+    )
+    @given(seed=st.integers(0, 2**32))
+    def test_every_answer_is_that_of_the_rules(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str], seed: int
+    ) -> None:
+        """Random commands, with the clock given: store and rules answer alike and keep alike records."""
+        name = queue()
+        source = CommandSource(seed)
+        model: State | None = None
+
+        async def sequence() -> None:
+            nonlocal model
+            for number in range(self.steps):
+                command, now = source.next(model)
+                before = model
+                model, expected = rules.apply(model, command, now)
+                answer = await store.apply(name, command, now)
+                said = f"seed {seed}, step {number}: {command} at {now} on {before}"
+                assert answer == expected, said
+                kept = await store.apply(name, Inspect(), now)
+                assert kept == rules.apply(model, Inspect(), now)[1], said
+                source.learn(answer)
+            await store.apply(name, Drop())
+
+        portal.call(sequence)
+
+    def test_its_own_clock_is_used_when_none_is_given(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """Readings never go back, and are microseconds: they differ within a millisecond."""
+        name = queue()
+
+        async def readings() -> list[int]:
+            return [
+                (await store.apply(name, Advance(settings=_EACH_SECOND, nonce="n"))).now for _ in range(30)
+            ]
+
+        seen = portal.call(readings)
+        assert seen == sorted(seen)
+        assert len({reading % 1_000 for reading in seen}) > 3, "the clock has no microseconds"
+
+    def test_no_slot_is_handed_out_twice_to_many_at_once(
+        self, portal: BlockingPortal, store: Store, store_url: str, queue: Callable[[], str]
+    ) -> None:
+        """Eight connections take tickets at the same time: each ticket once, slots an interval apart."""
+        name = queue()
+        slots: list[rules.Slot] = []
+
+        async def take() -> None:
+            mine = open_store(store_url) if not store_url.startswith("memory:") else store
+            for turn in range(8):
+                command = Advance(settings=_EACH_SECOND, nonce=secrets.token_hex(4), take=1 + turn % 3)
+                slots.extend((await mine.apply(name, command)).taken)
+            if mine is not store:
+                await mine.aclose()
+
+        async def all_at_once() -> None:
+            await store.apply(name, Advance(settings=_EACH_SECOND, nonce="first"))
+            async with anyio.create_task_group() as group:
+                for _ in range(8):
+                    group.start_soon(take)
+
+        portal.call(all_at_once)
+        slots.sort(key=lambda slot: slot.ticket)
+        assert [slot.ticket for slot in slots] == list(range(1, 8 * (1 + 2 + 3 + 1 + 2 + 3 + 1 + 2) + 1))
+        gaps = [later.due - earlier.due for earlier, later in zip(slots, slots[1:], strict=False)]
+        assert min(gaps) >= _EACH_SECOND.interval
+
+    def test_names_lists_what_has_a_record(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """A queue has a name in the store from its first command until it is dropped."""
+        one, keyed = queue(), f"{queue()}:key"
+        for name in (one, keyed):
+            portal.call(store.apply, name, Advance(settings=_EACH_SECOND, nonce="n"))
+        names = portal.call(store.names)
+        assert {one, keyed} <= set(names)
+        assert names == sorted(names)
+        portal.call(store.apply, keyed, Drop())
+        assert keyed not in portal.call(store.names)
+
+    def test_a_record_outlives_the_connection(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """Closing lets go of connections only; the store opens again by itself."""
+        name = queue()
+        portal.call(store.apply, name, Advance(settings=_EACH_SECOND, nonce="n", take=3))
+        portal.call(store.aclose)
+        answer = portal.call(store.apply, name, Inspect())
+        assert answer.state is not None
+        assert answer.state.ticket == 3
+
+    def test_an_end_of_a_hold_wakes_every_listener(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """`resume`, and a running job that ended, are heard by all who listen, where the store can push."""
+        if not isinstance(store, Waking):
+            pytest.skip("this store can't push")
+        name = queue()
+        limited = Settings(interval=1, max_running=1)
+
+        async def scenario() -> None:
+            started = await store.apply(
+                name, Advance(settings=limited, nonce="n", take=1, reach=rules.FOREVER // 2, lease=60_000_000)
+            )
+            assert started.begun == 1
+            for release in (
+                Finish(generation="n", ended=(1,)),
+                Resume(),
+            ):
+                with anyio.fail_after(20):
+                    async with store.wakeups(name) as one, store.wakeups(name) as two:
+                        assert (await store.apply(name, release)).woken
+                        await one()
+                        await two()
+                await store.apply(name, Hold())
+
+        portal.call(scenario)

@@ -1,0 +1,106 @@
+"""`memory://`: records in this process, shared by all handles and threads of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from intervalq.rules import Answer, Command, State, lapses
+from intervalq.store import DocumentStore, Step, T, wall_clock
+
+
+@dataclass(slots=True)
+class _Records:
+    """The records, and who waits for the end of a hold; several event loops may use them from threads."""
+
+    states: dict[str, State] = field(default_factory=dict)
+    waiting: dict[str, set[Callable[[], None]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_PROCESS: Final = _Records()
+
+
+class MemoryStore(DocumentStore):
+    """Records in a dictionary of the process; with a `clock` (microseconds), one of its own, for tests."""
+
+    def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
+        self.url = url
+        self._clock = clock or wall_clock
+        self._records = _PROCESS if clock is None else _Records()
+
+    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
+        """See `DocumentStore.update`."""
+        records = self._records
+        with records.lock:
+            at = self._clock() if now is None else now
+            before = records.states.get(queue)
+            after, answer = step(before, at)
+            if after is not before:
+                if before is None and now is None:  # a new one makes room: idle keyed queues leave nothing behind
+                    for name in [name for name, state in records.states.items() if lapses(state) <= at]:
+                        del records.states[name]
+                if after is None:
+                    del records.states[queue]
+                else:
+                    records.states[queue] = after
+        return answer
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        answer = await super().apply(queue, command, now)
+        if answer.woken:
+            with self._records.lock:
+                wakers = list(self._records.waiting.get(queue, ()))
+            for wake in wakers:
+                wake()
+        return answer
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        with self._records.lock:
+            return sorted(self._records.states)
+
+    @asynccontextmanager
+    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        event = anyio.Event()
+        call_soon = _call_soon()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
+                call_soon(lambda: event.set())
+
+        async def woken() -> None:
+            nonlocal event
+            await event.wait()
+            event = anyio.Event()
+
+        with self._records.lock:
+            self._records.waiting.setdefault(queue, set()).add(wake)
+        try:
+            yield woken
+        finally:
+            with self._records.lock:
+                waiting = self._records.waiting[queue]
+                waiting.discard(wake)
+                if not waiting:
+                    del self._records.waiting[queue]
+
+
+def _call_soon() -> Callable[[Callable[[], None]], object]:
+    """How another thread runs something on the event loop that calls this."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - only where it is there already
+
+        if trio.lowlevel.in_trio_run():
+            return trio.lowlevel.current_trio_token().run_sync_soon
+    return asyncio.get_running_loop().call_soon_threadsafe
