@@ -99,6 +99,14 @@ class SlotTimeout(IntervalqError, TimeoutError):
         )
 
 
+class JobCancelled(IntervalqError):
+    """The job was cancelled, by `Job.cancel()` or by the end of its event loop, so it has no result."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(f"the job of queue {queue!r} was cancelled before it had a result: add it again to run it")
+
+
 class WrongLoop(IntervalqError, RuntimeError):
     """A handle is used from an event loop other than the one it lives in."""
 
@@ -166,21 +174,6 @@ class VersionMismatch(StoreError):
 
 class BackendUnsupported(StoreError):
     """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
-
-
-# --- what is worth a warning ------------------------------------------------------------------------
-
-
-class IntervalqWarning(UserWarning):
-    """The root of the warnings of this package."""
-
-
-class StoreTooSlow(IntervalqWarning):
-    """The store's round trip is too long to know its clock within the tolerance; says what does hold."""
-
-
-class StateRegressed(IntervalqWarning):
-    """The store lost writes that it had acknowledged; the queue was healed forward."""
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,98 @@
+"""`@queue` on any kind of function: each call, or each iteration begun, waits for a slot first."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from intervalq import sync
+    from intervalq._queue import IntervalQueue
+
+
+def decorate(  # noqa: ANN201 - any kind of function, returned as such
+    function: Any,  # noqa: ANN401 - as above
+    owner: object,
+    queue: IntervalQueue | None,
+    blocking: Callable[[], sync.IntervalQueue],
+):
+    """The function, paced. Async kinds wait in their event loop, plain ones block their thread.
+
+    Args:
+        function: any kind of function, or a classmethod or staticmethod of one.
+        owner: the handle that decorates it, which `add` won't make wait twice.
+        queue: for async kinds; None: refuse them.
+        blocking: gives the handle for plain kinds, when they are first called.
+
+    Raises:
+        TypeError: it is no function but a class, a property, or an object that can only be called; or it is
+            async and there is no queue for it.
+    """
+    if isinstance(function, classmethod | staticmethod):
+        return type(function)(decorate(function.__func__, owner, queue, blocking))
+    if isinstance(function, property) or inspect.isclass(function) or not inspect.isroutine(function):
+        raise TypeError(
+            f"@queue goes on functions and methods, not on {function!r}: decorate the method that does the "
+            "work, or use queue.add(...)"
+        )
+    is_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
+    if not is_async:
+        paced = _plain(blocking, function)
+    elif queue is None:
+        raise TypeError(f"{function!r} is async: decorate it with intervalq.IntervalQueue, not intervalq.sync")
+    else:
+        paced = _async(queue, function)
+    paced.__intervalq__ = owner  # type: ignore[attr-defined] # so that owner.add(f) doesn't wait twice
+    return paced
+
+
+def _async(queue: IntervalQueue, function: Callable[..., Any]) -> Callable[..., Any]:
+    # Async generators first: they are no coroutine functions, and would come out as something else.
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            async with queue.slot():
+                inner = function(*args, **kwargs)
+                try:
+                    item = await anext(inner)
+                    while True:
+                        try:
+                            sent = yield item
+                        except GeneratorExit:
+                            raise
+                        except BaseException as thrown:  # noqa: BLE001 - what the caller throws is passed on
+                            item = await inner.athrow(thrown)
+                        else:
+                            item = await inner.asend(sent)
+                except StopAsyncIteration:
+                    return
+                finally:
+                    await inner.aclose()
+
+        return async_generator
+
+    @functools.wraps(function)
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the function has it
+        return await queue.run(functools.partial(function, *args, **kwargs))
+
+    return coroutine
+
+
+def _plain(blocking: Callable[[], sync.IntervalQueue], function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with blocking().slot():
+                return (yield from function(*args, **kwargs))
+
+        return generator
+
+    @functools.wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the function has it
+        return blocking().run(functools.partial(function, *args, **kwargs))
+
+    return plain

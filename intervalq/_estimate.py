@@ -1,0 +1,84 @@
+"""What a shard knows of the store's clock and of the way to it, from the answers that it got."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+DRIFT: Final = 2_000
+"""Two clocks run apart by at most a 2,000th: the 500 ppm that NTP may slew by. Older knowledge is worth less."""
+
+_GRAIN: Final = 1
+"""Both clocks are read in whole microseconds."""
+
+
+class StoreClock:
+    """Bounds of the store's clock in terms of one's own.
+
+    The store read its clock somewhere between sending and receiving, which bounds the offset between the two
+    clocks by the length of the round trip (Cristian's algorithm). Each answer narrows the bounds, age widens
+    them; an answer that contradicts them shows that the store's clock was stepped, and replaces them.
+    """
+
+    def __init__(self) -> None:
+        self._low = self._high = self._at = 0
+        self.known = False
+        self.steps = 0
+        """How many times the store's clock was seen to step."""
+
+    def learn(self, sent: int, received: int, now: int) -> None:
+        """Take in that the store's clock read `now` between two readings of one's own."""
+        low, high = now - received - _GRAIN, now - sent + _GRAIN
+        if self.known:
+            widened = self._widened(received)
+            if max(low, widened[0]) <= min(high, widened[1]):
+                low, high = max(low, widened[0]), min(high, widened[1])
+            else:
+                self.steps += 1
+        self._low, self._high, self._at, self.known = low, high, received, True
+
+    def earliest(self, at: int) -> int:
+        """The store's clock reads at least this when one's own reads `at`."""
+        return at + self._widened(at)[0]
+
+    def latest(self, at: int) -> int:
+        """The store's clock reads at most this when one's own reads `at`."""
+        return at + self._widened(at)[1]
+
+    def error(self, at: int) -> int:
+        """How far apart the two bounds are, in microseconds."""
+        low, high = self._widened(at)
+        return high - low
+
+    def surely(self, reading: int) -> int:
+        """When one's own clock will read what makes it sure that the store's has reached `reading`."""
+        guess = reading - self._low
+        age = max(0, guess - self._at)
+        return guess + age // (DRIFT - 1) + 1 if age else guess
+
+    def _widened(self, at: int) -> tuple[int, int]:
+        drift = abs(at - self._at) // DRIFT
+        return self._low - drift, self._high + drift
+
+
+class RoundTrips:
+    """The recent round trips to the store: what to allow for on the slow side."""
+
+    _KEPT: Final = 32
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=self._KEPT)
+
+    def add(self, micros: int) -> None:
+        """Take in how long an answer took."""
+        self._recent.append(micros)
+
+    def slow(self) -> int | None:
+        """Nearly all recent round trips took no longer than this; None: there were none yet.
+
+        The worst one of 32 is left out: one stall of the machine says nothing of the way to the store.
+        """
+        ordered = sorted(self._recent)
+        if not ordered:
+            return None
+        return ordered[-2] if len(ordered) > 8 else ordered[-1]

@@ -1,0 +1,137 @@
+"""A job that was added in the background: wait for it, look at its place, cancel it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+import anyio
+
+from intervalq.errors import JobCancelled
+
+if TYPE_CHECKING:
+    from intervalq._line import Waiter
+    from intervalq._shard import Shard
+    from intervalq.rules import Slot
+
+R = TypeVar("R")
+
+log: Final = logging.getLogger("intervalq")
+
+
+class Job(Generic[R]):
+    """Made by `IntervalQueue.add`. `await job` gives the function's result, or raises what it raised."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.attempt = 0
+        """How many times the function was started so far."""
+        self._shard = shard
+        self._waiter: Waiter | None = None
+        self._slot: Slot | None = None
+        self._scope = anyio.CancelScope()
+        self._entered = anyio.Event()
+        self._ended = anyio.Event()
+        self._when_done: Callable[[], None] | None = None
+        self._result: R | None = None
+        self._error: BaseException | None = None
+        self._seen = False
+
+    @property
+    def ticket(self) -> int | None:
+        """The job's ticket: of its latest start, else the one that it will use if nothing changes.
+
+        None: no ticket was taken for it yet, because `lookahead` jobs are before it, or the queue is held.
+        """
+        slot = self._place()
+        return None if slot is None else slot.ticket
+
+    @property
+    def due(self) -> float | None:
+        """The slot of `ticket` on the store's clock, in seconds since 1970; None: as for `ticket`."""
+        slot = self._place()
+        return None if slot is None else self._shard.due(slot)
+
+    @property
+    def done(self) -> bool:
+        """Whether the job ended: with a result, an error, or cancelled."""
+        return self._ended.is_set()
+
+    def cancel(self) -> None:
+        """Take the job out of the queue, or cancel its function if it runs; nothing if it ended."""
+        self._seen = True
+        self._scope.cancel()
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> R:
+        self._seen = True
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return cast("R", self._result)
+
+    def __del__(self) -> None:
+        if self._error is not None and not self._seen:
+            log.error("a job of queue %r failed and nobody asked", self._shard.queue, exc_info=self._error)
+
+    def _place(self) -> Slot | None:
+        if self._slot is None and self._waiter is not None:
+            return self._shard.expected(self._waiter)
+        return self._slot
+
+
+class RunningJob(Job[R]):
+    """The side of a job that the queue works with."""
+
+    def waits(self, waiter: Waiter) -> None:
+        """An attempt is in line."""
+        self._waiter, self._slot = waiter, None
+        self._entered.set()
+
+    def begins(self, slot: Slot) -> None:
+        """An attempt begins."""
+        self._slot = slot
+        self.attempt += 1
+
+    async def carry(self, work: Callable[[], Awaitable[R]]) -> None:
+        """Keep whatever `work` gives or raises, for those who wait."""
+        try:
+            with self._scope:
+                self._result = await work()
+            if self._scope.cancelled_caught:
+                self._error = JobCancelled(self._shard.queue)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
+            self._error = error
+        except BaseException as error:
+            fatal = isinstance(error, SystemExit | KeyboardInterrupt)
+            self._error = error if fatal else JobCancelled(self._shard.queue)
+            raise
+        finally:
+            self._entered.set()
+            self._ended.set()
+            if self._when_done is not None:
+                self._when_done()
+
+    async def queued(self) -> None:
+        """Wait until the store knows of the job, as far as it should by now.
+
+        Raises what kept the job from being queued at all.
+        """
+        await self._entered.wait()
+        if not self.done:
+            await self._shard.placed()
+        if self.done and self.attempt == 0 and self._error is not None:
+            self._seen = True
+            raise self._error
+
+    async def ended(self) -> None:
+        """Wait for the end, whatever it is."""
+        await self._ended.wait()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back once at the end, in the event loop."""
+        self._when_done = callback
+        if self.done:
+            callback()

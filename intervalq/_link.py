@@ -1,0 +1,214 @@
+"""A shard's link to its queue's record: sends commands, and keeps what their answers tell.
+
+What the shard may believe of time follows from here alone: the record's clock in terms of one's own, with the
+bounds of what is sure. A job begins only when its slot has surely come and is surely not past its tolerance,
+as TrueTime does it (Corbett et al., Spanner, 2012).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from intervalq import _parse
+from intervalq._clock import CLOCK
+from intervalq._estimate import RoundTrips, StoreClock
+from intervalq._leases import Leases
+from intervalq.errors import ConfigMismatch
+from intervalq.rules import Answer, Command, Settings, Slot, State
+from intervalq.store import Store
+
+log: Final = logging.getLogger("intervalq")
+
+_SHARPEN: Final = 5
+"""How many questions in a row are spent on knowing the store's clock better."""
+
+
+class Link(ABC):
+    """See the module. `settings` of None takes those of the queue; `tolerance` of None a tenth of its interval."""
+
+    def __init__(self, queue: str, store: Store, settings: Settings | None, *, tolerance: int | None) -> None:
+        self.queue = queue
+        self.store = store
+        self.state: State | None = None
+        """The record, as the last answer showed it."""
+        self.mark: Slot | None = None
+        """The highest ticket that is known of, whoever has it."""
+        self.attached = False
+        """The store has accepted our settings, or the queue's are taken."""
+        self.clock = CLOCK.get()
+        self.store_clock = StoreClock()
+        self.round_trips = RoundTrips()
+        self.leases = Leases(self)
+        self.calls = 0
+        self.regressions = 0
+        self.begun_at: int | None = None
+        self._settings = settings
+        self._wished = tolerance
+        self._lock = anyio.Lock(fast_acquire=True)  # answers are taken in in the order of the questions
+        self._sharpened = 0
+        self._warned = False
+
+    @abstractmethod
+    def has_slots(self) -> bool:
+        """Whether slots of the present record are outstanding here."""
+
+    @abstractmethod
+    def forget_slots(self) -> None:
+        """The record that the slots were of is gone."""
+
+    @abstractmethod
+    def changed(self) -> None:
+        """The queue was held, resumed, or its clock moved against the store's."""
+
+    async def command(self, command: Command) -> Answer:
+        """Send a command in this shard's name, and take in what the answer tells.
+
+        Raises:
+            ConfigMismatch: at first contact, the queue runs with other settings.
+            StoreError: as the store says.
+        """
+        async with self._lock:
+            state = self.state
+            settings = self._settings if state is None else state.settings
+            command = replace(
+                command,
+                settings=settings,
+                attach=not self.attached,
+                generation=state.generation if state is not None and self._matters(state) else None,
+                nonce=secrets.token_hex(8),
+            )
+            self.calls += 1
+            sent = self.clock.now()
+            answer = await self.store.apply(self.queue, command)
+            received = self.clock.now()
+            self.round_trips.add(received - sent)
+            self.store_clock.learn(sent, received, answer.now)
+            if answer.refused and settings is not None and answer.state is not None:
+                raise ConfigMismatch(self.queue, describe(settings), describe(answer.state.settings))
+            self.attached = self.attached or answer.state is not None
+            self._learn(answer)
+            return answer
+
+    def _matters(self, state: State) -> bool:
+        """Whether losing the present record would matter: then one made anew begins with a quiet interval.
+
+        The record of a keyed queue is forgotten on purpose when it has been idle for a while.
+        """
+        if not state.settings.ephemeral or self.has_slots() or self.leases.running:
+            return True
+        idle = state.settings.burst * state.settings.interval
+        return self.begun_at is not None and self.clock.now() - self.begun_at <= idle
+
+    def _learn(self, answer: Answer) -> None:
+        before, state = self.state, answer.state
+        self.state = state
+        if state is None:
+            self.mark = None
+            self.forget_slots()
+            return
+        if before is not None and before.generation != state.generation:
+            if not state.settings.ephemeral:
+                self.regressions += 1
+                log.warning("queue %r: its record was lost or dropped, and made anew", self.queue)
+            self.forget_slots()
+        if answer.healed:
+            self.regressions += 1
+            log.warning(
+                "queue %r: the store lost writes that it had acknowledged; the queue goes on from ticket %d, "
+                "and one start may have been early (see `intervalq doctor`)",
+                self.queue,
+                state.ticket,
+            )
+        self.mark = Slot(state.ticket, state.due)
+        if before is None or (before.held, before.held_since) != (state.held, state.held_since):
+            self.changed()
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> bool:
+        """Whether the queue stood still when last heard of."""
+        return self.state is not None and self.state.held_since is not None
+
+    def tolerance(self, at: int) -> int:
+        """How late a job may begin: as wished, or what knowing the store's clock that badly allows."""
+        wished = self._tolerance_wished()
+        error = self.store_clock.error(at)
+        if error * 3 <= wished * 2:
+            self._sharpened = 0
+            return wished
+        allowed = error * 3 // 2
+        if not self._warned and self.calls > 3 * _SHARPEN and self.state is not None:
+            self._warned = True
+            interval = self.state.settings.interval
+            log.warning(
+                "queue %r: round trips to the store are too long to know its clock better than to %s, so "
+                "starts are at least %s apart, not %s: use a nearer store, or a longer interval",
+                self.queue, _parse.text(error), _parse.text(max(0, interval - allowed)),
+                _parse.text(max(0, interval - wished)),
+            )  # fmt: skip
+        return allowed
+
+    def is_blurred(self) -> bool:
+        """Whether it is worth a question or two to know the store's clock better; counts them."""
+        if self.state is None or self._warned or self._sharpened >= _SHARPEN:
+            return False
+        if self.store_clock.error(self.clock.now()) * 3 <= self._tolerance_wished() * 2:
+            return False
+        self._sharpened += 1
+        return True
+
+    def _tolerance_wished(self) -> int:
+        if self._wished is not None:
+            return self._wished
+        return self.state.settings.interval // 10 if self.state is not None else 0
+
+    def opens(self, slot: Slot) -> float:
+        """When one's own clock shows that the slot has surely come; infinity: the queue is held."""
+        if self.state is None or self.state.held_since is not None:
+            return float("inf")
+        return self.store_clock.surely(slot.due + self.state.held)
+
+    def is_past(self, slot: Slot, at: int) -> bool:
+        """Whether the slot may be past its tolerance."""
+        return self.store_clock.latest(at) > self._last(slot, at)
+
+    def is_surely_past(self, slot: Slot, at: int) -> bool:
+        """Whether the slot is past its tolerance, beyond doubt."""
+        return self.store_clock.earliest(at) > self._last(slot, at)
+
+    def _last(self, slot: Slot, at: int) -> float:
+        state = self.state
+        if state is None or state.held_since is not None:
+            return float("inf")
+        return slot.due + state.held + state.credit + self.tolerance(at)
+
+    def is_open(self, slot: Slot) -> bool:
+        """Whether the slot has surely come, and is surely not past."""
+        at = self.clock.now()
+        return self.opens(slot) <= at and not self.is_past(slot, at)
+
+    def due(self, slot: Slot) -> float:
+        """A slot on the store's clock, in seconds since 1970."""
+        return (slot.due + (self.state.held if self.state is not None else 0)) / 1e6
+
+    def store_time(self) -> float:
+        """What the store's clock reads now, in seconds since 1970, as well as it is known here."""
+        at = self.clock.now()
+        return (self.store_clock.earliest(at) + self.store_clock.latest(at)) / 2e6
+
+
+def describe(settings: Settings) -> str:
+    """Settings as messages show them."""
+    said = [f"interval={_parse.text(settings.interval)}"]
+    if settings.burst != 1:
+        said.append(f"burst={settings.burst}")
+    if settings.max_running:
+        said.append(f"max_running={settings.max_running}")
+    return ", ".join(said)

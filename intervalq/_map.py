@@ -1,0 +1,112 @@
+"""`queue.map`: results of many calls at the queue's pace, with no more in memory than a window of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from intervalq._backend import spawn
+from intervalq._job import RunningJob
+from intervalq._run import Plan, start
+
+if TYPE_CHECKING:
+    from intervalq._queue import IntervalQueue
+
+
+async def paced_map(
+    queue: IntervalQueue,
+    function: Callable[[Any], Any],
+    items: Iterable[Any] | AsyncIterable[Any],
+    plan: Plan,
+    *,
+    ordered: bool,
+    window: int,
+) -> AsyncIterator[Any]:
+    """See `IntervalQueue.map`."""
+    feed = _Feed(queue, function, items, plan, ordered=ordered, window=window)
+    spawn(feed.run)
+    try:
+        while (job := await feed.next_job()) is not None:
+            yield await job
+    finally:
+        feed.stop()
+
+
+class _Feed:
+    """Reads items in the background and starts their jobs, as long as there is room in the window."""
+
+    def __init__(
+        self,
+        queue: IntervalQueue,
+        function: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        plan: Plan,
+        *,
+        ordered: bool,
+        window: int,
+    ) -> None:
+        self._start = lambda item: start(queue, function, (item,), plan)
+        self._items = items
+        self._ordered = ordered
+        self._room = anyio.Semaphore(window)
+        self._unread: dict[RunningJob[Any], None] = {}
+        self._ready: deque[RunningJob[Any]] = deque()
+        self._over = False
+        self._error: Exception | None = None
+        self._bell = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                async for item in _each(self._items):
+                    await self._room.acquire()
+                    job = self._start(item)
+                    self._unread[job] = None
+                    if self._ordered:
+                        self._ready.append(job)
+                        self._bell.set()
+                    else:
+                        job.when_done(lambda job=job: self._done(job))
+        except Exception as error:  # noqa: BLE001 - of the items, or of a closed queue: for whoever iterates
+            self._error = error
+        finally:
+            self._over = True
+            self._bell.set()
+
+    def _done(self, job: RunningJob[Any]) -> None:
+        self._ready.append(job)
+        self._bell.set()
+
+    async def next_job(self) -> RunningJob[Any] | None:
+        """The next job to give the result of; None: there are no more."""
+        while not self._ready:
+            if self._over and not self._unread:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._bell = anyio.Event()
+            await self._bell.wait()
+        job = self._ready.popleft()
+        await job.ended()
+        del self._unread[job]
+        self._room.release()
+        return job
+
+    def stop(self) -> None:
+        """Read no more, and cancel what was not given."""
+        self._scope.cancel()
+        for job in self._unread:
+            job.cancel()
+
+
+async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

@@ -1,0 +1,116 @@
+"""A handle's settings: checked once, immutable, and all that travels when a handle is pickled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from intervalq import _parse
+from intervalq.errors import InvalidInterval, InvalidOption
+from intervalq.rules import Settings
+
+Duration = float | timedelta | str
+"""Seconds, a timedelta, or text such as `200ms`, `1.5s`, `2m`, `1h`."""
+
+_MOST = 1_000_000
+"""More than this many at once is a mistake, not a setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """See `IntervalQueue`. Durations are microseconds here, waits are seconds."""
+
+    name: str
+    key: str | None
+    store_url: str | None
+    interval: int | None
+    burst: int
+    max_running: int
+    lookahead: int | None
+    tolerance: int | None
+    timeout: float | None
+    retries: int
+    backoff: float
+    retry_after: bool
+
+    @property
+    def record(self) -> str:
+        """The queue's name in the store."""
+        return self.name if self.key is None else f"{self.name}:{self.key}"
+
+    @property
+    def settings(self) -> Settings | None:
+        """What the record is made with; None: the queue must exist."""
+        if self.interval is None:
+            return None
+        return Settings(self.interval, self.burst, self.max_running, ephemeral=self.key is not None)
+
+
+def options(
+    name: str,
+    *,
+    interval: Duration | None,
+    rate: str | None,
+    store_url: str | None,
+    burst: int,
+    lookahead: int | None,
+    tolerance: Duration | None,
+    max_running: int | None,
+    timeout: Duration | None,
+    retries: int,
+    backoff: Duration,
+    retry_after: bool,
+) -> Options:
+    """The settings, checked.
+
+    Raises:
+        InvalidName, InvalidInterval: see there.
+        InvalidOption: out of range, or two of them disagree.
+    """
+    if interval is not None and rate is not None:
+        raise InvalidOption(f"give interval={interval!r} or rate={rate!r}, not both: one follows from the other")
+    micros = None
+    if interval is not None:
+        micros = _parse.interval(interval)
+    elif rate is not None:
+        micros = _parse.rate(rate)
+    elif burst != 1 or max_running is not None:
+        raise InvalidOption("burst and max_running go with interval or rate: without, the queue's own are used")
+    tolerated = None if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
+    if tolerated is not None and micros is not None and tolerated >= micros:
+        raise InvalidInterval(
+            tolerance, f"is too much tolerance: it must be less than the interval of {_parse.text(micros)}"
+        )
+    return Options(
+        name=_parse.name(name),
+        key=None,
+        store_url=store_url,
+        interval=micros,
+        burst=whole("burst", burst, 1),
+        max_running=0 if max_running is None else whole("max_running", max_running, 1),
+        lookahead=None if lookahead is None else whole("lookahead", lookahead, 1),
+        tolerance=tolerated,
+        timeout=wait_of(timeout),
+        retries=whole("retries", retries, 0),
+        backoff=_parse.duration(backoff, what="backoff") / 1e6,
+        retry_after=retry_after,
+    )
+
+
+def whole(what: str, value: object, least: int, most: int = _MOST) -> int:
+    """A whole number in its range.
+
+    Raises:
+        InvalidOption: it isn't.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidOption(f"{what}={value!r} must be a whole number from {least} to {most}")
+    return value
+
+
+def wait_of(value: Duration | None) -> float | None:
+    """A time to wait in seconds; None and infinity are no limit."""
+    if value is None or (isinstance(value, float) and math.isinf(value) and value > 0):
+        return None
+    return _parse.duration(value, what="timeout") / 1e6
