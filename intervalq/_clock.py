@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import sys
 import time
@@ -62,11 +61,13 @@ class LoopClock:
 
     async def sleep_until(self, instant: int) -> None:
         """See `Clock.sleep_until`."""
-        while (left := instant - self.now()) > 0:
+        while (left := instant - self.now()) > 0:  # noqa: ASYNC110 - virtual time may be rounded
             await anyio.sleep(left / 1e6)
 
 
-CLOCK: Final[ContextVar[Clock]] = ContextVar("intervalq_clock", default=SystemClock())
+_SYSTEM: Final = SystemClock()
+
+CLOCK: Final[ContextVar[Clock]] = ContextVar("intervalq_clock", default=_SYSTEM)
 """The clock of queues that are used in this context; tests put a virtual one here."""
 
 
@@ -102,8 +103,3 @@ def _timer(instant: int) -> int | None:
         os.close(timer)
         return None
     return timer
-
-
-def seconds(micros: float) -> float:
-    """Microseconds as seconds, for waits; infinity stays infinity."""
-    return micros / 1e6 if math.isfinite(micros) else math.inf

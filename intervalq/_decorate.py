@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from intervalq._queue import IntervalQueue
 
 
-def decorate(  # noqa: ANN201 - any kind of function, returned as such
-    function: Any,  # noqa: ANN401 - as above
+def decorate(
+    function: Any,  # noqa: ANN401 - any kind of function, returned as such
     owner: object,
     queue: IntervalQueue | None,
     blocking: Callable[[], sync.IntervalQueue],
-):
+) -> Any:  # noqa: ANN401 - as above
     """The function, paced. Async kinds wait in their event loop, plain ones block their thread.
 
     Args:
@@ -41,7 +41,9 @@ def decorate(  # noqa: ANN201 - any kind of function, returned as such
     if not is_async:
         paced = _plain(blocking, function)
     elif queue is None:
-        raise TypeError(f"{function!r} is async: decorate it with intervalq.IntervalQueue, not intervalq.sync")
+        raise TypeError(
+            f"{function!r} is async: decorate it with intervalq.IntervalQueue, not intervalq.sync"
+        )
     else:
         paced = _async(queue, function)
     paced.__intervalq__ = owner  # type: ignore[attr-defined] # so that owner.add(f) doesn't wait twice

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 DRIFT: Final = 2_000
-"""Two clocks run apart by at most a 2,000th: the 500 ppm that NTP may slew by. Older knowledge is worth less."""
+"""Two clocks run apart by at most a 2,000th (the 500 ppm that NTP may slew by), so knowledge ages."""
 
 _GRAIN: Final = 1
 """Both clocks are read in whole microseconds."""

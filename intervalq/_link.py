@@ -30,7 +30,7 @@ _SHARPEN: Final = 5
 
 
 class Link(ABC):
-    """See the module. `settings` of None takes those of the queue; `tolerance` of None a tenth of its interval."""
+    """See the module. `settings` of None: the queue's own; `tolerance` of None: a tenth of its interval."""
 
     def __init__(self, queue: str, store: Store, settings: Settings | None, *, tolerance: int | None) -> None:
         self.queue = queue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -48,7 +49,7 @@ class _Feed:
         ordered: bool,
         window: int,
     ) -> None:
-        self._start = lambda item: start(queue, function, (item,), plan)
+        self._queue, self._function, self._plan = queue, function, plan
         self._items = items
         self._ordered = ordered
         self._room = anyio.Semaphore(window)
@@ -64,13 +65,13 @@ class _Feed:
             with self._scope:
                 async for item in _each(self._items):
                     await self._room.acquire()
-                    job = self._start(item)
+                    job = start(self._queue, self._function, (item,), self._plan)
                     self._unread[job] = None
                     if self._ordered:
                         self._ready.append(job)
                         self._bell.set()
                     else:
-                        job.when_done(lambda job=job: self._done(job))
+                        job.when_done(partial(self._done, job))
         except Exception as error:  # noqa: BLE001 - of the items, or of a closed queue: for whoever iterates
             self._error = error
         finally:

@@ -6,25 +6,24 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
-from weakref import WeakValueDictionary
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
 from intervalq import _parse, rules
-from intervalq._backend import current_loop, is_over
 from intervalq._decorate import decorate
+from intervalq._handle import Handle
 from intervalq._inspect import QueueState, inspected
-from intervalq._job import Job, RunningJob
+from intervalq._job import Job
 from intervalq._line import Waiter
 from intervalq._map import paced_map
 from intervalq._run import Plan, run, start
-from intervalq._settings import Duration, Options, options, wait_of, whole
+from intervalq._settings import Duration, options, wait_of, whole
 from intervalq._shard import Shard
-from intervalq.errors import ForkedError, QueueNotFound, SlotTimeout, WrongLoop
-from intervalq.rules import FOREVER, Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
-from intervalq.store import Store, open_store, shown_url
+from intervalq.errors import QueueNotFound, SlotTimeout
+from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
+from intervalq.store import Store
 
 if TYPE_CHECKING:
     from intervalq import sync
@@ -49,7 +48,7 @@ class Slot:
         return f"Slot(ticket={self.ticket}, due={self.due!r})"
 
 
-class IntervalQueue:
+class IntervalQueue(Handle):
     """Starts at most one job per interval, across all handles of the same name and store, wherever they run.
 
     A handle is cheap, connects to nothing until it is used, and may be made at import time. It lives in one
@@ -103,11 +102,13 @@ class IntervalQueue:
         retry_after: bool = False,
     ) -> None:
         by_url = store is None or isinstance(store, str | os.PathLike)
-        self._options = options(
+        checked = options(
             name,
             interval=interval,
             rate=rate,
-            store_url=os.fspath(cast("str | os.PathLike[str]", store)) if by_url and store is not None else None,
+            store_url=os.fspath(cast("str | os.PathLike[str]", store))
+            if by_url and store is not None
+            else None,
             burst=burst,
             lookahead=lookahead,
             tolerance=tolerance,
@@ -117,17 +118,7 @@ class IntervalQueue:
             backoff=backoff,
             retry_after=retry_after,
         )
-        self._begin_life(None if by_url else cast("Store", store))
-
-    def _begin_life(self, given: Store | None) -> None:
-        self._given_store = given
-        self._store: Store | None = given
-        self._shard: Shard | None = None
-        self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
-        self.jobs: set[RunningJob[Any]] = set()
-        self._parent: IntervalQueue | None = None
-        self._children: WeakValueDictionary[str, IntervalQueue] = WeakValueDictionary()
-        self._blocking: sync.IntervalQueue | None = None
+        super().__init__(checked, None if by_url else cast("Store", store))
 
     # --- jobs ---------------------------------------------------------------------------------------
 
@@ -291,7 +282,9 @@ class IntervalQueue:
         """
         before = await self._command(Inspect())
         await self._command(Reclaim())
-        return 0 if before.state is None else before.state.ticket - max(before.state.current, before.state.void)
+        return (
+            0 if before.state is None else before.state.ticket - max(before.state.current, before.state.void)
+        )
 
     async def drop(self) -> None:
         """Remove the queue's record from the store. Handles that are used later make it anew."""
@@ -313,127 +306,9 @@ class IntervalQueue:
             raise QueueNotFound(self._options.record)
         return answer
 
-    # --- keyed queues -------------------------------------------------------------------------------
-
-    def __getitem__(self, key: str) -> IntervalQueue:
-        """A queue of its own for a key (a tenant, a host, an API key), with the same settings.
-
-        It leaves nothing behind: not here, once nobody holds it, and not in the store, where its record is
-        forgotten a minute after it could matter.
-        """
-        if self._options.key is not None:
-            raise TypeError(f"{self!r} is the queue of one key already")
-        key = _parse.name(key)
-        child = self._children.get(key)
-        if child is None:
-            child = object.__new__(type(self))
-            child._options = replace(self._options, key=key)  # noqa: SLF001 - its own class
-            child._begin_life(self._given_store)  # noqa: SLF001
-            child._parent = self  # noqa: SLF001
-            self._children[key] = child
-        return child
-
-    # --- life ---------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The queue's name; of a keyed queue, `name:key`."""
-        return self._options.record
-
-    @property
+    @cached_property
     def blocking(self) -> sync.IntervalQueue:
         """The same queue for code that blocks: what `@queue` on plain functions uses."""
-        if self._blocking is None:
-            from intervalq import sync  # noqa: PLC0415 - it builds on this module
+        from intervalq import sync  # noqa: PLC0415 - it builds on this module
 
-            self._blocking = sync.IntervalQueue.of(self)
-        return self._blocking
-
-    async def close(self, *, drain: bool = True) -> None:
-        """Let this handle's jobs begin and end (drain), or give those that wait `QueueClosed`.
-
-        Unused tickets go back, connections close. The queue itself, and other handles, go on.
-        """
-        shard = self._shard
-        if shard is None or self._home is None or self._home[0] != os.getpid():
-            return
-        shard = self.shard()
-        await shard.close(drain=drain)
-        if drain:
-            for job in list(self.jobs):
-                await job.ended()
-        if self._store is not None and self._parent is None:
-            await self._store.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close(drain=kind is None)
-
-    def shard(self) -> Shard:
-        """Internal: the shard of this handle in this event loop, made at first use.
-
-        Raises:
-            ForkedError, WrongLoop: the handle lives elsewhere.
-        """
-        home = (os.getpid(), current_loop())
-        if self._shard is not None and self._home is not None and self._home != home:
-            if self._home[0] != home[0]:
-                raise ForkedError(self.name)
-            if not is_over(self._home[1]):
-                raise WrongLoop(self.name)
-            self._shard, self._store = None, self._given_store
-        if self._shard is None:
-            mine = self._options
-            self._shard = Shard(
-                mine.record, self._open(), mine.settings, lookahead=mine.lookahead, tolerance=mine.tolerance
-            )
-            self._home = home
-        return self._shard
-
-    def _open(self) -> Store:
-        if self._parent is not None:
-            self._parent.shard()  # checks process and event loop
-            return self._parent._open()  # noqa: SLF001
-        if self._store is None:
-            self._store = open_store(self._options.store_url)
-        return self._store
-
-    def twin(self) -> IntervalQueue:
-        """Internal: a handle with the same settings that has not been used yet."""
-        twin = _from_options(self._options)
-        twin._begin_life(self._given_store)  # noqa: SLF001 - its own class
-        return twin
-
-    @property
-    def has_own_store(self) -> bool:
-        """Internal: whether a store object was given, which can't be opened again elsewhere."""
-        return self._given_store is not None
-
-    def __reduce__(self) -> tuple[Callable[..., IntervalQueue], tuple[Options]]:
-        if self._given_store is not None:
-            raise TypeError(
-                f"{self!r} was given a store object, which can't travel: give the store's URL to pickle a handle"
-            )
-        return _from_options, (self._options,)
-
-    def __repr__(self) -> str:
-        mine = self._options
-        parts = [repr(mine.record)]
-        if mine.interval is not None:
-            parts.append(f"interval={_parse.text(mine.interval)!r}")
-        if self._given_store is not None:
-            parts.append(f"store={self._given_store.url!r}")
-        elif mine.store_url is not None:
-            parts.append(f"store={shown_url(mine.store_url)!r}")
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-
-def _from_options(mine: Options) -> IntervalQueue:
-    queue = object.__new__(IntervalQueue)
-    queue._options = mine  # noqa: SLF001 - unpickled
-    queue._begin_life(None)  # noqa: SLF001
-    return queue
+        return sync.IntervalQueue.of(self)

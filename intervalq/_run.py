@@ -65,7 +65,9 @@ async def run(
         attempt += 1
 
 
-def start(queue: IntervalQueue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan) -> RunningJob[Any]:
+def start(
+    queue: IntervalQueue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan
+) -> RunningJob[Any]:
     """Start a job in the background."""
     job: RunningJob[Any] = RunningJob(queue.shard())
     call = partial(call_any, undecorated(queue, function), *args)
@@ -90,7 +92,7 @@ async def call_any(function: Callable[..., Any], *args: Any) -> Any:  # noqa: AN
     if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call):
         return await function(*args)
     result = await anyio.to_thread.run_sync(partial(function, *args))
-    return await cast("Awaitable[Any]", result) if inspect.isawaitable(result) else result
+    return await result if inspect.isawaitable(result) else result
 
 
 def undecorated(queue: IntervalQueue, function: Callable[..., R]) -> Callable[..., R]:

@@ -69,14 +69,18 @@ def options(
         InvalidOption: out of range, or two of them disagree.
     """
     if interval is not None and rate is not None:
-        raise InvalidOption(f"give interval={interval!r} or rate={rate!r}, not both: one follows from the other")
+        raise InvalidOption(
+            f"give interval={interval!r} or rate={rate!r}, not both: one follows from the other"
+        )
     micros = None
     if interval is not None:
         micros = _parse.interval(interval)
     elif rate is not None:
         micros = _parse.rate(rate)
     elif burst != 1 or max_running is not None:
-        raise InvalidOption("burst and max_running go with interval or rate: without, the queue's own are used")
+        raise InvalidOption(
+            "burst and max_running go with interval or rate: without, the queue's own are used"
+        )
     tolerated = None if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
     if tolerated is not None and micros is not None and tolerated >= micros:
         raise InvalidInterval(

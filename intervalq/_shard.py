@@ -1,8 +1,8 @@
 """One event loop's share of a queue: its jobs, its tickets, and one slot at a time that it waits for.
 
 Two tasks run while there are jobs, none else. `_ask` talks to the store: it takes tickets for jobs, and asks
-shortly before each slot whether to go. `_begin` waits for the slots that may be used, and hands each to the
-next job. A job that finds itself too late for its slot gives it up and keeps its place among its shard's jobs.
+shortly before each slot whether to go. `_begin` waits for slots that may be used, and hands each to the next
+job. A job that finds itself too late for its slot gives it up and keeps its place among its shard's jobs.
 
 All instants and durations in here are whole microseconds.
 """
@@ -103,7 +103,7 @@ class Shard(Link):
             self._beginning.wake()
 
     async def placed(self) -> None:
-        """Wait until the jobs in line have all the tickets that they should have by now, or none because of a hold."""
+        """Wait until the jobs in line have the tickets that they should have by now; not during a hold."""
         if self._driven and not self.held:
             event = anyio.Event()
             self._unplaced.append(event)

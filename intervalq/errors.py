@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class IntervalqError(Exception):
     """The root of all errors of this package."""
@@ -104,7 +102,9 @@ class JobCancelled(IntervalqError):
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
-        super().__init__(f"the job of queue {queue!r} was cancelled before it had a result: add it again to run it")
+        super().__init__(
+            f"the job of queue {queue!r} was cancelled before it had a result: add it again to run it"
+        )
 
 
 class WrongLoop(IntervalqError, RuntimeError):
@@ -176,7 +176,7 @@ class BackendUnsupported(StoreError):
     """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A value as it may stand in a message: quoted, without control characters, not too long."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:76]}...{text[0]}"

@@ -93,8 +93,8 @@ class DocumentStore(ABC):
         """See `Store.apply`."""
         return await self.update(queue, lambda state, at: rules.apply(state, command, at), now)
 
-    async def aclose(self) -> None:
-        """See `Store.aclose`; nothing to let go of by default."""
+    async def aclose(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """See `Store.aclose`."""
 
 
 def wall_clock() -> int:

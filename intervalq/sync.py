@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -37,23 +37,23 @@ class _Background:
         self._running: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
         self._of_parents: list[object] = []
 
-    def call(self, function: Callable[..., Awaitable[R]], *args: object) -> R:
+    def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
         """Run an async function there, and wait for it. An interrupted wait cancels it."""
-        future = self.start(function, *args)
+        future: Future[R] = self.start(function, *args)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def start(self, function: Callable[..., Awaitable[R] | R], *args: object) -> Future[R]:
+    def start(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run a function there; its future can be cancelled."""
         with self._lock:
             if self._running is None:
                 manager = start_blocking_portal(name="intervalq")
                 self._running = (manager, manager.__enter__())
             portal = self._running[1]
-        return cast("Future[R]", portal.start_task_soon(function, *args))
+        return portal.start_task_soon(function, *args)
 
     def forked(self) -> None:
         """In a forked child the thread is gone: begin another one when needed.
@@ -100,7 +100,7 @@ class IntervalQueue:
         return self._queue.name
 
     def __call__(self, function: F) -> F:
-        """Decorate a function: see `intervalq.IntervalQueue.__call__`. Async functions need the async handle."""
+        """Decorate a plain function or generator: see `intervalq.IntervalQueue.__call__`."""
         return cast("F", decorate(function, self, None, lambda: self))
 
     def run(self, function: Callable[[], R], **options: Any) -> R:
@@ -136,8 +136,8 @@ class IntervalQueue:
         """See `intervalq.IntervalQueue.map`; the function runs in worker threads."""
         queue = self._live()
 
-        async def begin() -> Any:
-            return queue.map(function, items, ordered=ordered, window=window)
+        async def begin() -> AsyncGenerator[R, None]:
+            return cast("AsyncGenerator[R, None]", queue.map(function, items, ordered=ordered, window=window))
 
         results = _background.call(begin)
         end = object()
@@ -148,7 +148,7 @@ class IntervalQueue:
             _background.call(results.aclose)
 
     def slot(self, **options: Any) -> AbstractContextManager[Slot]:
-        """`with queue.slot() as slot:` - the body begins at the slot. Options: `priority`, `cost`, `timeout`."""
+        """`with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
         return self._slot(self._plan(**options))
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from intervalq.rules import (
     FOREVER,
@@ -32,7 +33,7 @@ class CommandSource:
     """
 
     def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000) -> None:
-        self.random = Random(seed)
+        self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
         self.settings = self._settings()
         self.slots: list[Slot] = []
@@ -93,7 +94,7 @@ class CommandSource:
             ephemeral=self.random.random() < 0.2,
         )
 
-    def _common(self) -> dict[str, object]:
+    def _common(self) -> dict[str, Any]:
         self._nonces += 1
         known = self.random.random()
         settings: Settings | None = self.settings
@@ -129,7 +130,7 @@ class CommandSource:
             mark = Slot(state.ticket + ahead, state.due + ahead * self.settings.interval)
         interval = self.settings.interval
         return Advance(
-            **self._common(),  # type: ignore[arg-type]
+            **self._common(),
             release=release,
             slots=slots,
             take=self.random.choice((0, 1, 1, 1, 2, 3, 16, 1_000, 1_200)),
@@ -143,12 +144,12 @@ class CommandSource:
     def _hold(self, _: State | None) -> Command:
         interval = self.settings.interval
         length = self.random.choice((1, interval, self.random.randint(1, 10 * interval), FOREVER))
-        return Hold(**self._common(), length=length)  # type: ignore[arg-type]
+        return Hold(**self._common(), length=length)
 
     def _configure(self, _: State | None) -> Command:
         pick = self.random.choice
         return Configure(
-            **self._common(),  # type: ignore[arg-type]
+            **self._common(),
             interval=pick((None, None, self.settings.interval, *_INTERVALS)),
             burst=pick((None, None, 1, 2, 5)),
             max_running=pick((None, None, 0, 1, 3)),
@@ -158,4 +159,4 @@ class CommandSource:
         ended = tuple(slot.ticket for slot in self._some(3))
         running = tuple(slot.ticket for slot in self._some(3))
         lease = self.random.choice((1, self.settings.interval, 10 * self.settings.interval))
-        return Finish(**self._common(), ended=ended, running=running, lease=lease)  # type: ignore[arg-type]
+        return Finish(**self._common(), ended=ended, running=running, lease=lease)

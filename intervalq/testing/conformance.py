@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import anyio
@@ -132,7 +133,7 @@ class StoreSuite:
         portal.call(all_at_once)
         slots.sort(key=lambda slot: slot.ticket)
         assert [slot.ticket for slot in slots] == list(range(1, 8 * (1 + 2 + 3 + 1 + 2 + 3 + 1 + 2) + 1))
-        gaps = [later.due - earlier.due for earlier, later in zip(slots, slots[1:], strict=False)]
+        gaps = [later.due - earlier.due for earlier, later in pairwise(slots)]
         assert min(gaps) >= _EACH_SECOND.interval
 
     def test_names_lists_what_has_a_record(

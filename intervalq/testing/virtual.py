@@ -91,7 +91,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             while scheduled and scheduled[0].cancelled():
                 handle = heapq.heappop(scheduled)
                 handle._scheduled = False  # type: ignore[attr-defined] # noqa: SLF001 - as the loop itself does
-                self._timer_cancelled_count = max(0, self._timer_cancelled_count - 1)
+                count: int = self._timer_cancelled_count  # type: ignore[has-type]
+                self._timer_cancelled_count = max(0, count - 1)
             if not scheduled:
                 raise Stuck("every task waits, and nothing will ever happen")
             self._virtual = max(self._virtual, scheduled[0].when())

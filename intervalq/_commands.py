@@ -1,0 +1,139 @@
+"""Commands, each one atomic step on one record, and their answer: frozen values that can travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from intervalq._record import FOREVER, Settings, Slot, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What every command carries; each subclass is one atomic step on one record."""
+
+    settings: Settings | None = None
+    """What to make the record with if there is none; None: answer that there is none."""
+    attach: bool = False
+    """The sender's first contact: refuse it if its settings are not those of the record."""
+    generation: str | None = None
+    """The record that the sender's tickets, starts and leases are of; None: it has none that matter."""
+    nonce: str = ""
+    """The generation of the record, should this step make it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command as JSON has it, for rules that run elsewhere: None left out, slots as pairs."""
+        data: dict[str, Any] = {"op": type(self).__name__.lower()}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Settings):
+                value = [value.interval, value.burst, value.max_running, int(value.ephemeral)]
+            elif isinstance(value, Slot):
+                value = [value.ticket, value.due]
+            elif isinstance(value, tuple):
+                value = [[v.ticket, v.due] if isinstance(v, Slot) else v for v in value]
+            if value is not None:
+                data[f.name] = value
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance(Command):
+    """Give slots back, use slots, take tickets: the one step that a busy shard needs."""
+
+    release: tuple[Slot, ...] = ()
+    """Slots that won't be used, in ticket order. The last ones issued become free again."""
+    slots: tuple[Slot, ...] = ()
+    """Slots that the shard is about to use, in ticket order. Each is told to go, is missed (a new ticket is
+    issued for it), or is left alone because the queue is held."""
+    take: int = 0
+    """How many new tickets to issue; one step issues MOST_TICKETS at most."""
+    notice: int = 0
+    """How long the answer needs to come back: the first new slot is no nearer than this."""
+    reach: int = 0
+    """New slots at most this far ahead are told to go in the same step."""
+    tolerance: int = 0
+    """How late after its slot a job may begin."""
+    lease: int = 0
+    """How long a job counts as running unless its shard says so again; used only with `max_running`."""
+    mark: Slot | None = None
+    """The highest ticket that the shard knows of. One above the record's shows that the store lost writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold(Command):
+    """Stop the queue's clock for `length` microseconds, or FOREVER; of two holds the longer one counts."""
+
+    length: int = FOREVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Command):
+    """End every pause at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure(Command):
+    """Change what the queue runs with; None leaves as it is."""
+
+    interval: int | None = None
+    burst: int | None = None
+    max_running: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim(Command):
+    """Void all tickets that were not yet told to go: their owners are dead. Live shards queue again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish(Command):
+    """Jobs ended, and others still run: their leases are removed and renewed."""
+
+    ended: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(Command):
+    """Look at the record; changes nothing, makes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop(Command):
+    """Remove the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command did."""
+
+    state: State | None
+    """The record after the step; None: there is none."""
+    now: int
+    """The store's clock at the step, in microseconds since 1970 on a real store."""
+    refused: bool = False
+    """The sender's settings are not those of the record (`state` shows them); nothing was done."""
+    healed: bool = False
+    """The record had lost tickets that the sender knew of, and was brought forward."""
+    granted: tuple[int, ...] = ()
+    """Tickets of `Advance.slots` that were told to go."""
+    missed: tuple[int, ...] = ()
+    """Tickets of `Advance.slots` that are dead; as many more new ones were issued."""
+    first: Slot | None = None
+    """The first of the new tickets; the others follow one interval apart."""
+    count: int = 0
+    """How many new tickets there are."""
+    begun: int = 0
+    """How many of the new tickets, from the first, were told to go in this step."""
+    woken: bool = False
+    """The step ended a hold: a store that can push wakes the shards that wait."""
+
+    @property
+    def taken(self) -> tuple[Slot, ...]:
+        """All the new tickets with their slots."""
+        if self.first is None or self.state is None:
+            return ()
+        step = self.state.settings.interval
+        return tuple(Slot(self.first.ticket + i, self.first.due + i * step) for i in range(self.count))

@@ -1,0 +1,148 @@
+"""Where a handle lives: one process and one event loop, with its store, its shard, and what it travels as."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from intervalq import _parse
+from intervalq._backend import current_loop, is_over
+from intervalq._job import RunningJob
+from intervalq._settings import Options
+from intervalq._shard import Shard
+from intervalq.errors import ForkedError, WrongLoop
+from intervalq.store import Store, open_store, shown_url
+
+H = TypeVar("H", bound="Handle")
+
+
+class Handle:
+    """The life of an `IntervalQueue`: nothing is opened before its first use, and then in that event loop."""
+
+    def __init__(self, mine: Options, given: Store | None) -> None:
+        self._options = mine
+        self._given_store = given
+        self._store: Store | None = given
+        self._shard: Shard | None = None
+        self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
+        self._parent: Self | None = None
+        self._children: WeakValueDictionary[str, Self] = WeakValueDictionary()
+        self.jobs: set[RunningJob[Any]] = set()
+        """Internal: jobs in the background that have not ended."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name; of a keyed queue, `name:key`."""
+        return self._options.record
+
+    def __getitem__(self, key: str) -> Self:
+        """A queue of its own for a key (a tenant, a host, an API key), with the same settings.
+
+        It leaves nothing behind: not here, once nobody holds it, and not in the store, where its record is
+        forgotten a minute after it could matter.
+        """
+        if self._options.key is not None:
+            raise TypeError(f"{self!r} is the queue of one key already")
+        key = _parse.name(key)
+        child = self._children.get(key)
+        if child is None:
+            child = self._like(replace(self._options, key=key))
+            child._parent = self  # noqa: SLF001 - its own class
+            self._children[key] = child
+        return child
+
+    async def close(self, *, drain: bool = True) -> None:
+        """Let this handle's jobs begin and end (drain), or give those that wait `QueueClosed`.
+
+        Unused tickets go back, connections close. The queue itself, and other handles, go on.
+        """
+        shard = self._shard
+        if shard is None or self._home is None or self._home[0] != os.getpid():
+            return
+        shard = self.shard()
+        for child in list(self._children.values()):
+            await child.close(drain=drain)
+        await shard.close(drain=drain)
+        if drain:
+            for job in list(self.jobs):
+                await job.ended()
+        if self._store is not None and self._parent is None:
+            await self._store.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(drain=kind is None)
+
+    def shard(self) -> Shard:
+        """Internal: the shard of this handle in this event loop, made at first use.
+
+        Raises:
+            ForkedError, WrongLoop: the handle lives elsewhere.
+        """
+        home = (os.getpid(), current_loop())
+        if self._shard is not None and self._home is not None and self._home != home:
+            if self._home[0] != home[0]:
+                raise ForkedError(self.name)
+            if not is_over(self._home[1]):
+                raise WrongLoop(self.name)
+            self._shard, self._store = None, self._given_store
+        if self._shard is None:
+            mine = self._options
+            self._shard = Shard(
+                mine.record, self._open(), mine.settings, lookahead=mine.lookahead, tolerance=mine.tolerance
+            )
+            self._home = home
+        return self._shard
+
+    def _open(self) -> Store:
+        if self._parent is not None:
+            self._parent.shard()  # checks process and event loop
+            return self._parent._open()  # noqa: SLF001 - its own class
+        if self._store is None:
+            self._store = open_store(self._options.store_url)
+        return self._store
+
+    def twin(self) -> Self:
+        """Internal: a handle with the same settings that has not been used yet."""
+        return self._like(self._options)
+
+    def _like(self, mine: Options) -> Self:
+        return revived(type(self), mine, self._given_store)
+
+    @property
+    def has_own_store(self) -> bool:
+        """Internal: whether a store object was given, which can't be opened again elsewhere."""
+        return self._given_store is not None
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], Options]]:
+        if self._given_store is not None:
+            raise TypeError(
+                f"{self!r} was given a store object, which can't travel: to pickle a handle, give it a URL"
+            )
+        return revived, (type(self), self._options)
+
+    def __repr__(self) -> str:
+        mine = self._options
+        parts = [repr(mine.record)]
+        if mine.interval is not None:
+            parts.append(f"interval={_parse.text(mine.interval)!r}")
+        if self._given_store is not None:
+            parts.append(f"store={self._given_store.url!r}")
+        elif mine.store_url is not None:
+            parts.append(f"store={shown_url(mine.store_url)!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def revived(kind: type[H], mine: Options, given: Store | None = None) -> H:
+    """Make a handle from checked settings."""
+    handle = object.__new__(kind)
+    Handle.__init__(handle, mine, given)
+    return handle

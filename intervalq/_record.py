@@ -1,0 +1,149 @@
+"""The record of one queue: what is kept in a store, and what its numbers mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self
+
+FOREVER: Final = 2**53 - 1
+"""The end of a pause that has none, and the largest number that every store can hold exactly."""
+
+LAYOUT: Final = 1
+"""The version of the record's layout; a record of a newer one is refused by every store."""
+
+
+class BadRecord(ValueError):
+    """A stored record isn't one that these rules wrote."""
+
+
+class NewerRecord(ValueError):
+    """A stored record has a layout of a newer version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A ticket and the instant it owns, on the queue's clock in microseconds."""
+
+    ticket: int
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a queue runs with: agreed by all of its shards, kept in its record."""
+
+    interval: int
+    """Microseconds from one slot to the next."""
+    burst: int = 1
+    """The most jobs that may begin at once after an idle time; 1 is strict spacing."""
+    max_running: int = 0
+    """The most jobs that may run at the same time over all shards; 0 is no limit."""
+    ephemeral: bool = False
+    """Forget the record once the queue has been idle for a while (keyed queues)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The record of one queue."""
+
+    generation: str
+    """Random, made with the record: tells a record that was lost and made anew from the one before."""
+    settings: Settings
+    ticket: int = 0
+    """The last ticket issued. Never goes back."""
+    due: int
+    """The slot of the last ticket issued."""
+    current: int = 0
+    """The highest ticket that was told to go. Never goes back."""
+    at: int
+    """The slot of `current`."""
+    void: int = 0
+    """Tickets up to here that were not yet told to go are dead. Never goes back."""
+    held: int = 0
+    """How far the queue's clock is behind the store's: all holds, less steps back of the store's clock."""
+    held_since: int | None = None
+    """When the present hold began, on the store's clock; None: the queue isn't held."""
+    held_until: int = 0
+    """When the present pause ends, on the store's clock; 0: not paused; FOREVER: until somebody resumes."""
+    seen: int
+    """The last reading of the store's clock."""
+    running: dict[int, int] = field(default_factory=dict)
+    """With `max_running`: the ticket of each running job, and when its lease lapses on the store's clock."""
+
+    def clock(self, now: int) -> int:
+        """The queue's clock when the store's reads `now`."""
+        return (now if self.held_since is None else self.held_since) - self.held
+
+    @property
+    def full(self) -> bool:
+        """Whether as many jobs run as may."""
+        return 0 < self.settings.max_running <= len(self.running)
+
+    @property
+    def credit(self) -> int:
+        """How far behind the clock a slot may lie because idle time was saved up for a burst."""
+        return (self.settings.burst - 1) * self.settings.interval
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON has it: flat, and with the version of its layout."""
+        return {
+            "version": LAYOUT,
+            "generation": self.generation,
+            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings)},
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "held_since": self.held_since,
+            "running": {str(ticket): until for ticket, until in self.running.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """The record that `to_dict` wrote.
+
+        Raises:
+            NewerRecord: its layout is of a newer version.
+            BadRecord: anything else is wrong with it; the message says what.
+        """
+        if not isinstance(data, dict):
+            raise BadRecord("a record must be an object")
+        version = _whole(data, "version", least=1)
+        if version > LAYOUT:
+            raise NewerRecord(
+                f"the record has layout {version}, this version of intervalq knows up to {LAYOUT}"
+            )
+        generation, ephemeral, running = data.get("generation"), data.get("ephemeral"), data.get("running")
+        if not isinstance(generation, str) or not generation:
+            raise BadRecord("'generation' must be text")
+        if not isinstance(ephemeral, bool):
+            raise BadRecord("'ephemeral' must be true or false")
+        if not isinstance(running, dict) or not all(
+            isinstance(t, str) and t.isascii() and t.isdigit() and len(t) <= 16 for t in running
+        ):
+            raise BadRecord("'running' must be an object of ticket numbers")
+        state = cls(
+            generation=generation,
+            settings=Settings(
+                _whole(data, "interval", least=1),
+                _whole(data, "burst", least=1),
+                _whole(data, "max_running"),
+                ephemeral,
+            ),
+            **{name: _whole(data, name, least=None if name in _SIGNED else 0) for name in _NUMBERS},
+            held_since=None if data.get("held_since") is None else _whole(data, "held_since", least=None),
+            running={int(ticket): _whole(running, ticket, least=None) for ticket in running},
+        )
+        if state.current > state.ticket or state.void > state.ticket:
+            raise BadRecord("'current' and 'void' can't be above 'ticket'")
+        return state
+
+
+_NUMBERS: Final = ("ticket", "due", "current", "at", "void", "held", "held_until", "seen")
+_SIGNED: Final = frozenset({"due", "at", "held", "held_until", "seen"})  # clocks may start anywhere
+
+
+def _whole(data: dict[str, Any], name: str, least: int | None = 0) -> int:
+    value = data.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRecord(f"'{name}' must be a whole number")
+    if not -FOREVER <= value <= FOREVER or (least is not None and value < least):
+        raise BadRecord(f"'{name}' is out of range")
+    return value
