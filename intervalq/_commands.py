@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from intervalq._record import FOREVER, Settings, Slot, State
@@ -27,7 +27,7 @@ class Command:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Settings):
-                value = [value.interval, value.burst, value.max_running, int(value.ephemeral)]
+                value = [*astuple(value)[:-1], int(value.ephemeral)]
             elif isinstance(value, Slot):
                 value = [value.ticket, value.due]
             elif isinstance(value, tuple):
@@ -52,8 +52,6 @@ class Advance(Command):
     """How long the answer needs to come back: the first new slot is no nearer than this."""
     reach: int = 0
     """New slots at most this far ahead are told to go in the same step."""
-    tolerance: int = 0
-    """How late after its slot a job may begin."""
     lease: int = 0
     """How long a job counts as running unless its shard says so again; used only with `max_running`."""
     mark: Slot | None = None

@@ -96,9 +96,7 @@ class Handle:
             self._shard, self._store = None, self._given_store
         if self._shard is None:
             mine = self._options
-            self._shard = Shard(
-                mine.record, self._open(), mine.settings, lookahead=mine.lookahead, tolerance=mine.tolerance
-            )
+            self._shard = Shard(mine.record, self._open(), mine.settings, lookahead=mine.lookahead)
             self._home = home
         return self._shard
 

@@ -30,9 +30,9 @@ _SHARPEN: Final = 5
 
 
 class Link(ABC):
-    """See the module. `settings` of None: the queue's own; `tolerance` of None: a tenth of its interval."""
+    """See the module. `settings` of None: the queue's own."""
 
-    def __init__(self, queue: str, store: Store, settings: Settings | None, *, tolerance: int | None) -> None:
+    def __init__(self, queue: str, store: Store, settings: Settings | None) -> None:
         self.queue = queue
         self.store = store
         self.state: State | None = None
@@ -49,7 +49,6 @@ class Link(ABC):
         self.regressions = 0
         self.begun_at: int | None = None
         self._settings = settings
-        self._wished = tolerance
         self._lock = anyio.Lock(fast_acquire=True)  # answers are taken in in the order of the questions
         self._sharpened = 0
         self._warned = False
@@ -138,7 +137,7 @@ class Link(ABC):
 
     def tolerance(self, at: int) -> int:
         """How late a job may begin: as wished, or what knowing the store's clock that badly allows."""
-        wished = self._tolerance_wished()
+        wished = self.state.tolerance if self.state is not None else 0
         error = self.store_clock.error(at)
         if error * 3 <= wished * 2:
             self._sharpened = 0
@@ -159,15 +158,10 @@ class Link(ABC):
         """Whether it is worth a question or two to know the store's clock better; counts them."""
         if self.state is None or self._warned or self._sharpened >= _SHARPEN:
             return False
-        if self.store_clock.error(self.clock.now()) * 3 <= self._tolerance_wished() * 2:
+        if self.store_clock.error(self.clock.now()) * 3 <= self.state.tolerance * 2:
             return False
         self._sharpened += 1
         return True
-
-    def _tolerance_wished(self) -> int:
-        if self._wished is not None:
-            return self._wished
-        return self.state.settings.interval // 10 if self.state is not None else 0
 
     def opens(self, slot: Slot) -> float:
         """When one's own clock shows that the slot has surely come; infinity: the queue is held."""
@@ -211,4 +205,6 @@ def describe(settings: Settings) -> str:
         said.append(f"burst={settings.burst}")
     if settings.max_running:
         said.append(f"max_running={settings.max_running}")
+    if settings.tolerance:
+        said.append(f"tolerance={_parse.text(settings.tolerance)}")
     return ", ".join(said)

@@ -38,6 +38,11 @@ class Settings:
     """The most jobs that may begin at once after an idle time; 1 is strict spacing."""
     max_running: int = 0
     """The most jobs that may run at the same time over all shards; 0 is no limit."""
+    tolerance: int = 0
+    """How late after its slot a job may begin, in microseconds; 0: a tenth of the interval.
+
+    Agreed by all shards, so that a slot which was missed once is missed for good, whoever asks again.
+    """
     ephemeral: bool = False
     """Forget the record once the queue has been idle for a while (keyed queues)."""
 
@@ -78,6 +83,12 @@ class State:
     def full(self) -> bool:
         """Whether as many jobs run as may."""
         return 0 < self.settings.max_running <= len(self.running)
+
+    @property
+    def tolerance(self) -> int:
+        """How late after its slot a job may begin."""
+        settings = self.settings
+        return min(settings.tolerance, settings.interval) or settings.interval // 10
 
     @property
     def credit(self) -> int:
@@ -125,6 +136,7 @@ class State:
                 _whole(data, "interval", least=1),
                 _whole(data, "burst", least=1),
                 _whole(data, "max_running"),
+                _whole(data, "tolerance"),
                 ephemeral,
             ),
             **{name: _whole(data, name, least=None if name in _SIGNED else 0) for name in _NUMBERS},

@@ -77,12 +77,12 @@ def options(
         micros = _parse.interval(interval)
     elif rate is not None:
         micros = _parse.rate(rate)
-    elif burst != 1 or max_running is not None:
+    elif burst != 1 or max_running is not None or tolerance is not None:
         raise InvalidOption(
-            "burst and max_running go with interval or rate: without, the queue's own are used"
+            "burst, max_running and tolerance go with interval or rate: without, the queue's own are used"
         )
-    tolerated = None if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
-    if tolerated is not None and micros is not None and tolerated >= micros:
+    tolerated = 0 if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
+    if micros is not None and tolerated >= micros:
         raise InvalidInterval(
             tolerance, f"is too much tolerance: it must be less than the interval of {_parse.text(micros)}"
         )

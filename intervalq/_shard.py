@@ -46,16 +46,8 @@ _PATIENCE: Final = {True: 5_000_000, False: 500_000}
 class Shard(Link):
     """See the module. Made and used in one event loop; `is_open` and `due` may be called from any thread."""
 
-    def __init__(
-        self,
-        queue: str,
-        store: Store,
-        settings: Settings | None,
-        *,
-        lookahead: int | None,
-        tolerance: int | None,
-    ) -> None:
-        super().__init__(queue, store, settings, tolerance=tolerance)
+    def __init__(self, queue: str, store: Store, settings: Settings | None, *, lookahead: int | None) -> None:
+        super().__init__(queue, store, settings)
         self.line = Line()
         self.closed = False
         self.begun = self.given_up = 0
@@ -272,7 +264,6 @@ class Shard(Link):
             notice=max(0, slow - tolerance // 2),
             # A ticket that is not asked about yet comes before any new one.
             reach=lead if len(near) == len(self._tickets) else 0,
-            tolerance=tolerance,
             lease=LEASE,
             mark=self.mark,
         )

@@ -190,7 +190,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     granted: list[int] = []
     missed: list[Slot] = []
     for slot in command.slots:
-        late = clock > slot.due + command.tolerance + state.credit
+        late = clock > slot.due + state.tolerance + state.credit
         if not known or slot.ticket <= state.void or slot.ticket > state.ticket or late:
             missed.append(slot)
         elif state.held_since is None:
@@ -251,10 +251,12 @@ def _configure(state: State, command: Configure) -> State:
         old.interval if command.interval is None else command.interval,
         old.burst if command.burst is None else command.burst,
         old.max_running if command.max_running is None else command.max_running,
+        old.tolerance,
         old.ephemeral,
     )
-    if new.interval > old.interval or new.burst < old.burst:
-        # The slots already handed out are too close together for the new settings: take new ones.
+    if new.interval > old.interval or new.burst != old.burst:
+        # The slots handed out are too close together for the new settings; or with more credit, one that was
+        # missed already, and whose place is taken, would count as in time again.
         state = _void_all(state)
     running = state.running if new.max_running else {}
     return replace(state, settings=new, running=running)

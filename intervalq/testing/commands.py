@@ -46,9 +46,10 @@ class CommandSource:
         if answer.state is None or answer.refused:
             return
         if answer.state.generation != self.generation:
+            if self.generation is not None and self.random.random() < 0.2:
+                return  # some shards have not heard yet that the record is a new one
             self.generation = answer.state.generation
-            if self.random.random() < 0.8:  # else: shards go on with slots of a record that is gone
-                self.slots.clear()
+            self.slots.clear()
         self.slots.extend(answer.taken)
 
     def next(self, state: State | None) -> tuple[Command, int]:
@@ -87,10 +88,12 @@ class CommandSource:
         return self.random.choice(limits) - self.now + self.random.choice((-1, 0, 0, 1, interval // 10))
 
     def _settings(self) -> Settings:
+        interval = self.random.choice(_INTERVALS)
         return Settings(
-            interval=self.random.choice(_INTERVALS),
+            interval=interval,
             burst=self.random.choice((1, 1, 1, 2, 5)),
             max_running=self.random.choice((0, 0, 0, 1, 2, 3)),
+            tolerance=self.random.choice((0, 0, 1, interval // 3, interval, 5 * interval)),
             ephemeral=self.random.random() < 0.2,
         )
 
@@ -136,7 +139,6 @@ class CommandSource:
             take=self.random.choice((0, 1, 1, 1, 2, 3, 16, 1_000, 1_200)),
             notice=self.random.choice((0, 0, 1, interval // 3, 2 * interval)),
             reach=self.random.choice((0, 0, 1, interval, 3 * interval)),
-            tolerance=self.random.choice((0, interval // 10, interval)),
             lease=self.random.choice((1, interval, 10 * interval)),
             mark=mark,
         )

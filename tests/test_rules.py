@@ -1,0 +1,409 @@
+"""The laws of the pacing, for every sequence of commands, and the examples that explain them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intervalq import rules
+from intervalq.rules import (
+    FOREVER,
+    IDLE_KEPT,
+    Advance,
+    Answer,
+    BadRecord,
+    Command,
+    Configure,
+    Drop,
+    Finish,
+    Hold,
+    Inspect,
+    NewerRecord,
+    Reclaim,
+    Resume,
+    Settings,
+    Slot,
+    State,
+)
+from intervalq.testing import CommandSource
+
+SECOND = 1_000_000
+T0 = 1_000_000_000 * SECOND
+EACH_SECOND = Settings(interval=SECOND)
+
+
+class Observer:
+    """Judges a sequence by what it may never do, without knowing how the rules do it."""
+
+    def __init__(self) -> None:
+        self.generation: str | None = None
+        self.issued: dict[
+            int, tuple[int, int]
+        ] = {}  # ticket -> its slot, and the interval it was issued with
+        self.used: dict[int, int] = {}  # ticket -> its slot: told to go, and not handed back since
+        self.clock: int | None = None
+
+    def see(
+        self, before: State | None, command: Command, now: int, after: State | None, answer: Answer
+    ) -> None:
+        if after is None:
+            self.__init__()  # type: ignore[misc] # a dropped queue begins again
+            return
+        if after.generation != self.generation:
+            self.__init__()  # type: ignore[misc]
+            self.generation = after.generation
+        if not answer.refused:  # what was refused was not kept, and its reading neither
+            self._clock_goes_on(after, answer.now)
+        if before is not None and before.generation == after.generation:
+            for counter in ("ticket", "current", "void"):
+                assert getattr(after, counter) >= getattr(before, counter), f"{counter} went back"
+        if isinstance(command, Advance) and not answer.refused and answer.state is not None:
+            self._advance(before, command, now, answer)
+        self._spacing()
+
+    def _clock_goes_on(self, state: State, now: int) -> None:
+        clock = state.clock(max(now, state.seen))
+        assert self.clock is None or clock >= self.clock, "the queue's clock went back"
+        self.clock = clock
+
+    def _advance(self, before: State | None, command: Advance, now: int, answer: Answer) -> None:
+        state = answer.state
+        assert state is not None
+        known = command.generation == state.generation
+        if known:
+            for slot in command.release:
+                self.used.pop(slot.ticket, None)
+        settled = None if before is None else rules.settle(before, now)
+        if settled is not None and settled.generation == state.generation and settled.held_since is not None:
+            assert not answer.granted, "told to go while held"
+            assert not answer.begun, "told to go while held"
+        assert set(answer.granted).isdisjoint(answer.missed)
+        assert known or not answer.granted, "a ticket of a lost record was told to go"
+        clock = now - state.held  # before any hold that this very step began
+        for slot in command.slots:
+            if slot.ticket in answer.granted:
+                assert clock <= slot.due + state.tolerance + state.credit, "told to go too late"
+                self.used[slot.ticket] = slot.due
+        for number, slot in enumerate(answer.taken):
+            assert slot.ticket not in self.issued, "a ticket was issued twice"
+            assert slot.due >= clock + command.notice - state.credit, "no notice"
+            self.issued[slot.ticket] = (slot.due, state.settings.interval)
+            if number < answer.begun:
+                self.used[slot.ticket] = slot.due
+        assert answer.count <= command.take + len(answer.missed)
+
+    def _spacing(self) -> None:
+        tickets = sorted(self.used)
+        for earlier, later in pairwise(tickets):
+            interval = self.issued[later][1] if later in self.issued else 0
+            gap = self.used[later] - self.used[earlier]
+            assert gap >= interval, (
+                f"tickets {earlier} and {later} were told to go {gap} apart, not {interval}"
+            )
+
+
+@settings(max_examples=250, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_every_sequence_of_commands_keeps_the_laws(seed: int) -> None:
+    """Spacing, counters, holds, clocks that step back, lost answers, lost records, all at once."""
+    source, observer = CommandSource(seed), Observer()
+    state: State | None = None
+    for _ in range(80):
+        command, now = source.next(state)
+        before = state
+        state, answer = rules.apply(state, command, now)
+        observer.see(before, command, now, state, answer)
+        source.learn(answer)
+        if state is not None:
+            assert State.from_dict(state.to_dict()) == state
+            assert state.current <= state.ticket
+            assert (state.held_since is None) == (state.held_until == 0 and not state.full)
+            if rules.lapses(state) < FOREVER:
+                gone = state.clock(rules.lapses(state))
+                assert gone > state.due + state.credit + state.settings.interval, "forgotten while it matters"
+
+
+def take(state: State | None, now: int, count: int = 1, **more: object) -> tuple[State, Answer]:
+    command = Advance(settings=EACH_SECOND, nonce="g", take=count)
+    command = replace(command, generation=None if state is None else state.generation, **more)
+    after, answer = rules.apply(state, command, now)
+    assert after is not None
+    return after, answer
+
+
+def test_a_new_queue_starts_its_first_job_at_once() -> None:
+    state, answer = take(None, T0)
+    assert answer.taken == (Slot(1, T0),)
+    assert answer.begun == 1
+    assert (state.current, state.at) == (1, T0)
+
+
+def test_a_record_that_was_lost_begins_with_a_quiet_interval() -> None:
+    _, answer = rules.apply(None, Advance(settings=EACH_SECOND, generation="lost", nonce="n", take=1), T0)
+    assert answer.taken == (Slot(1, T0 + SECOND),)
+
+
+def test_tickets_follow_one_interval_apart_and_later_ones_queue_behind() -> None:
+    state, first = take(None, T0, 3)
+    assert [slot.due - T0 for slot in first.taken] == [0, SECOND, 2 * SECOND]
+    _, second = take(state, T0 + 5, 1)
+    assert second.taken == (Slot(4, T0 + 3 * SECOND),)
+
+
+def test_the_answer_has_time_to_come_back() -> None:
+    _, answer = take(None, T0, notice=700)
+    assert answer.taken == (Slot(1, T0 + 700),)
+    assert answer.begun == 0
+    _, answer = take(None, T0, notice=700, reach=700)
+    assert answer.begun == 1
+
+
+def test_a_slot_may_be_used_until_its_tolerance_ends_and_not_after() -> None:
+    state, answer = take(None, T0, 2)
+    slot = answer.taken[1]
+    for late, granted in ((0, True), (SECOND // 10, True), (SECOND // 10 + 1, False)):
+        command = Advance(settings=EACH_SECOND, generation="g", slots=(slot,))
+        after, answer = rules.apply(state, command, slot.due + late)
+        assert bool(answer.granted) is granted
+        assert (answer.count == 1) is not granted, "a missed slot is replaced in the same step"
+        assert after is not None
+
+
+def test_on_an_idle_queue_a_late_job_begins_at_once() -> None:
+    """Decides whether an interval of an hour can be used: a missed last ticket costs no interval."""
+    hourly = Settings(interval=3_600 * SECOND)
+    state, _ = rules.apply(None, Advance(settings=hourly, nonce="g", take=1), T0)
+    state, answer = rules.apply(state, Advance(settings=hourly, generation="g", take=1), T0 + 1)
+    slot = answer.taken[0]
+    late = slot.due + 600 * SECOND
+    command = Advance(settings=hourly, generation="g", slots=(slot,))
+    state, answer = rules.apply(state, command, late)
+    assert answer.missed == (slot.ticket,)
+    assert answer.taken == (Slot(3, late),)
+    assert answer.begun == 1
+
+
+def test_an_old_request_that_arrives_again_does_not_free_a_slot_that_was_used() -> None:
+    state, answer = take(None, T0)
+    again = Advance(settings=EACH_SECOND, generation="g", slots=answer.taken)
+    state, answer = rules.apply(state, again, T0 + SECOND // 2)
+    assert answer.missed == (1,)
+    assert answer.taken == (Slot(2, T0 + SECOND),)
+
+
+def test_released_slots_at_the_end_are_free_again_and_numbers_are_not() -> None:
+    state, answer = take(None, T0, 4)
+    state, answer = take(state, T0, release=answer.taken[2:])
+    assert answer.taken == (Slot(5, T0 + 2 * SECOND),)
+
+
+def test_a_released_slot_in_the_middle_stays_empty() -> None:
+    state, answer = take(None, T0, 3)
+    state, answer = take(state, T0, release=answer.taken[1:2])
+    assert answer.taken == (Slot(4, T0 + 3 * SECOND),)
+
+
+def test_a_hold_moves_every_slot_by_its_length() -> None:
+    state, answer = take(None, T0, 3)
+    slots = answer.taken[1:]
+    held, _ = rules.apply(state, Hold(), T0 + 10)
+    assert held is not None
+    command = Advance(settings=EACH_SECOND, generation="g", slots=slots, take=2)
+    held, answer = rules.apply(held, command, T0 + 5 * SECOND)
+    assert (answer.granted, answer.missed, answer.count) == ((), (), 0), "a held queue leaves slots alone"
+    resumed, answer = rules.apply(held, Resume(), T0 + 7 * SECOND)
+    assert answer.woken
+    assert resumed is not None
+    assert resumed.held == 7 * SECOND - 10
+    _, answer = rules.apply(resumed, replace(command, slots=slots[:1]), T0 + 8 * SECOND - 10)
+    assert answer.granted == (2,)
+
+
+def test_of_two_holds_the_longer_one_counts_and_it_ends_at_its_own_end() -> None:
+    state, _ = take(None, T0)
+    state, _ = rules.apply(state, Hold(length=10 * SECOND), T0)
+    state, _ = rules.apply(state, Hold(length=2 * SECOND), T0 + SECOND)
+    state, answer = rules.apply(state, Inspect(), T0 + 60 * SECOND)
+    assert answer.state is not None
+    assert answer.state.held == 10 * SECOND
+    assert answer.state.held_since is None
+
+
+def test_a_slot_before_one_that_was_told_to_go_is_dead_after_a_hold() -> None:
+    """Else it would move behind it, and begin too close to it."""
+    state, answer = take(None, T0, 3)
+    two, three = answer.taken[1:]
+    ask = Advance(settings=EACH_SECOND, generation="g", slots=(three,))
+    state, answer = rules.apply(state, ask, T0 + 10)
+    assert answer.granted == (3,)
+    state, _ = rules.apply(state, Hold(length=5), T0 + 11)
+    state, answer = rules.apply(state, replace(ask, slots=(two,)), T0 + 20)
+    assert answer.missed == (2,)
+
+
+def test_the_clock_of_the_store_may_be_set_back() -> None:
+    state, answer = take(None, T0, 2)
+    state, answer = take(state, T0 - 100 * SECOND)
+    assert answer.taken == (Slot(3, T0 + 2 * SECOND),)
+    assert state.clock(T0 - 100 * SECOND) == T0, "the queue's clock just goes on"
+    slot = Slot(2, T0 + SECOND)
+    ask = Advance(settings=EACH_SECOND, generation="g", slots=(slot,))
+    _, answer = rules.apply(state, ask, T0 - 99 * SECOND)
+    assert answer.granted == (2,)
+
+
+def test_idle_time_is_credit_for_a_burst() -> None:
+    bursty = Settings(interval=SECOND, burst=3)
+    state, answer = rules.apply(None, Advance(settings=bursty, nonce="g", take=5), T0)
+    assert [slot.due - T0 for slot in answer.taken] == [-2 * SECOND, -SECOND, 0, SECOND, 2 * SECOND]
+    assert answer.begun == 3
+    _, answer = rules.apply(state, Advance(settings=bursty, generation="g", take=4), T0 + 100 * SECOND)
+    assert answer.begun == 3
+
+
+def test_a_longer_interval_holds_at_once_and_a_shorter_one_after_what_is_handed_out() -> None:
+    state, answer = take(None, T0, 3)
+    longer, _ = rules.apply(state, Configure(interval=5 * SECOND), T0 + 1)
+    ask = Advance(settings=EACH_SECOND, generation="g", slots=answer.taken[1:])
+    _, redone = rules.apply(longer, ask, T0 + 2)
+    assert redone.missed == (2, 3)
+    assert [slot.due - T0 for slot in redone.taken] == [5 * SECOND, 10 * SECOND]
+    shorter, _ = rules.apply(state, Configure(interval=SECOND // 2), T0 + 1)
+    assert shorter is not None
+    _, more = take(shorter, T0 + 2)
+    assert more.taken == (Slot(4, T0 + 2 * SECOND + SECOND // 2),)
+
+
+def test_as_many_jobs_run_as_may_and_the_next_waits_for_an_end_or_a_lapse() -> None:
+    limited = Settings(interval=SECOND, max_running=2)
+    ask = Advance(settings=limited, nonce="g", take=3, reach=10 * SECOND, lease=60 * SECOND)
+    state, answer = rules.apply(None, ask, T0)
+    assert answer.begun == 2
+    assert state is not None
+    assert state.held_since == T0
+    ended, answer = rules.apply(state, Finish(generation="g", ended=(1,)), T0 + 30 * SECOND)
+    assert answer.woken
+    assert ended is not None
+    assert ended.held == 30 * SECOND
+    lapsed, answer = rules.apply(state, Inspect(), T0 + 90 * SECOND)
+    assert answer.state is not None
+    assert answer.state.held == 60 * SECOND, "the hold ended when the leases lapsed"
+    assert answer.state.running == {}
+
+
+def test_a_renewed_lease_lasts() -> None:
+    limited = Settings(interval=SECOND, max_running=1)
+    state, _ = rules.apply(None, Advance(settings=limited, nonce="g", take=1, lease=10 * SECOND), T0)
+    renew = Finish(generation="g", running=(1,), lease=10 * SECOND)
+    state, _ = rules.apply(state, renew, T0 + 9 * SECOND)
+    _, answer = rules.apply(state, Inspect(), T0 + 18 * SECOND)
+    assert answer.state is not None
+    assert answer.state.full
+
+
+def test_reclaim_frees_what_the_dead_had_and_tells_the_living() -> None:
+    state, answer = take(None, T0, 10)
+    state, _ = rules.apply(state, Reclaim(), T0 + 1)
+    ask = Advance(settings=EACH_SECOND, generation="g", slots=answer.taken[4:5])
+    _, answer = rules.apply(state, ask, T0 + 2)
+    assert answer.missed == (5,)
+    assert answer.taken == (Slot(11, T0 + SECOND),)
+
+
+def test_a_store_that_lost_tickets_is_healed_forward() -> None:
+    old, _ = take(None, T0, 2)
+    state, answer = take(old, T0 + 1, mark=Slot(7, T0 + 6 * SECOND))
+    assert answer.healed
+    assert answer.taken == (Slot(8, T0 + 7 * SECOND),)
+
+
+def test_at_first_contact_other_settings_are_refused_and_nothing_is_done() -> None:
+    state, _ = take(None, T0)
+    other = Advance(settings=Settings(interval=2 * SECOND), attach=True, take=1)
+    after, answer = rules.apply(state, other, T0)
+    assert after is state
+    assert answer.refused
+    assert answer.state is not None
+    assert answer.state.settings == EACH_SECOND
+
+
+def test_without_settings_there_is_no_new_record() -> None:
+    assert rules.apply(None, Advance(take=1), T0) == (None, Answer(state=None, now=T0))
+    assert rules.apply(None, Inspect(settings=EACH_SECOND), T0)[0] is None
+
+
+def test_dropping_removes() -> None:
+    state, _ = take(None, T0)
+    assert rules.apply(state, Drop(), T0)[0] is None
+
+
+def test_an_ephemeral_record_is_forgotten_when_it_can_not_matter_any_more() -> None:
+    keyed = replace(EACH_SECOND, ephemeral=True)
+    state, _ = rules.apply(None, Advance(settings=keyed, nonce="g", take=1), T0)
+    assert state is not None
+    assert rules.lapses(state) == T0 + 2 * SECOND + IDLE_KEPT
+    again, answer = rules.apply(
+        state, Advance(settings=keyed, nonce="h", take=1), T0 + 3 * SECOND + IDLE_KEPT
+    )
+    assert again is not None
+    assert (again.generation, answer.taken[0].ticket) == ("h", 1)
+    held, _ = rules.apply(state, Hold(), T0)
+    assert held is not None
+    assert rules.lapses(held) == FOREVER, "a pause is not forgotten"
+
+
+def test_no_number_leaves_what_every_store_can_hold() -> None:
+    yearly = Settings(interval=366 * 86_400 * SECOND)
+    state, answer = rules.apply(None, Advance(settings=yearly, nonce="g", take=1_000), T0)
+    assert 0 < answer.count < 1_000
+    assert state is not None
+    assert state.due <= FOREVER
+    _, answer = rules.apply(state, Advance(settings=yearly, generation="g", take=5), T0)
+    assert answer.count == 0
+
+
+GOOD = State(generation="g", settings=EACH_SECOND, due=1, at=1, seen=1).to_dict()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ticket": -1},
+        {"ticket": 1.5},
+        {"ticket": True},
+        {"ticket": "1"},
+        {"ticket": FOREVER + 1},
+        {"interval": 0},
+        {"burst": 0},
+        {"tolerance": -1},
+        {"current": 5},
+        {"void": 5},
+        {"generation": ""},
+        {"generation": 4},
+        {"ephemeral": 1},
+        {"running": []},
+        {"running": {"x": 1}},
+        {"running": {"1": None}},
+        {"held_since": "now"},
+        {"version": 0},
+    ],
+)
+def test_a_record_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(BadRecord):
+        State.from_dict(GOOD | change)
+    for name in change:
+        without = {key: value for key, value in GOOD.items() if key != name}
+        if name != "held_since":
+            with pytest.raises(BadRecord):
+                State.from_dict(without)
+
+
+def test_a_record_of_a_newer_layout_is_refused() -> None:
+    with pytest.raises(NewerRecord):
+        State.from_dict(GOOD | {"version": 2})
+    with pytest.raises(BadRecord):
+        State.from_dict([GOOD])
