@@ -56,6 +56,11 @@ class StoreClock:
         age = max(0, guess - self._at)
         return guess + age // (DRIFT - 1) + 1 if age else guess
 
+    def perhaps(self, reading: int) -> int:
+        """When one's own clock will read what makes it possible that the store's has reached `reading`."""
+        guess = reading - self._high
+        return guess - max(0, guess - self._at) // (DRIFT + 1)
+
     def _widened(self, at: int) -> tuple[int, int]:
         drift = abs(at - self._at) // DRIFT
         return self._low - drift, self._high + drift

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import anyio
 
-from intervalq.errors import JobCancelled
+from intervalq.errors import JobCancelled, QueueClosed
+from intervalq.rules import Slot
 
 if TYPE_CHECKING:
     from intervalq._line import Waiter
+    from intervalq._link import Go
     from intervalq._shard import Shard
-    from intervalq.rules import Slot
 
 R = TypeVar("R")
 
@@ -23,18 +25,20 @@ log: Final = logging.getLogger("intervalq")
 class Job(Generic[R]):
     """Made by `IntervalQueue.add`. `await job` gives the function's result, or raises what it raised."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, waiter: Waiter) -> None:
         self.attempt = 0
         """How many times the function was started so far."""
         self._shard = shard
-        self._waiter: Waiter | None = None
-        self._slot: Slot | None = None
+        self.waiter = waiter
+        """Internal: the place in line of the latest attempt."""
+        self._slot: Go | None = None
+        self._slot_of: Waiter | None = None
         self._scope = anyio.CancelScope()
-        self._entered = anyio.Event()
         self._ended = anyio.Event()
         self._when_done: Callable[[], None] | None = None
         self._result: R | None = None
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None  # awaited twice, it must not grow
         self._seen = False
 
     @property
@@ -50,7 +54,9 @@ class Job(Generic[R]):
     def due(self) -> float | None:
         """The slot of `ticket` on the store's clock, in seconds since 1970; None: as for `ticket`."""
         slot = self._place()
-        return None if slot is None else self._shard.due(slot)
+        if isinstance(slot, Slot):
+            return self._shard.due(slot)
+        return None if slot is None else slot.due
 
     @property
     def done(self) -> bool:
@@ -69,30 +75,25 @@ class Job(Generic[R]):
         self._seen = True
         await self._ended.wait()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._trace)
         return cast("R", self._result)
 
     def __del__(self) -> None:
-        if self._error is not None and not self._seen:
+        if self._error is not None and not self._seen and not isinstance(self._error, QueueClosed):
             log.error("a job of queue %r failed and nobody asked", self._shard.queue, exc_info=self._error)
 
-    def _place(self) -> Slot | None:
-        if self._slot is None and self._waiter is not None:
-            return self._shard.expected(self._waiter)
-        return self._slot
+    def _place(self) -> Slot | Go | None:
+        if self._slot is not None and self._slot_of is self.waiter:
+            return self._slot
+        return self._shard.expected(self.waiter)
 
 
 class RunningJob(Job[R]):
     """The side of a job that the queue works with."""
 
-    def waits(self, waiter: Waiter) -> None:
-        """An attempt is in line."""
-        self._waiter, self._slot = waiter, None
-        self._entered.set()
-
-    def begins(self, slot: Slot) -> None:
+    def begins(self, slot: Go) -> None:
         """An attempt begins."""
-        self._slot = slot
+        self._slot, self._slot_of = slot, self.waiter
         self.attempt += 1
 
     async def carry(self, work: Callable[[], Awaitable[R]]) -> None:
@@ -103,13 +104,12 @@ class RunningJob(Job[R]):
             if self._scope.cancelled_caught:
                 self._error = JobCancelled(self._shard.queue)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
-            self._error = error
+            self._error, self._trace = error, error.__traceback__
         except BaseException as error:
             fatal = isinstance(error, SystemExit | KeyboardInterrupt)
             self._error = error if fatal else JobCancelled(self._shard.queue)
             raise
         finally:
-            self._entered.set()
             self._ended.set()
             if self._when_done is not None:
                 self._when_done()
@@ -119,9 +119,9 @@ class RunningJob(Job[R]):
 
         Raises what kept the job from being queued at all.
         """
-        await self._entered.wait()
-        if not self.done:
-            await self._shard.placed()
+        await self._shard.placed()
+        if self.waiter.error is not None:
+            await self._ended.wait()
         if self.done and self.attempt == 0 and self._error is not None:
             self._seen = True
             raise self._error

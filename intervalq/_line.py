@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq.rules import Slot
+if TYPE_CHECKING:
+    from intervalq._link import Go
 
 _numbers: Final = count()
 
@@ -16,16 +17,18 @@ _numbers: Final = count()
 class Waiter:
     """One job's place in the line. It is handed a slot, and answers whether it began in time."""
 
-    __slots__ = ("_event", "cost", "error", "gone", "heard", "order", "slot")
+    __slots__ = ("_event", "cost", "entered", "error", "gone", "heard", "order", "slot")
 
     def __init__(self, *, priority: int = 0, cost: int = 1, order: tuple[int, int] | None = None) -> None:
         self.order = order or (-priority, next(_numbers))
         """Sorts the line: higher priorities first, then first come, first served."""
         self.cost = cost
-        self.slot: Slot | None = None
+        self.slot: Go | None = None
         """The slot that is being handed over; None: none at the moment."""
         self.error: Exception | None = None
         """Why this job won't get a slot any more."""
+        self.entered = False
+        """Was put in line."""
         self.gone = False
         """Began, was given up by its caller, or failed: no longer in the line."""
         self.heard: anyio.Event | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
@@ -27,6 +27,27 @@ log: Final = logging.getLogger("intervalq")
 
 _SHARPEN: Final = 5
 """How many questions in a row are spent on knowing the store's clock better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """A slot that was told to go."""
+
+    slot: Slot
+    instant: int
+    """The slot on the store's clock, in microseconds."""
+    steps: int
+    """How many steps of the store's clock were seen when it was told."""
+
+    @property
+    def ticket(self) -> int:
+        """The slot's ticket."""
+        return self.slot.ticket
+
+    @property
+    def due(self) -> float:
+        """The slot on the store's clock, in seconds since 1970."""
+        return self.instant / 1e6
 
 
 class Link(ABC):
@@ -140,7 +161,6 @@ class Link(ABC):
         wished = self.state.tolerance if self.state is not None else 0
         error = self.store_clock.error(at)
         if error * 3 <= wished * 2:
-            self._sharpened = 0
             return wished
         allowed = error * 3 // 2
         if not self._warned and self.calls > 3 * _SHARPEN and self.state is not None:
@@ -154,39 +174,53 @@ class Link(ABC):
             )  # fmt: skip
         return allowed
 
-    def is_blurred(self) -> bool:
-        """Whether it is worth a question or two to know the store's clock better; counts them."""
+    def is_blurred(self, enough: int) -> bool:
+        """Whether it is worth a question or two to know the store's clock better; counts them.
+
+        Args:
+            enough: an error that is good enough, if the tolerance can be held with it.
+        """
         if self.state is None or self._warned or self._sharpened >= _SHARPEN:
             return False
-        if self.store_clock.error(self.clock.now()) * 3 <= self.state.tolerance * 2:
+        error = self.store_clock.error(self.clock.now())
+        if error * 3 <= self.state.tolerance * 2 and error <= enough:
+            self._sharpened = 0
             return False
         self._sharpened += 1
         return True
 
-    def opens(self, slot: Slot) -> float:
-        """When one's own clock shows that the slot has surely come; infinity: the queue is held."""
+    def comes(self, slot: Slot) -> float:
+        """When, on one's own clock, a slot may come at the earliest; infinity: the queue is held."""
         if self.state is None or self.state.held_since is not None:
             return float("inf")
-        return self.store_clock.surely(slot.due + self.state.held)
+        return self.store_clock.perhaps(slot.due + self.state.held)
 
-    def is_past(self, slot: Slot, at: int) -> bool:
-        """Whether the slot may be past its tolerance."""
-        return self.store_clock.latest(at) > self._last(slot, at)
-
-    def is_surely_past(self, slot: Slot, at: int) -> bool:
-        """Whether the slot is past its tolerance, beyond doubt."""
-        return self.store_clock.earliest(at) > self._last(slot, at)
-
-    def _last(self, slot: Slot, at: int) -> float:
+    def is_lost(self, slot: Slot, at: int) -> bool:
+        """Whether a slot is past its tolerance, beyond doubt."""
         state = self.state
         if state is None or state.held_since is not None:
-            return float("inf")
-        return slot.due + state.held + state.credit + self.tolerance(at)
+            return False
+        return self.store_clock.earliest(at) > slot.due + state.held + state.credit + self.tolerance(at)
 
-    def is_open(self, slot: Slot) -> bool:
-        """Whether the slot has surely come, and is surely not past."""
+    def go(self, slot: Slot) -> Go:
+        """The slot was told to go: fix it on the store's clock. A hold that begins later doesn't move it."""
+        held = self.state.held if self.state is not None else 0
+        return Go(slot, slot.due + held, self.store_clock.steps)
+
+    def opens(self, go: Go) -> int:
+        """When, on one's own clock, the slot has surely come."""
+        return self.store_clock.surely(go.instant)
+
+    def is_past(self, go: Go, at: int) -> bool:
+        """Whether the slot may be past its tolerance; also when the clock that it is fixed on was stepped."""
+        credit = self.state.credit if self.state is not None else 0
+        late = self.store_clock.latest(at) > go.instant + credit + self.tolerance(at)
+        return late or go.steps != self.store_clock.steps
+
+    def is_open(self, go: Go) -> bool:
+        """Whether the slot has surely come, and is surely not past; may be asked from any thread."""
         at = self.clock.now()
-        return self.opens(slot) <= at and not self.is_past(slot, at)
+        return self.opens(go) <= at and not self.is_past(go, at)
 
     def due(self, slot: Slot) -> float:
         """A slot on the store's clock, in seconds since 1970."""

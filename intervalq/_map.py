@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,15 +64,18 @@ class _Feed:
     async def run(self) -> None:
         try:
             with self._scope:
-                async for item in _each(self._items):
-                    await self._room.acquire()
-                    job = start(self._queue, self._function, (item,), self._plan)
-                    self._unread[job] = None
-                    if self._ordered:
-                        self._ready.append(job)
-                        self._bell.set()
-                    else:
-                        job.when_done(partial(self._done, job))
+                async with aclosing(_each(self._items)) as items:
+                    async for item in items:
+                        await self._room.acquire()
+                        if self._over:
+                            return
+                        job = start(self._queue, self._function, (item,), self._plan)
+                        self._unread[job] = None
+                        if self._ordered:
+                            self._ready.append(job)
+                            self._bell.set()
+                        else:
+                            job.when_done(partial(self._done, job))
         except Exception as error:  # noqa: BLE001 - of the items, or of a closed queue: for whoever iterates
             self._error = error
         finally:
@@ -99,12 +103,13 @@ class _Feed:
 
     def stop(self) -> None:
         """Read no more, and cancel what was not given."""
+        self._over = True
         self._scope.cancel()
         for job in self._unread:
             job.cancel()
 
 
-async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item

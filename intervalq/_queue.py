@@ -17,6 +17,7 @@ from intervalq._handle import Handle
 from intervalq._inspect import QueueState, inspected
 from intervalq._job import Job
 from intervalq._line import Waiter
+from intervalq._link import Go
 from intervalq._map import paced_map
 from intervalq._run import Plan, run, start
 from intervalq._settings import Duration, options, wait_of, whole
@@ -199,11 +200,11 @@ class IntervalQueue(Handle):
         plan = self.plan(priority, cost, timeout, 0)
         shard, slot = await self.acquire(Waiter(priority=plan.priority, cost=plan.cost), plan.timeout)
         try:
-            yield Slot(slot.ticket, shard.due(slot))
+            yield Slot(slot.ticket, slot.due)
         finally:
             shard.leases.ended(slot.ticket)
 
-    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, rules.Slot]:
+    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Go]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
         with anyio.move_on_after(timeout):

@@ -44,9 +44,12 @@ async def run(
     """Wait for a slot, run, and again if it fails and may be tried again."""
     attempt = 1
     while True:
-        waiter = Waiter(priority=plan.priority, cost=plan.cost)
-        if job is not None:
-            job.waits(waiter)
+        if job is None:
+            waiter = Waiter(priority=plan.priority, cost=plan.cost)
+        elif attempt == 1:
+            waiter = job.waiter  # in line since it was added
+        else:
+            waiter = job.waiter = Waiter(priority=plan.priority, cost=plan.cost)
         shard, slot = await queue.acquire(waiter, plan.timeout)
         if job is not None:
             job.begins(slot)
@@ -68,8 +71,10 @@ async def run(
 def start(
     queue: IntervalQueue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan
 ) -> RunningJob[Any]:
-    """Start a job in the background."""
-    job: RunningJob[Any] = RunningJob(queue.shard())
+    """Put a job in line, and start it in the background when its slot has come."""
+    shard = queue.shard()
+    job: RunningJob[Any] = RunningJob(shard, Waiter(priority=plan.priority, cost=plan.cost))
+    shard.enter(job.waiter)  # right here, so that jobs begin in the order in which they were added
     call = partial(call_any, undecorated(queue, function), *args)
 
     async def work() -> None:

@@ -22,7 +22,7 @@ from anyio.lowlevel import checkpoint
 from intervalq._backend import spawn
 from intervalq._leases import LEASE
 from intervalq._line import Line, Waiter
-from intervalq._link import Link
+from intervalq._link import Go, Link
 from intervalq._nap import Nap
 from intervalq.errors import QueueClosed, QueueNotFound, StoreUnavailable
 from intervalq.rules import FOREVER, MOST_TICKETS, Advance, Answer, Inspect, Settings, Slot
@@ -53,7 +53,7 @@ class Shard(Link):
         self.begun = self.given_up = 0
         self._lookahead = lookahead
         self._tickets: deque[Slot] = deque()  # not yet asked about, in slot order
-        self._granted: deque[Slot] = deque()  # may be used: all of them before those in _tickets
+        self._granted: deque[Go] = deque()  # may be used: all of them before those in _tickets
         self._unused: list[Slot] = []  # to be given back with the next question
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
         self._unplaced: list[anyio.Event] = []
@@ -65,14 +65,15 @@ class Shard(Link):
 
     # --- jobs come and go ---------------------------------------------------------------------------
 
-    async def slot(self, waiter: Waiter) -> Slot:
+    async def slot(self, waiter: Waiter) -> Go:
         """Wait in line until the waiter's slot has come, checked in the very task that asks.
 
         Raises:
             QueueClosed: the queue was closed before.
             ConfigMismatch, QueueNotFound, StoreError: as the store says.
         """
-        self.enter(waiter)
+        if not waiter.entered:
+            self.enter(waiter)
         try:
             while True:
                 await waiter.wait()
@@ -85,6 +86,7 @@ class Shard(Link):
         """Put a waiter in line."""
         if self.closed:
             raise QueueClosed(self.queue)
+        waiter.entered = True
         self.line.add(waiter)
         if not self._driven:
             self._driven = True
@@ -101,28 +103,28 @@ class Shard(Link):
             self._unplaced.append(event)
             await event.wait()
 
-    def accept(self, waiter: Waiter) -> Slot | None:
+    def accept(self, waiter: Waiter) -> Go | None:
         """The last check before a job begins. None: too late for this slot, the waiter stays in line.
 
         Raises what the waiter failed with.
         """
         if waiter.error is not None:
-            raise waiter.error
-        slot = waiter.slot
-        ours = slot is not None and bool(self._granted) and self._granted[0] is slot
-        if slot is None or not ours or not self.is_open(slot):
+            raise waiter.error.with_traceback(None)  # one error for all who wait: each has its own way up
+        go = waiter.slot
+        ours = go is not None and bool(self._granted) and self._granted[0] is go
+        if go is None or not ours or not self.is_open(go):
             waiter.answer()
             return None
         self._granted.popleft()
         self.begun += 1
         self.begun_at = self.clock.now()
-        self.leases.started(slot.ticket)
+        self.leases.started(go.ticket)
         self._owed += waiter.cost - 1
         self._let_pass()
         self.line.remove(waiter)
         waiter.answer()
         self._asking.wake()
-        return slot
+        return go
 
     def leave(self, waiter: Waiter) -> None:
         """The waiter wants no slot any more, or has one; a slot on its way to it goes to the next job."""
@@ -132,16 +134,16 @@ class Shard(Link):
             self._asking.wake()
             self._parked.wake()
 
-    def give_up(self, slot: Slot) -> None:
+    def give_up(self, go: Go) -> None:
         """A slot that was told to go can't be used after all."""
         self.given_up += 1
-        self._unused.append(slot)
-        self.leases.ended(slot.ticket)
+        self._unused.append(go.slot)
+        self.leases.ended(go.ticket)
 
     def expected(self, waiter: Waiter) -> Slot | None:
         """The slot that a waiting job will get if nothing changes; None: its ticket is not taken yet."""
         ahead = 0
-        slots = [*self._granted, *self._tickets]
+        slots = [*(go.slot for go in self._granted), *self._tickets]
         for other in [] if waiter.gone else self.line.in_order():
             if ahead >= len(slots):
                 break
@@ -206,7 +208,7 @@ class Shard(Link):
                     await self._put(farewell)
                 elif self.held:
                     await self._sit_out()
-                elif self.is_blurred():
+                elif self._is_close() and self.is_blurred(self._lead()):
                     await self.command(Inspect())
                     self._beginning.wake()
                 elif (question := self._question()) is not None:
@@ -229,9 +231,9 @@ class Shard(Link):
 
     def _farewell(self) -> Advance | None:
         """What to give back when nobody waits any more; None: nothing."""
-        back = [*self._unused, *self._granted, *self._tickets]
-        for slot in self._granted:
-            self.leases.ended(slot.ticket)
+        back = [*self._unused, *(go.slot for go in self._granted), *self._tickets]
+        for go in self._granted:
+            self.leases.ended(go.ticket)
         self.forget_slots()
         self._owed = 0
         return Advance(release=_ordered(back), mark=self.mark) if back else None
@@ -240,12 +242,12 @@ class Shard(Link):
         """What to ask the store now; None: nothing yet."""
         at = self.clock.now()
         lead = self._lead()
-        while self._tickets and self.is_surely_past(self._tickets[0], at):
+        while self._tickets and self.is_lost(self._tickets[0], at):
             self._unused.append(self._tickets.popleft())
             self.given_up += 1
         near = []
         for slot in self._tickets:
-            if self.opens(slot) - lead > at:
+            if self.comes(slot) - lead > at:
                 break
             near.append(slot)
         ahead = max(0, self.line.cost - len(self._granted) - len(near))
@@ -279,11 +281,11 @@ class Shard(Link):
         if answer.state is None:
             raise QueueNotFound(self.queue)
         gone = {*answer.granted, *answer.missed}
-        self._granted.extend(slot for slot in question.slots if slot.ticket in answer.granted)
+        self._granted.extend(self.go(slot) for slot in question.slots if slot.ticket in answer.granted)
         self._tickets = deque(slot for slot in self._tickets if slot.ticket not in gone)
         self.given_up += len(answer.missed)
         taken = answer.taken
-        self._granted.extend(taken[: answer.begun])
+        self._granted.extend(self.go(slot) for slot in taken[: answer.begun])
         self._tickets.extend(taken[answer.begun :])
         self._let_pass()
         if self._granted:
@@ -326,8 +328,12 @@ class Shard(Link):
         slow = self.round_trips.slow()
         return 2 * slow + _TIMER if slow is not None else _FIRST_LEAD
 
+    def _is_close(self) -> bool:
+        """Whether a slot is so near that it matters how well the store's clock is known."""
+        return bool(self._granted) or self._next_question() <= self.clock.now()
+
     def _next_question(self) -> float:
-        return self.opens(self._tickets[0]) - self._lead() if self._tickets else float("inf")
+        return self.comes(self._tickets[0]) - self._lead() if self._tickets else float("inf")
 
     async def _sit_out(self) -> None:
         """Wait for the end of a hold; asks when it is told of one, and now and then."""
@@ -366,19 +372,19 @@ class Shard(Link):
     async def _begin(self) -> None:
         """Hand each slot that may be used to the next job, when it has come and not after."""
         while True:
-            slot = self._granted[0] if self._granted else None
+            go = self._granted[0] if self._granted else None
             waiter = self.line.first()
             at = self.clock.now()
-            if slot is None or waiter is None:
+            if go is None or waiter is None:
                 await self._beginning.until(float("inf"), self.clock)
-            elif self.is_past(slot, at):
+            elif self.is_past(go, at):
                 self._granted.popleft()
-                self.give_up(slot)
+                self.give_up(go)
                 self._asking.wake()
-            elif (opens := self.opens(slot)) > at:
+            elif (opens := self.opens(go)) > at:
                 await self._beginning.until(opens, self.clock)
             else:
-                waiter.slot = slot
+                waiter.slot = go
                 waiter.heard = heard = anyio.Event()
                 waiter.wake()
                 await heard.wait()

@@ -164,7 +164,7 @@ class IntervalQueue:
             _background.start(shard.give_up, slot)
             order = waiter.order
         try:
-            yield Slot(slot.ticket, shard.due(slot))
+            yield Slot(slot.ticket, slot.due)
         finally:
             _background.start(shard.leases.ended, slot.ticket)
 

@@ -1,0 +1,767 @@
+"""Shards in virtual time, on both event loops: order, holds, misses, stalls, cancellation, idleness."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import types
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+from virtual_store import FarStore, gather
+
+from intervalq import IntervalQueue, Job, JobCancelled, QueueClosed, SlotTimeout, StoreUnavailable
+from intervalq.rules import Advance, Settings
+from intervalq.testing import virtual_time
+from intervalq.testing.virtual import VirtualLoop
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+class Starts:
+    """What began, and when in true time."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[float, object]] = []
+
+    async def job(self, what: object, takes: float = 0.0) -> object:
+        self.log.append((anyio.current_time(), what))
+        await anyio.sleep(takes)
+        return what
+
+    @property
+    def order(self) -> list[object]:
+        return [what for _, what in self.log]
+
+    @property
+    def gaps(self) -> list[float]:
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.log)]
+
+
+def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
+    return IntervalQueue("q", **({"interval": 1, "store": store} | options))
+
+
+@BACKENDS
+def test_many_shards_start_one_job_an_interval_each_in_its_order(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(delay=0.002), Starts()
+        queues = [queue_on(FarStore(store.behind, delay=0.002, seed=n)) for n in range(4)]
+        await gather(
+            *(
+                partial(queue.run, partial(starts.job, (n, k)))
+                for n, queue in enumerate(queues)
+                for k in range(10)
+            )
+        )
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 40
+    assert min(starts.gaps) > 0.99
+    assert max(starts.gaps) < 1.01
+    if backend == "asyncio":  # trio starts tasks in random order
+        for n in range(4):
+            assert [k for shard, k in starts.order if shard == n] == list(range(10))  # type: ignore[misc,has-type]
+
+
+@BACKENDS
+def test_with_a_lookahead_of_one_shards_take_turns_whatever_their_backlog(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        big, small = queue_on(store, lookahead=1), queue_on(FarStore(store.behind), lookahead=1)
+        jobs = [await big.add(starts.job, "big") for _ in range(20)]
+        jobs += [await small.add(starts.job, "small") for _ in range(3)]
+        for job in jobs:
+            await job
+        return starts
+
+    order = virtual_time(scenario, backend=backend).order
+    assert order.index("small") <= 3
+    assert [place for place, what in enumerate(order) if what == "small"][-1] <= 8
+
+
+@BACKENDS
+def test_with_no_lookahead_every_job_holds_its_place_at_once(backend: str) -> None:
+    async def scenario() -> tuple[list[int | None], int]:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store, lookahead=None)
+        jobs = [await queue.add(starts.job, n) for n in range(50)]
+        tickets = [job.ticket for job in jobs]
+        state = await queue.inspect()
+        await queue.close(drain=False)
+        return tickets, state.ticket
+
+    tickets, issued = virtual_time(scenario, backend=backend)
+    assert tickets == list(range(1, 51))
+    assert issued == 50
+
+
+@BACKENDS
+def test_jobs_added_in_one_turn_share_one_store_call(backend: str) -> None:
+    async def scenario() -> int:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await queue.run(partial(starts.job, "first"))
+        await anyio.sleep(0.01)
+        before = len(store.calls)
+        async with anyio.create_task_group() as group:
+            for n in range(10):
+                group.start_soon(partial(queue.run, partial(starts.job, n)))
+            await anyio.sleep(0.01)
+            taken = len(store.calls) - before
+            group.cancel_scope.cancel()
+        return taken
+
+    assert virtual_time(scenario, backend=backend) == 1
+
+
+@BACKENDS
+def test_a_dead_shard_costs_at_most_its_lookahead(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        dead = Advance(settings=Settings(1_000_000), nonce="g", take=16)  # took tickets, and was killed
+        await store.apply("q", dead)
+        starts.log.append((anyio.current_time(), "dead"))
+        await queue_on(store).run(partial(starts.job, "alive"))
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert starts.gaps == [pytest.approx(16, abs=0.01)]
+
+
+@BACKENDS
+def test_reclaim_frees_the_slots_of_the_dead_at_once(backend: str) -> None:
+    async def scenario() -> tuple[int, float]:
+        store, starts = FarStore(), Starts()
+        await store.apply("q", Advance(settings=Settings(1_000_000), nonce="g", take=16))
+        queue = queue_on(store)
+        freed = await queue.reclaim()
+        begin = anyio.current_time()
+        await queue.run(partial(starts.job, "alive"))
+        return freed, starts.log[0][0] - begin
+
+    freed, waited = virtual_time(scenario, backend=backend)
+    assert freed == 15
+    assert waited < 1.01
+
+
+@BACKENDS
+def test_a_pause_stops_every_shard_and_a_resume_wakes_every_one(backend: str) -> None:
+    async def scenario() -> tuple[Starts, float, list[int]]:
+        store, starts = FarStore(delay=0.001), Starts()
+        lines = [FarStore(store.behind, delay=0.001, seed=n) for n in range(8)]
+        queues = [queue_on(line) for line in lines]
+        async with anyio.create_task_group() as group:
+            for queue in queues:
+                for n in range(2):
+                    group.start_soon(partial(queue.run, partial(starts.job, n)))
+            await anyio.sleep(3.5)
+            await queues[0].pause()
+            before = [len(line.calls) for line in lines]
+            await anyio.sleep(100)
+            asked = [len(line.calls) - old for line, old in zip(lines, before, strict=True)]
+            resumed = anyio.current_time()
+            await queues[1].resume()
+        return starts, resumed, asked
+
+    starts, resumed, asked = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 16
+    in_pause = [at for at, _ in starts.log if resumed - 99.9 < at < resumed]
+    assert in_pause == []
+    assert min(starts.gaps) > 0.99
+    after = [at - resumed for at, _ in starts.log if at >= resumed]
+    assert after[0] < 1.01
+    assert max(asked) <= 100 / 5 + 3, "a held shard polls seldom where the store can wake it"
+
+
+@BACKENDS
+def test_a_cool_down_ends_by_itself_and_the_queue_keeps_its_pace(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await queue.run(partial(starts.job, 0))
+        await queue.cool_down(30)
+        await gather(*(partial(queue.run, partial(starts.job, n)) for n in range(3)))
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert starts.gaps == [
+        pytest.approx(31, abs=0.01),
+        pytest.approx(1, abs=0.01),
+        pytest.approx(1, abs=0.01),
+    ]
+
+
+def test_a_stalled_event_loop_gives_its_slots_up_and_keeps_the_order_of_its_jobs() -> None:
+    async def scenario() -> tuple[Starts, int]:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        async with anyio.create_task_group() as group:
+            for n in range(8):
+                group.start_soon(partial(queue.run, partial(starts.job, n)))
+            await anyio.sleep(2.5)
+            loop.stall(3.25)  # slots 3, 4 and 5 pass
+        return starts, (await queue.inspect()).given_up
+
+    starts, given_up = virtual_time(scenario)
+    assert starts.order == list(range(8))
+    assert min(starts.gaps) > 0.99
+    assert given_up >= 3
+    assert max(starts.gaps) < 4.5
+
+
+@BACKENDS
+def test_another_shard_goes_on_while_one_is_stalled_and_spacing_holds(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        slow, other = queue_on(FarStore(store.behind, delay=0.03)), queue_on(store)
+        async with anyio.create_task_group() as group:
+            for n in range(10):
+                group.start_soon(partial(slow.run, partial(starts.job, n)))
+                group.start_soon(partial(other.run, partial(starts.job, n)))
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 20
+    assert min(starts.gaps) > 0.9
+
+
+@BACKENDS
+def test_higher_priorities_begin_first(backend: str) -> None:
+    async def scenario() -> list[object]:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await queue.run(partial(starts.job, "first"))
+        jobs = [
+            await queue.add(starts.job, name, priority=priority)
+            for name, priority in (("low", -1), ("a", 0), ("b", 0), ("high", 5))
+        ]
+        for job in jobs:
+            await job
+        return starts.order
+
+    assert virtual_time(scenario, backend=backend) == ["first", "high", "a", "b", "low"]
+
+
+@BACKENDS
+@pytest.mark.parametrize("lookahead", [1, 2, 16, None])
+def test_a_job_of_many_slots_begins_at_its_first_and_leaves_the_others_empty(
+    backend: str, lookahead: int | None
+) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store, lookahead=lookahead)
+        jobs = [await queue.add(starts.job, n, cost=cost) for n, cost in enumerate((1, 5, 1, 3, 1))]
+        for job in jobs:
+            await job
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert starts.order == [0, 1, 2, 3, 4]
+    assert [round(gap, 2) for gap in starts.gaps] == [1, 5, 1, 3]
+
+
+@BACKENDS
+def test_a_single_heavy_call_still_makes_the_others_wait(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        heavy, light = queue_on(store, lookahead=1), queue_on(FarStore(store.behind))
+        async with heavy.slot(cost=5):
+            starts.log.append((anyio.current_time(), "heavy"))
+        await anyio.sleep(0.01)
+        await light.run(partial(starts.job, "light"))
+        return starts
+
+    assert virtual_time(scenario, backend=backend).gaps == [pytest.approx(5, abs=0.02)]
+
+
+@BACKENDS
+def test_idle_time_is_credit_for_a_burst_and_no_more(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store, burst=3)
+        await gather(*(partial(queue.run, partial(starts.job, n)) for n in range(6)))
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert [round(gap, 2) for gap in starts.gaps] == [0, 0, 1, 1, 1]
+
+
+@BACKENDS
+def test_each_attempt_takes_a_slot_of_its_own(backend: str) -> None:
+    async def scenario() -> tuple[int, list[float], int]:
+        store, times = FarStore(), []
+        queue = queue_on(store, retries=3, backoff=0.001)
+
+        async def flaky() -> int:
+            times.append(anyio.current_time())
+            if len(times) < 3:
+                raise ValueError(len(times))
+            return len(times)
+
+        job = await queue.add(flaky)
+        return await job, times, job.attempt
+
+    result, times, attempts = virtual_time(scenario, backend=backend)
+    assert (result, attempts) == (3, 3)
+    assert all(later - earlier > 0.99 for earlier, later in pairwise(times))
+
+
+@BACKENDS
+def test_the_last_failure_reaches_the_caller_as_it_is(backend: str) -> None:
+    async def scenario() -> None:
+        queue = queue_on(FarStore(), retries=1, backoff=0.001)
+
+        async def fails() -> None:
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            await queue.run(fails)
+        job = await queue.add(fails)
+        with pytest.raises(KeyError, match="mine"):
+            await job
+
+    virtual_time(scenario, backend=backend)
+
+
+class _Response:
+    def __init__(self, status: int, after: str) -> None:
+        self.status_code = status
+        self.headers = {"Retry-After": after}
+
+
+class _HTTPError(Exception):
+    def __init__(self, status: int, after: str) -> None:
+        super().__init__(status)
+        self.response = _Response(status, after)
+
+
+@BACKENDS
+def test_a_retry_after_cools_down_every_shard(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue, other = queue_on(store, retry_after=True, retries=1), queue_on(FarStore(store.behind))
+
+        async def refused() -> None:
+            await starts.job("call")
+            if starts.order.count("call") == 1:
+                raise _HTTPError(429, "20")
+
+        await gather(partial(queue.run, refused), partial(other.run, partial(starts.job, "other")))
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 3
+    refused_at = next(at for at, what in starts.log if what == "call")
+    assert [at for at, _ in starts.log if refused_at < at < refused_at + 20] == []
+    assert starts.log[-1][0] - refused_at < 22.1
+
+
+@BACKENDS
+def test_a_wait_may_be_limited(backend: str) -> None:
+    async def scenario() -> float:
+        queue = queue_on(FarStore(), timeout=2.5)
+        begin = anyio.current_time()
+        jobs = [await queue.add(Starts().job, n) for n in range(5)]
+        outcomes = []
+        for job in jobs:
+            try:
+                outcomes.append(await job)
+            except SlotTimeout as error:
+                outcomes.append(type(error).__name__)
+        assert outcomes == [0, 1, 2, "SlotTimeout", "SlotTimeout"]
+        return anyio.current_time() - begin
+
+    assert virtual_time(scenario, backend=backend) < 3.1
+
+
+@BACKENDS
+def test_no_more_jobs_run_than_may_over_all_shards(backend: str) -> None:
+    async def scenario() -> tuple[int, Starts]:
+        store, starts = FarStore(), Starts()
+        queues = [queue_on(FarStore(store.behind), interval=0.1, max_running=2) for _ in range(3)]
+        running = most = 0
+
+        async def busy(n: int) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await starts.job(n, takes=25)  # longer than a lease: it must be renewed
+            running -= 1
+
+        await gather(*(partial(queue.run, partial(busy, n)) for n in range(3) for queue in queues))
+        return most, starts
+
+    most, starts = virtual_time(scenario, backend=backend)
+    assert most == 2
+    assert len(starts.log) == 9
+    assert starts.log[-1][0] - starts.log[0][0] < 4 * 25.5 + 1
+
+
+@BACKENDS
+def test_the_jobs_of_a_dead_shard_stop_counting_when_their_leases_lapse(backend: str) -> None:
+    async def scenario() -> float:
+        store, starts = FarStore(), Starts()
+        limited = Settings(1_000_000, max_running=1)
+        dead = Advance(settings=limited, nonce="g", take=1, lease=10_000_000)
+        await store.apply("q", dead)
+        begin = anyio.current_time()
+        await queue_on(store, max_running=1).run(partial(starts.job, "alive"))
+        return starts.log[0][0] - begin
+
+    assert virtual_time(scenario, backend=backend) == pytest.approx(11, abs=0.1)
+
+
+@BACKENDS
+def test_a_cancelled_job_leaves_the_queue_and_its_slot_goes_to_the_next(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        jobs: list[Job[object]] = [await queue.add(starts.job, n) for n in range(4)]
+        jobs[1].cancel()
+        with pytest.raises(JobCancelled):
+            await jobs[1]
+        for job in (jobs[0], jobs[2], jobs[3]):
+            await job
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert starts.order == [0, 2, 3]
+    assert max(starts.gaps) < 1.01
+
+
+@BACKENDS
+def test_unused_tickets_go_back_when_the_last_job_is_cancelled(backend: str) -> None:
+    async def scenario() -> float:
+        store, starts = FarStore(), Starts()
+        hourly = queue_on(store, interval=3_600)
+        await hourly.run(partial(starts.job, "first"))
+        for job in [await hourly.add(starts.job, n) for n in range(5)]:
+            job.cancel()
+        await anyio.sleep(1)
+        begin = anyio.current_time()
+        job = await hourly.add(starts.job, "second")
+        assert job.due is not None
+        await job
+        return anyio.current_time() - begin
+
+    assert virtual_time(scenario, backend=backend) < 3_600
+
+
+class _CancelAt:
+    """Drives a coroutine, and cancels its scope at one of its awaits."""
+
+    def __init__(self, inner: types.CoroutineType[Any, Any, Any], scope: anyio.CancelScope, at: int) -> None:
+        self.inner, self.scope, self.at, self.steps = inner, scope, at, 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = self.inner.throw(error) if error is not None else self.inner.send(value)
+            except StopIteration as done:
+                return done.value
+            if self.steps == self.at:
+                self.scope.cancel()
+            self.steps += 1
+            error = value = None
+            try:
+                value = yield step
+            except BaseException as thrown:  # noqa: BLE001 - handed on to the coroutine
+                error = thrown
+
+
+async def _by_run(queue: IntervalQueue, starts: Starts) -> None:
+    await queue.run(partial(starts.job, "cancelled", 0.2))
+
+
+async def _by_slot(queue: IntervalQueue, starts: Starts) -> None:
+    async with queue.slot():
+        await starts.job("cancelled", 0.2)
+
+
+async def _by_add(queue: IntervalQueue, starts: Starts) -> None:
+    job = await queue.add(starts.job, "cancelled", 0.2)
+    try:
+        await job
+    finally:
+        job.cancel()
+
+
+async def _by_map(queue: IntervalQueue, starts: Starts) -> None:
+    results = queue.map(starts.job, ["cancelled", "cancelled"])
+    try:
+        async for _ in results:
+            pass
+    finally:
+        await results.aclose()  # type: ignore[attr-defined]
+
+
+async def _by_verbs(queue: IntervalQueue, starts: Starts) -> None:
+    await queue.pause()
+    await queue.inspect()
+    await queue.resume()
+
+
+@BACKENDS
+@pytest.mark.parametrize("way", [_by_run, _by_slot, _by_add, _by_map, _by_verbs])
+def test_cancelled_at_every_await_the_others_go_on(
+    backend: str, way: Callable[[IntervalQueue, Starts], Awaitable[None]]
+) -> None:
+    """Whatever a cancelled call was doing, every other job starts, paced, and nothing is left behind."""
+    ended = False
+    for at in range(60):
+
+        async def scenario(at: int = at) -> tuple[Starts, bool]:
+            store, starts = FarStore(delay=0.004), Starts()
+            queue, other = queue_on(store, max_running=3), queue_on(FarStore(store.behind), max_running=3)
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(queue.run, partial(starts.job, "before")))
+                await anyio.sleep(0)
+                with anyio.CancelScope() as scope:
+                    driver = _CancelAt(way(queue, starts), scope, at)  # type: ignore[arg-type]
+                    await driver
+                await queue.resume()
+                group.start_soon(partial(queue.run, partial(starts.job, "same")))
+                group.start_soon(partial(other.run, partial(starts.job, "other")))
+            await queue.close()
+            await other.close()
+            return starts, driver.steps <= at
+
+        starts, ended = virtual_time(scenario, backend=backend, horizon=200)
+        assert {"before", "same", "other"} <= set(starts.order), f"cancelled at await {at}"
+        assert min(starts.gaps) > 0.89, f"cancelled at await {at}"
+        if ended:
+            break
+    assert ended, "the call has more awaits than were tried"
+
+
+@BACKENDS
+def test_an_idle_shard_does_nothing(backend: str) -> None:
+    async def scenario() -> None:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await gather(*(partial(queue.run, partial(starts.job, n)) for n in range(3)))
+        await anyio.sleep(0)
+        calls = len(store.calls)
+        await anyio.sleep(10_000)
+        assert len(store.calls) == calls
+        tasks = [task for task in anyio.get_running_tasks() if "intervalq" in repr(task.coro)]
+        assert tasks == []
+        if backend == "asyncio":
+            assert len(asyncio.all_tasks()) == 1
+            assert not [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_closing_drains(backend: str) -> None:
+    async def scenario() -> Starts:
+        starts = Starts()
+        async with queue_on(FarStore()) as queue:
+            for n in range(5):
+                await queue.add(starts.job, n, 2.5)
+        with pytest.raises(QueueClosed):
+            await queue.add(starts.job, "late")
+        with pytest.raises(QueueClosed):
+            async with queue.slot():
+                pass
+        return starts
+
+    assert virtual_time(scenario, backend=backend).order == [0, 1, 2, 3, 4]
+
+
+@BACKENDS
+def test_closing_without_draining_tells_everybody_who_waits(backend: str) -> None:
+    async def scenario() -> tuple[Starts, float | None, float]:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        jobs = [await queue.add(starts.job, n) for n in range(5)]
+        await jobs[0]
+        await queue.close(drain=False)
+        for job in jobs[1:]:
+            with pytest.raises(QueueClosed):
+                await job
+        state = await queue_on(store).inspect()
+        return starts, state.next_slot, state.now
+
+    starts, next_slot, now = virtual_time(scenario, backend=backend)
+    assert starts.order == [0]
+    assert next_slot is not None
+    assert next_slot - now < 1.01, "the unused tickets were given back"
+
+
+@BACKENDS
+def test_jobs_wait_while_the_store_is_away_and_none_starts_unpaced(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await queue.run(partial(starts.job, "before"))
+        store.is_down = True
+        async with anyio.create_task_group() as group:
+            for n in range(3):
+                group.start_soon(partial(queue.run, partial(starts.job, n)))
+            await anyio.sleep(30)
+            assert len(starts.log) == 1
+            store.is_down = False
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 4
+    assert min(starts.gaps) > 0.99
+
+
+@BACKENDS
+def test_jobs_fail_when_the_store_stays_away_and_the_handle_works_again_after(backend: str) -> None:
+    async def scenario() -> None:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await queue.run(partial(starts.job, "before"))
+        store.is_down = True
+        begin = anyio.current_time()
+        with pytest.raises(StoreUnavailable, match="it is down"):
+            await queue.run(partial(starts.job, "never"))
+        assert 55 < anyio.current_time() - begin < 70
+        store.is_down = False
+        await queue.run(partial(starts.job, "after"))
+        assert starts.order == ["before", "after"]
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_store_that_is_away_at_the_start_is_told_at_once(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        store.is_down = True
+        begin = anyio.current_time()
+        with pytest.raises(StoreUnavailable):
+            await queue_on(store).add(Starts().job, 0)
+        with pytest.raises(StoreUnavailable):
+            await queue_on(store).run(partial(Starts().job, 0))
+        assert anyio.current_time() - begin < 1
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("seed", range(12))
+def test_lost_answers_cost_slots_never_spacing(backend: str, seed: int) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        lines = [FarStore(store.behind, delay=0.005, seed=seed * 10 + n) for n in range(3)]
+        queues = [queue_on(line) for line in lines]
+        for queue in queues:
+            await queue.run(partial(starts.job, "attached"))
+        for line in lines:
+            line.loses_answers = 0.3
+        await gather(*(partial(queue.run, partial(starts.job, n)) for n in range(8) for queue in queues))
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 3 + 24
+    assert min(starts.gaps) > 0.9
+
+
+@BACKENDS
+def test_a_longer_interval_holds_for_jobs_that_wait_already(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue, other = queue_on(store), queue_on(FarStore(store.behind))
+        async with anyio.create_task_group() as group:
+            for n in range(4):
+                group.start_soon(partial(queue.run, partial(starts.job, n)))
+            await anyio.sleep(0.5)
+            await other.configure(interval=10)
+        return starts
+
+    starts = virtual_time(scenario, backend=backend)
+    assert [round(gap) for gap in starts.gaps] == [10, 10, 10]
+
+
+@BACKENDS
+def test_losing_the_record_means_a_quiet_interval_and_new_tickets(backend: str) -> None:
+    async def scenario() -> tuple[Starts, int]:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        async with anyio.create_task_group() as group:
+            for n in range(6):
+                group.start_soon(partial(queue.run, partial(starts.job, n)))
+            await anyio.sleep(2.5)
+            store.behind._records.states.clear()
+        return starts, (await queue.inspect()).regressions
+
+    starts, regressions = virtual_time(scenario, backend=backend)
+    assert len(starts.log) == 6
+    assert min(starts.gaps) > 0.99
+    assert regressions == 1
+
+
+@BACKENDS
+def test_map_gives_results_with_a_bounded_window(backend: str) -> None:
+    async def scenario() -> tuple[list[object], int]:
+        starts, read = Starts(), 0
+
+        async def items() -> Any:
+            nonlocal read
+            for n in range(30):
+                read += 1
+                yield n
+
+        queue, most, results = queue_on(FarStore()), 0, []
+        async for result in queue.map(starts.job, items(), window=5, ordered=True):
+            results.append(result)
+            most = max(most, read - len(results))
+        assert [result async for result in queue.map(starts.job, [])] == []
+        return results, most
+
+    results, most = virtual_time(scenario, backend=backend)
+    assert results == list(range(30))
+    assert most <= 6
+
+
+@BACKENDS
+def test_an_error_ends_a_map_and_cancels_the_rest(backend: str) -> None:
+    async def scenario() -> list[object]:
+        starts = Starts()
+
+        async def fails(n: int) -> None:
+            await starts.job(n)
+            if n == 2:
+                raise ValueError("third")
+
+        queue = queue_on(FarStore())
+        with pytest.raises(ValueError, match="third"):
+            async for _ in queue.map(fails, range(100)):
+                pass
+        await anyio.sleep(50)
+        return starts.order
+
+    assert virtual_time(scenario, backend=backend) == [0, 1, 2]
+
+
+@BACKENDS
+def test_keyed_queues_do_not_wait_for_one_another_and_leave_nothing_behind(backend: str) -> None:
+    async def scenario() -> None:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store, interval=5)
+        begin = anyio.current_time()
+        await gather(*(partial(queue[f"tenant-{n}"].run, partial(starts.job, n)) for n in range(100)))
+        assert anyio.current_time() - begin < 0.1
+        assert len(await store.names()) == 100
+        gc.collect()
+        assert len(queue._children) == 0
+        await anyio.sleep(100)
+        await queue["another"].run(partial(starts.job, "another"))
+        assert await store.names() == ["q:another"]
+
+    virtual_time(scenario, backend=backend)
