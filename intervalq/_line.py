@@ -17,12 +17,16 @@ _numbers: Final = count()
 class Waiter:
     """One job's place in the line. It is handed a slot, and answers whether it began in time."""
 
-    __slots__ = ("_event", "cost", "entered", "error", "gone", "heard", "order", "slot")
+    __slots__ = ("_event", "cost", "early", "entered", "error", "gone", "heard", "order", "slot")
 
-    def __init__(self, *, priority: int = 0, cost: int = 1, order: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, *, priority: int = 0, cost: int = 1, early: int = 0, order: tuple[int, int] | None = None
+    ) -> None:
         self.order = order or (-priority, next(_numbers))
         """Sorts the line: higher priorities first, then first come, first served."""
         self.cost = cost
+        self.early = early
+        """How long before its slot it is handed over, in microseconds: it waits for the rest by itself."""
         self.slot: Go | None = None
         """The slot that is being handed over; None: none at the moment."""
         self.error: Exception | None = None

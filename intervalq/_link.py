@@ -217,10 +217,10 @@ class Link(ABC):
         late = self.store_clock.latest(at) > go.instant + credit + self.tolerance(at)
         return late or go.steps != self.store_clock.steps
 
-    def is_open(self, go: Go) -> bool:
-        """Whether the slot has surely come, and is surely not past; may be asked from any thread."""
+    def is_open(self, go: Go, early: int = 0) -> bool:
+        """Whether the slot will surely have come `early` from now, and is surely not past; for any thread."""
         at = self.clock.now()
-        return self.opens(go) <= at and not self.is_past(go, at)
+        return self.opens(go) - early <= at and not self.is_past(go, at)
 
     def due(self, slot: Slot) -> float:
         """A slot on the store's clock, in seconds since 1970."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ async def paced_map(
     *,
     ordered: bool,
     window: int,
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """See `IntervalQueue.map`."""
     feed = _Feed(queue, function, items, plan, ordered=ordered, window=window)
     spawn(feed.run)

@@ -62,7 +62,7 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
             raise InvalidInterval(value, f"is not a {what}: give {type_of_duration}")
         exact = Fraction(match[1]) * _UNITS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise InvalidInterval(value, f"is not a {what}: give {type_of_duration}")
         # repr: 0.1 means a tenth of a second, not the nearest double above it, which would round up
         exact = Fraction(repr(value)) * SECOND

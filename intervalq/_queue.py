@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import anyio
 
@@ -20,7 +20,7 @@ from intervalq._line import Waiter
 from intervalq._link import Go
 from intervalq._map import paced_map
 from intervalq._run import Plan, run, start
-from intervalq._settings import Duration, options, wait_of, whole
+from intervalq._settings import Duration, check_burst, options, wait_of, whole
 from intervalq._shard import Shard
 from intervalq.errors import QueueNotFound, SlotTimeout
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
@@ -143,15 +143,37 @@ class IntervalQueue(Handle):
         """Wait for a slot, call the async function, and give what it gives. Options as for `add`."""
         return await run(self, function, self.plan(priority, cost, timeout, retries))
 
+    @overload
     async def add(
         self,
-        function: Callable[..., Awaitable[R]] | Callable[..., R],
+        function: Callable[..., Awaitable[R]],
         *args: Any,
         priority: int = 0,
         cost: int = 1,
         timeout: Duration | None = None,
         retries: int | None = None,
-    ) -> Job[R]:
+    ) -> Job[R]: ...
+
+    @overload
+    async def add(
+        self,
+        function: Callable[..., R],
+        *args: Any,
+        priority: int = 0,
+        cost: int = 1,
+        timeout: Duration | None = None,
+        retries: int | None = None,
+    ) -> Job[R]: ...
+
+    async def add(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        priority: int = 0,
+        cost: int = 1,
+        timeout: Duration | None = None,
+        retries: int | None = None,
+    ) -> Job[Any]:
         """Queue a call in the background, and return once the store knows of it.
 
         Args:
@@ -170,14 +192,34 @@ class IntervalQueue(Handle):
         await job.queued()
         return job
 
+    @overload
     def map(
         self,
-        function: Callable[[T], Awaitable[R]] | Callable[[T], R],
+        function: Callable[[T], Awaitable[R]],
         items: Iterable[T] | AsyncIterable[T],
         *,
         ordered: bool = False,
         window: int = 64,
-    ) -> AsyncIterator[R]:
+    ) -> AsyncGenerator[R, None]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        ordered: bool = False,
+        window: int = 64,
+    ) -> AsyncGenerator[R, None]: ...
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        ordered: bool = False,
+        window: int = 64,
+    ) -> AsyncGenerator[Any, None]:
         """Call the function for each item at the queue's pace, and give the results.
 
         Args:
@@ -268,6 +310,10 @@ class IntervalQueue(Handle):
         )
         shard = self.shard()
         shard.attached = True  # whoever changes the settings knows that his own are not the queue's
+        before = (await self._command(Inspect(), may_be_new=True)).state
+        if before is not None:
+            settings = before.settings
+            check_burst(command.interval or settings.interval, command.burst or settings.burst)
         answer = await self._command(command)
         if answer.state is not None:
             settings = answer.state.settings
@@ -281,7 +327,7 @@ class IntervalQueue(Handle):
 
         Shards that live lose their tickets too, and take new ones by themselves.
         """
-        before = await self._command(Inspect())
+        before = await self._command(Inspect(), may_be_new=True)
         await self._command(Reclaim())
         return (
             0 if before.state is None else before.state.ticket - max(before.state.current, before.state.void)
@@ -300,11 +346,10 @@ class IntervalQueue(Handle):
         answer = await self._command(Inspect())
         return inspected(self.shard(), answer)
 
-    async def _command(self, command: Command) -> Answer:
-        shard = self.shard()
-        answer = await shard.command(command)
-        if answer.state is None and (self._options.interval is None or isinstance(command, Inspect)):
-            raise QueueNotFound(self._options.record)
+    async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
+        answer = await self.shard().command(command)
+        if answer.state is None and not (may_be_new and self._options.interval is not None):
+            raise QueueNotFound(self.name)
         return answer
 
     @cached_property

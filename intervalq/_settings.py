@@ -81,6 +81,7 @@ def options(
         raise InvalidOption(
             "burst, max_running and tolerance go with interval or rate: without, the queue's own are used"
         )
+    check_burst(micros, whole("burst", burst, 1))
     tolerated = 0 if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
     if micros is not None and tolerated >= micros:
         raise InvalidInterval(
@@ -91,7 +92,7 @@ def options(
         key=None,
         store_url=store_url,
         interval=micros,
-        burst=whole("burst", burst, 1),
+        burst=burst,
         max_running=0 if max_running is None else whole("max_running", max_running, 1),
         lookahead=None if lookahead is None else whole("lookahead", lookahead, 1),
         tolerance=tolerated,
@@ -100,6 +101,18 @@ def options(
         backoff=_parse.duration(backoff, what="backoff") / 1e6,
         retry_after=retry_after,
     )
+
+
+def check_burst(interval: int | None, burst: int) -> None:
+    """Refuse a credit that no store can hold.
+
+    Raises:
+        InvalidOption: `burst` intervals are more than a year.
+    """
+    if interval is not None and interval * burst > _parse.YEAR:
+        raise InvalidOption(
+            f"burst={burst} intervals of {_parse.text(interval)} are more than a year: use a smaller burst"
+        )
 
 
 def whole(what: str, value: object, least: int, most: int = _MOST) -> int:

@@ -36,6 +36,9 @@ OUTAGE: Final = 60_000_000
 _TIMER: Final = 2_000
 """By how much an event loop may wake late: room for the question before a slot."""
 
+_REACTION: Final = 200
+"""How long a job takes to begin after the answer that tells it to go has come."""
+
 _FIRST_LEAD: Final = 50_000
 """How long before a slot to ask while no round trip is known."""
 
@@ -112,7 +115,7 @@ class Shard(Link):
             raise waiter.error.with_traceback(None)  # one error for all who wait: each has its own way up
         go = waiter.slot
         ours = go is not None and bool(self._granted) and self._granted[0] is go
-        if go is None or not ours or not self.is_open(go):
+        if go is None or not ours or not self.is_open(go, waiter.early):
             waiter.answer()
             return None
         self._granted.popleft()
@@ -257,13 +260,13 @@ class Shard(Link):
         if not near and not want:
             return None
         unused, self._unused = _ordered(self._unused), []
-        tolerance = self.tolerance(at)
-        slow = self.round_trips.slow() or 0
+        first = self.line.first()
+        needed = (self.round_trips.slow() or 0) + _REACTION + (first.early if first is not None else 0)
         return Advance(
             release=unused,
             slots=tuple(near),
             take=min(want, MOST_TICKETS),
-            notice=max(0, slow - tolerance // 2),
+            notice=max(0, needed - self.tolerance(at) // 2),
             # A ticket that is not asked about yet comes before any new one.
             reach=lead if len(near) == len(self._tickets) else 0,
             lease=LEASE,
@@ -381,7 +384,7 @@ class Shard(Link):
                 self._granted.popleft()
                 self.give_up(go)
                 self._asking.wake()
-            elif (opens := self.opens(go)) > at:
+            elif (opens := self.opens(go) - waiter.early) > at:
                 await self._beginning.until(opens, self.clock)
             else:
                 waiter.slot = go

@@ -157,6 +157,8 @@ def _full_until(state: State) -> int:
 
 
 def _fresh(command: Command, settings: Settings, now: int) -> State:
+    if not command.nonce:
+        raise ValueError("a command that may make a record needs a nonce")
     # A sender that knows an earlier record proves that this one was lost, and that a job may have begun a
     # moment ago: then one quiet interval, without burst credit. Else the queue is new and has been idle.
     due = now if command.generation is not None else now - settings.burst * settings.interval

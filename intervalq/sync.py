@@ -29,6 +29,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+_EARLY: Final = 2_000
+"""Slots are handed to threads this long before they come, in microseconds: waking a thread takes its time."""
+
+_SPIN: Final = 150
+"""The end of a thread's wait is spent looking at the clock: its sleep ends late by about this much."""
+
+
 class _Background:
     """The event loop for blocking code: begun when first needed, ended with the process."""
 
@@ -137,7 +144,7 @@ class IntervalQueue:
         queue = self._live()
 
         async def begin() -> AsyncGenerator[R, None]:
-            return cast("AsyncGenerator[R, None]", queue.map(function, items, ordered=ordered, window=window))
+            return queue.map(function, items, ordered=ordered, window=window)
 
         results = _background.call(begin)
         end = object()
@@ -156,11 +163,12 @@ class IntervalQueue:
         queue = self._live()
         order: tuple[int, int] | None = None
         while True:
-            waiter = Waiter(priority=plan.priority, cost=plan.cost, order=order)
+            waiter = Waiter(priority=plan.priority, cost=plan.cost, early=_EARLY, order=order)
             shard, slot = _background.call(queue.acquire, waiter, plan.timeout)
+            _sleep_until(shard.opens(slot))
             if shard.is_open(slot):
                 break
-            # The way from the event loop to this thread took too long: the job keeps its place in line.
+            # This thread woke too late: the slot goes back, and the job keeps its place in line.
             _background.start(shard.give_up, slot)
             order = waiter.order
         try:
@@ -243,3 +251,10 @@ class IntervalQueue:
             self._queue = self._make()
             self._process = os.getpid()
         return self._queue
+
+
+def _sleep_until(instant: int) -> None:
+    """Block this thread until its monotonic clock shows `instant`, in microseconds."""
+    while (left := instant - time.monotonic_ns() // 1_000) > 0:
+        if left > _SPIN:
+            time.sleep((left - _SPIN) / 1e6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -127,9 +128,15 @@ def test_every_sequence_of_commands_keeps_the_laws(seed: int) -> None:
                 assert gone > state.due + state.credit + state.settings.interval, "forgotten while it matters"
 
 
-def take(state: State | None, now: int, count: int = 1, **more: object) -> tuple[State, Answer]:
+def take(state: State | None, now: int, count: int = 1, **more: Any) -> tuple[State, Answer]:
     command = Advance(settings=EACH_SECOND, nonce="g", take=count)
     command = replace(command, generation=None if state is None else state.generation, **more)
+    after, answer = rules.apply(state, command, now)
+    assert after is not None
+    return after, answer
+
+
+def do(state: State | None, command: Command, now: int) -> tuple[State, Answer]:
     after, answer = rules.apply(state, command, now)
     assert after is not None
     return after, answer
@@ -143,7 +150,7 @@ def test_a_new_queue_starts_its_first_job_at_once() -> None:
 
 
 def test_a_record_that_was_lost_begins_with_a_quiet_interval() -> None:
-    _, answer = rules.apply(None, Advance(settings=EACH_SECOND, generation="lost", nonce="n", take=1), T0)
+    _, answer = do(None, Advance(settings=EACH_SECOND, generation="lost", nonce="n", take=1), T0)
     assert answer.taken == (Slot(1, T0 + SECOND),)
 
 
@@ -167,21 +174,20 @@ def test_a_slot_may_be_used_until_its_tolerance_ends_and_not_after() -> None:
     slot = answer.taken[1]
     for late, granted in ((0, True), (SECOND // 10, True), (SECOND // 10 + 1, False)):
         command = Advance(settings=EACH_SECOND, generation="g", slots=(slot,))
-        after, answer = rules.apply(state, command, slot.due + late)
+        after, answer = do(state, command, slot.due + late)
         assert bool(answer.granted) is granted
         assert (answer.count == 1) is not granted, "a missed slot is replaced in the same step"
-        assert after is not None
 
 
 def test_on_an_idle_queue_a_late_job_begins_at_once() -> None:
     """Decides whether an interval of an hour can be used: a missed last ticket costs no interval."""
     hourly = Settings(interval=3_600 * SECOND)
-    state, _ = rules.apply(None, Advance(settings=hourly, nonce="g", take=1), T0)
-    state, answer = rules.apply(state, Advance(settings=hourly, generation="g", take=1), T0 + 1)
+    state, _ = do(None, Advance(settings=hourly, nonce="g", take=1), T0)
+    state, answer = do(state, Advance(settings=hourly, generation="g", take=1), T0 + 1)
     slot = answer.taken[0]
     late = slot.due + 600 * SECOND
     command = Advance(settings=hourly, generation="g", slots=(slot,))
-    state, answer = rules.apply(state, command, late)
+    state, answer = do(state, command, late)
     assert answer.missed == (slot.ticket,)
     assert answer.taken == (Slot(3, late),)
     assert answer.begun == 1
@@ -190,7 +196,7 @@ def test_on_an_idle_queue_a_late_job_begins_at_once() -> None:
 def test_an_old_request_that_arrives_again_does_not_free_a_slot_that_was_used() -> None:
     state, answer = take(None, T0)
     again = Advance(settings=EACH_SECOND, generation="g", slots=answer.taken)
-    state, answer = rules.apply(state, again, T0 + SECOND // 2)
+    state, answer = do(state, again, T0 + SECOND // 2)
     assert answer.missed == (1,)
     assert answer.taken == (Slot(2, T0 + SECOND),)
 
@@ -210,24 +216,22 @@ def test_a_released_slot_in_the_middle_stays_empty() -> None:
 def test_a_hold_moves_every_slot_by_its_length() -> None:
     state, answer = take(None, T0, 3)
     slots = answer.taken[1:]
-    held, _ = rules.apply(state, Hold(), T0 + 10)
-    assert held is not None
+    held, _ = do(state, Hold(), T0 + 10)
     command = Advance(settings=EACH_SECOND, generation="g", slots=slots, take=2)
-    held, answer = rules.apply(held, command, T0 + 5 * SECOND)
+    held, answer = do(held, command, T0 + 5 * SECOND)
     assert (answer.granted, answer.missed, answer.count) == ((), (), 0), "a held queue leaves slots alone"
-    resumed, answer = rules.apply(held, Resume(), T0 + 7 * SECOND)
+    resumed, answer = do(held, Resume(), T0 + 7 * SECOND)
     assert answer.woken
-    assert resumed is not None
     assert resumed.held == 7 * SECOND - 10
-    _, answer = rules.apply(resumed, replace(command, slots=slots[:1]), T0 + 8 * SECOND - 10)
+    _, answer = do(resumed, replace(command, slots=slots[:1]), T0 + 8 * SECOND - 10)
     assert answer.granted == (2,)
 
 
 def test_of_two_holds_the_longer_one_counts_and_it_ends_at_its_own_end() -> None:
     state, _ = take(None, T0)
-    state, _ = rules.apply(state, Hold(length=10 * SECOND), T0)
-    state, _ = rules.apply(state, Hold(length=2 * SECOND), T0 + SECOND)
-    state, answer = rules.apply(state, Inspect(), T0 + 60 * SECOND)
+    state, _ = do(state, Hold(length=10 * SECOND), T0)
+    state, _ = do(state, Hold(length=2 * SECOND), T0 + SECOND)
+    state, answer = do(state, Inspect(), T0 + 60 * SECOND)
     assert answer.state is not None
     assert answer.state.held == 10 * SECOND
     assert answer.state.held_since is None
@@ -238,10 +242,10 @@ def test_a_slot_before_one_that_was_told_to_go_is_dead_after_a_hold() -> None:
     state, answer = take(None, T0, 3)
     two, three = answer.taken[1:]
     ask = Advance(settings=EACH_SECOND, generation="g", slots=(three,))
-    state, answer = rules.apply(state, ask, T0 + 10)
+    state, answer = do(state, ask, T0 + 10)
     assert answer.granted == (3,)
-    state, _ = rules.apply(state, Hold(length=5), T0 + 11)
-    state, answer = rules.apply(state, replace(ask, slots=(two,)), T0 + 20)
+    state, _ = do(state, Hold(length=5), T0 + 11)
+    state, answer = do(state, replace(ask, slots=(two,)), T0 + 20)
     assert answer.missed == (2,)
 
 
@@ -252,28 +256,27 @@ def test_the_clock_of_the_store_may_be_set_back() -> None:
     assert state.clock(T0 - 100 * SECOND) == T0, "the queue's clock just goes on"
     slot = Slot(2, T0 + SECOND)
     ask = Advance(settings=EACH_SECOND, generation="g", slots=(slot,))
-    _, answer = rules.apply(state, ask, T0 - 99 * SECOND)
+    _, answer = do(state, ask, T0 - 99 * SECOND)
     assert answer.granted == (2,)
 
 
 def test_idle_time_is_credit_for_a_burst() -> None:
     bursty = Settings(interval=SECOND, burst=3)
-    state, answer = rules.apply(None, Advance(settings=bursty, nonce="g", take=5), T0)
+    state, answer = do(None, Advance(settings=bursty, nonce="g", take=5), T0)
     assert [slot.due - T0 for slot in answer.taken] == [-2 * SECOND, -SECOND, 0, SECOND, 2 * SECOND]
     assert answer.begun == 3
-    _, answer = rules.apply(state, Advance(settings=bursty, generation="g", take=4), T0 + 100 * SECOND)
+    _, answer = do(state, Advance(settings=bursty, generation="g", take=4), T0 + 100 * SECOND)
     assert answer.begun == 3
 
 
 def test_a_longer_interval_holds_at_once_and_a_shorter_one_after_what_is_handed_out() -> None:
     state, answer = take(None, T0, 3)
-    longer, _ = rules.apply(state, Configure(interval=5 * SECOND), T0 + 1)
+    longer, _ = do(state, Configure(interval=5 * SECOND), T0 + 1)
     ask = Advance(settings=EACH_SECOND, generation="g", slots=answer.taken[1:])
-    _, redone = rules.apply(longer, ask, T0 + 2)
+    _, redone = do(longer, ask, T0 + 2)
     assert redone.missed == (2, 3)
     assert [slot.due - T0 for slot in redone.taken] == [5 * SECOND, 10 * SECOND]
-    shorter, _ = rules.apply(state, Configure(interval=SECOND // 2), T0 + 1)
-    assert shorter is not None
+    shorter, _ = do(state, Configure(interval=SECOND // 2), T0 + 1)
     _, more = take(shorter, T0 + 2)
     assert more.taken == (Slot(4, T0 + 2 * SECOND + SECOND // 2),)
 
@@ -281,15 +284,13 @@ def test_a_longer_interval_holds_at_once_and_a_shorter_one_after_what_is_handed_
 def test_as_many_jobs_run_as_may_and_the_next_waits_for_an_end_or_a_lapse() -> None:
     limited = Settings(interval=SECOND, max_running=2)
     ask = Advance(settings=limited, nonce="g", take=3, reach=10 * SECOND, lease=60 * SECOND)
-    state, answer = rules.apply(None, ask, T0)
+    state, answer = do(None, ask, T0)
     assert answer.begun == 2
-    assert state is not None
     assert state.held_since == T0
-    ended, answer = rules.apply(state, Finish(generation="g", ended=(1,)), T0 + 30 * SECOND)
+    ended, answer = do(state, Finish(generation="g", ended=(1,)), T0 + 30 * SECOND)
     assert answer.woken
-    assert ended is not None
     assert ended.held == 30 * SECOND
-    lapsed, answer = rules.apply(state, Inspect(), T0 + 90 * SECOND)
+    lapsed, answer = do(state, Inspect(), T0 + 90 * SECOND)
     assert answer.state is not None
     assert answer.state.held == 60 * SECOND, "the hold ended when the leases lapsed"
     assert answer.state.running == {}
@@ -297,19 +298,19 @@ def test_as_many_jobs_run_as_may_and_the_next_waits_for_an_end_or_a_lapse() -> N
 
 def test_a_renewed_lease_lasts() -> None:
     limited = Settings(interval=SECOND, max_running=1)
-    state, _ = rules.apply(None, Advance(settings=limited, nonce="g", take=1, lease=10 * SECOND), T0)
+    state, _ = do(None, Advance(settings=limited, nonce="g", take=1, lease=10 * SECOND), T0)
     renew = Finish(generation="g", running=(1,), lease=10 * SECOND)
-    state, _ = rules.apply(state, renew, T0 + 9 * SECOND)
-    _, answer = rules.apply(state, Inspect(), T0 + 18 * SECOND)
+    state, _ = do(state, renew, T0 + 9 * SECOND)
+    _, answer = do(state, Inspect(), T0 + 18 * SECOND)
     assert answer.state is not None
     assert answer.state.full
 
 
 def test_reclaim_frees_what_the_dead_had_and_tells_the_living() -> None:
     state, answer = take(None, T0, 10)
-    state, _ = rules.apply(state, Reclaim(), T0 + 1)
+    state, _ = do(state, Reclaim(), T0 + 1)
     ask = Advance(settings=EACH_SECOND, generation="g", slots=answer.taken[4:5])
-    _, answer = rules.apply(state, ask, T0 + 2)
+    _, answer = do(state, ask, T0 + 2)
     assert answer.missed == (5,)
     assert answer.taken == (Slot(11, T0 + SECOND),)
 
@@ -324,7 +325,7 @@ def test_a_store_that_lost_tickets_is_healed_forward() -> None:
 def test_at_first_contact_other_settings_are_refused_and_nothing_is_done() -> None:
     state, _ = take(None, T0)
     other = Advance(settings=Settings(interval=2 * SECOND), attach=True, take=1)
-    after, answer = rules.apply(state, other, T0)
+    after, answer = do(state, other, T0)
     assert after is state
     assert answer.refused
     assert answer.state is not None
@@ -343,26 +344,20 @@ def test_dropping_removes() -> None:
 
 def test_an_ephemeral_record_is_forgotten_when_it_can_not_matter_any_more() -> None:
     keyed = replace(EACH_SECOND, ephemeral=True)
-    state, _ = rules.apply(None, Advance(settings=keyed, nonce="g", take=1), T0)
-    assert state is not None
+    state, _ = do(None, Advance(settings=keyed, nonce="g", take=1), T0)
     assert rules.lapses(state) == T0 + 2 * SECOND + IDLE_KEPT
-    again, answer = rules.apply(
-        state, Advance(settings=keyed, nonce="h", take=1), T0 + 3 * SECOND + IDLE_KEPT
-    )
-    assert again is not None
+    again, answer = do(state, Advance(settings=keyed, nonce="h", take=1), T0 + 3 * SECOND + IDLE_KEPT)
     assert (again.generation, answer.taken[0].ticket) == ("h", 1)
-    held, _ = rules.apply(state, Hold(), T0)
-    assert held is not None
+    held, _ = do(state, Hold(), T0)
     assert rules.lapses(held) == FOREVER, "a pause is not forgotten"
 
 
 def test_no_number_leaves_what_every_store_can_hold() -> None:
     yearly = Settings(interval=366 * 86_400 * SECOND)
-    state, answer = rules.apply(None, Advance(settings=yearly, nonce="g", take=1_000), T0)
+    state, answer = do(None, Advance(settings=yearly, nonce="g", take=1_000), T0)
     assert 0 < answer.count < 1_000
-    assert state is not None
     assert state.due <= FOREVER
-    _, answer = rules.apply(state, Advance(settings=yearly, generation="g", take=5), T0)
+    _, answer = do(state, Advance(settings=yearly, generation="g", take=5), T0)
     assert answer.count == 0
 
 

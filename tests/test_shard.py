@@ -12,12 +12,12 @@ from typing import Any
 
 import anyio
 import pytest
-from virtual_store import FarStore, gather
 
 from intervalq import IntervalQueue, Job, JobCancelled, QueueClosed, SlotTimeout, StoreUnavailable
 from intervalq.rules import Advance, Settings
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
+from virtual_store import FarStore, gather
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -43,7 +43,8 @@ class Starts:
 
 
 def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
-    return IntervalQueue("q", **({"interval": 1, "store": store} | options))
+    settings: dict[str, Any] = {"interval": 1, "store": store} | options
+    return IntervalQueue("q", **settings)
 
 
 @BACKENDS
@@ -502,7 +503,7 @@ async def _by_map(queue: IntervalQueue, starts: Starts) -> None:
         async for _ in results:
             pass
     finally:
-        await results.aclose()  # type: ignore[attr-defined]
+        await results.aclose()
 
 
 async def _by_verbs(queue: IntervalQueue, starts: Starts) -> None:

@@ -20,6 +20,7 @@ from intervalq.rules import (
     Settings,
     Slot,
     State,
+    lapses,
 )
 
 _INTERVALS = (1, 7, 1_000, 10_000, 1_000_000, 3_600_000_000)
@@ -54,9 +55,10 @@ class CommandSource:
 
     def next(self, state: State | None) -> tuple[Command, int]:
         """A command, and what the store's clock reads when it arrives."""
-        self.now += self._step(state)
         if self._last is not None and self.random.random() < 0.07:
+            self.now += self.random.choice((0, 1, self.settings.interval))
             return self._last, self.now  # the answer was lost: sent again
+        self.now += self._step(state)
         kinds: list[tuple[float, Callable[[State | None], Command]]] = [
             (12, self._advance),
             (1.2, self._hold),
@@ -83,6 +85,8 @@ class CommandSource:
         limits = [slot.due + state.held for slot in self.slots[-4:]]
         limits += [state.held_until, *state.running.values(), state.due + state.held + interval]
         limits = [limit for limit in limits if self.now < limit < self.now + 1_000 * interval]
+        if state is not None and self.random.random() < 0.15 and (end := lapses(state)) < FOREVER:
+            return max(0, end - self.now + self.random.choice((-1, 0, 0, 1)))
         if not limits:
             return self.random.randint(0, 100 * interval)
         return self.random.choice(limits) - self.now + self.random.choice((-1, 0, 0, 1, interval // 10))
@@ -127,6 +131,10 @@ class CommandSource:
         release = self._some(4) if self.random.random() < 0.3 else ()
         self.slots = [slot for slot in self.slots if slot not in release]
         slots = self._some(4)
+        if (
+            self.slots and self.random.random() < 0.1
+        ):  # the last one issued, again, which may have gone before
+            slots = tuple(self.slots[-1:])
         mark = max((*self.slots, *slots), key=lambda slot: slot.ticket, default=None)
         if self.random.random() < 0.05 and state is not None:  # as after a failover to an older copy
             ahead = self.random.randint(1, 5)

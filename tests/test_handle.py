@@ -1,0 +1,195 @@
+"""Where a handle lives, what it refuses, and what it travels as."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import sys
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from intervalq import ConfigMismatch, IntervalQueue, QueueNotFound, QueueState
+from intervalq.errors import (
+    ForkedError,
+    InvalidInterval,
+    InvalidName,
+    InvalidOption,
+    MissingExtra,
+    UnknownStore,
+    WrongLoop,
+)
+from intervalq.store import open_store
+from intervalq.testing import virtual_time
+from virtual_store import FarStore
+
+
+async def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"interval": 0}, InvalidInterval),
+        ({"rate": "0/s"}, InvalidInterval),
+        ({"interval": 1, "rate": "1/s"}, InvalidOption),
+        ({"interval": 1, "burst": 0}, InvalidOption),
+        ({"interval": 1, "burst": True}, InvalidOption),
+        ({"interval": 1, "lookahead": 0}, InvalidOption),
+        ({"interval": 1, "max_running": 0}, InvalidOption),
+        ({"interval": 1, "tolerance": 0}, InvalidInterval),
+        ({"interval": 1, "tolerance": 1}, InvalidInterval),
+        ({"interval": 1, "timeout": -1}, InvalidInterval),
+        ({"interval": 1, "retries": -1}, InvalidOption),
+        ({"interval": 1, "backoff": "x"}, InvalidInterval),
+        ({"burst": 2}, InvalidOption),
+        ({"max_running": 2}, InvalidOption),
+        ({"tolerance": 0.1}, InvalidOption),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_at_once(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        IntervalQueue("q", **options)
+
+
+def test_a_name_is_checked_at_once_and_so_is_a_key() -> None:
+    with pytest.raises(InvalidName):
+        IntervalQueue("../q", interval=1)
+    with pytest.raises(InvalidName):
+        IntervalQueue("q", interval=1)["a:b"]
+    with pytest.raises(TypeError):
+        IntervalQueue("q", interval=1)["a"]["b"]
+
+
+def test_a_handle_that_disagrees_is_refused_with_the_remedy() -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        await IntervalQueue("q", interval=1, store=store).run(nothing)
+        other = IntervalQueue("q", interval=2, burst=3, store=FarStore(store.behind))
+        with pytest.raises(ConfigMismatch) as caught:
+            await other.run(nothing)
+        assert "runs with interval=1s" in str(caught.value)
+        assert "this handle has interval=2s, burst=3" in str(caught.value)
+        assert "configure" in str(caught.value)
+        with pytest.raises(ConfigMismatch):
+            await other.pause()
+        await other.configure(interval=2, burst=3)
+        await other.run(nothing)
+        again = IntervalQueue("q", interval=2, burst=3, store=FarStore(store.behind))
+        await again.run(nothing)
+
+    virtual_time(scenario)
+
+
+def test_a_handle_without_an_interval_takes_the_queue_as_it_is() -> None:
+    async def scenario() -> QueueState:
+        store = FarStore()
+        with pytest.raises(QueueNotFound):
+            await IntervalQueue("q", store=store).run(nothing)
+        with pytest.raises(QueueNotFound):
+            await IntervalQueue("q", store=store).pause()
+        with pytest.raises(QueueNotFound):
+            await IntervalQueue("q", interval=1, store=store).inspect()
+        await IntervalQueue("q", rate="2/s", max_running=3, store=store).run(nothing)
+        handle = IntervalQueue("q", store=store)
+        await handle.run(nothing)
+        return await handle.inspect()
+
+    state = virtual_time(scenario)
+    assert (state.interval, state.max_running, state.ticket) == (0.5, 3, 2)
+    assert state.to_dict()["name"] == "q"
+
+
+def test_another_event_loop_is_refused_while_the_first_one_lives() -> None:
+    queue = IntervalQueue("loops", interval=0.001, store="memory://")
+
+    async def uses() -> None:
+        await queue.run(nothing)
+
+    async def uses_and_lends() -> None:
+        await queue.run(nothing)
+        with pytest.raises(WrongLoop):
+            await anyio.to_thread.run_sync(partial(asyncio.run, uses()))
+
+    asyncio.run(uses_and_lends())
+    asyncio.run(uses())  # the first loop is over: the handle moves on
+
+
+def test_a_handle_in_use_is_refused_after_a_fork() -> None:
+    queue = IntervalQueue("forks", interval=0.001, store="memory://")
+    asyncio.run(_use(queue))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"no error"
+        try:
+            asyncio.run(_use(queue))
+        except ForkedError:
+            answer = b"ForkedError"
+        finally:
+            os.write(writer, answer)
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"ForkedError"
+    asyncio.run(_use(queue))
+
+
+async def _use(queue: IntervalQueue) -> None:
+    await queue.run(nothing)
+
+
+def test_a_handle_travels_as_its_settings_and_opens_where_it_lands() -> None:
+    queue = IntervalQueue("travels", interval=0.001, store="memory://", burst=2, retry_after=True)
+    asyncio.run(_use(queue))
+    copy = pickle.loads(pickle.dumps(queue))
+    assert copy._options == queue._options
+    asyncio.run(_use(copy))
+    keyed = pickle.loads(pickle.dumps(queue["key"]))
+    assert keyed.name == "travels:key"
+
+
+def test_a_store_object_can_not_travel() -> None:
+    with pytest.raises(TypeError, match="URL"):
+        pickle.dumps(IntervalQueue("q", interval=1, store=open_store("memory://")))
+
+
+def test_secrets_are_not_shown() -> None:
+    queue = IntervalQueue("q", interval="1.5s", store="redis://me:hunter2@localhost/0?password=hunter2")
+    assert repr(queue) == "IntervalQueue('q', interval='1.5s', store='redis://localhost/0')"
+
+
+def test_an_unknown_store_is_told_with_those_that_are_known() -> None:
+    async def uses() -> None:
+        await IntervalQueue("q", interval=1, store="mongodb://me:hunter2@host").run(nothing)
+
+    with pytest.raises(UnknownStore, match=r"mongodb://.*redis") as caught:
+        asyncio.run(uses())
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "url", "extra"), [("redis", "redis://h", "redis"), ("psycopg", "postgresql://h", "postgres")]
+)
+def test_a_missing_driver_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, module: str, url: str, extra: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'intervalq\[{extra}\]'"):
+        open_store(url)
+
+
+def test_without_a_store_the_environment_decides_then_the_users_state_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert open_store().url.endswith("/intervalq/state.json")
+    monkeypatch.setenv("INTERVALQ_STORE", "memory://")
+    assert open_store().url == "memory://"

@@ -1,0 +1,93 @@
+"""Never run: checked by the type checkers, which must see every signature as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, assert_type
+
+from intervalq import IntervalQueue, Job, QueueState, Slot
+from intervalq.sync import IntervalQueue as BlockingQueue
+
+queue = IntervalQueue("typed", rate="10/s", store="memory://", lookahead=None)
+
+
+@queue
+async def fetch(path: str, *, timeout: float = 1.0) -> dict[str, int]:
+    return {path: round(timeout)}
+
+
+@queue
+def plain(path: str) -> bytes:
+    return path.encode()
+
+
+@queue
+def lines(path: str) -> Generator[int, str, bool]:
+    yield len(path)
+    return True
+
+
+@queue
+async def pages(path: str) -> AsyncGenerator[int, str]:
+    yield len(path)
+
+
+class Client:
+    @queue
+    async def get(self, path: str) -> int:
+        return len(path)
+
+    @classmethod
+    @queue
+    async def make(cls, path: str) -> int:
+        return len(path)
+
+    @staticmethod
+    @queue
+    def static(path: str) -> int:
+        return len(path)
+
+
+async def use() -> None:
+    assert_type(await fetch("/a", timeout=2), dict[str, int])
+    assert_type(plain("/a"), bytes)
+    assert_type(lines("/a"), Generator[int, str, bool])
+    assert_type(pages("/a"), AsyncGenerator[int, str])
+    assert_type(await Client().get("/a"), int)
+    assert_type(await Client.make("/a"), int)
+    assert_type(Client.static("/a"), int)
+
+    async def call(number: int) -> str:
+        return str(number)
+
+    job = await queue.add(call, 1, priority=1, retries=2)
+    assert_type(job, Job[str])
+    assert_type(await job, str)
+    assert_type(job.ticket, int | None)
+    assert_type(job.due, float | None)
+    async for result in queue.map(call, [1, 2], ordered=True):
+        assert_type(result, str)
+    async with queue.slot(cost=2) as slot:
+        assert_type(slot, Slot)
+    assert_type(await queue.inspect(), QueueState)
+    assert_type(queue["key"], IntervalQueue)
+    handler: Callable[[str], Coroutine[Any, Any, int]] = Client().get
+    await handler("/a")
+
+    await fetch(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    await fetch("/a", timeout="2")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    plain()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+
+
+def use_blocking() -> None:
+    blocking = BlockingQueue("typed", interval=1)
+    with blocking.slot() as slot:
+        assert_type(slot, Slot)
+    assert_type(blocking.run(lambda: 4), int)
+
+    @blocking
+    def paced(number: int) -> str:
+        return str(number)
+
+    assert_type(paced(1), str)
+    assert_type(list(blocking.map(paced, [1, 2])), list[str])
