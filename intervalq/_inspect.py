@@ -83,7 +83,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         next_slot=None if held else max(next_slot, answer.now) / 1e6,
         now=answer.now / 1e6,
         generation=state.generation,
-        waiting=shard.waiting,
+        waiting=len(shard.line),
         begun=shard.begun,
         given_up=shard.given_up,
         calls=shard.calls,

@@ -25,6 +25,9 @@ from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
 
+_SHORT: Final = 200_000
+"""At shorter intervals a connection is made before the first ticket is taken."""
+
 _SHARPEN: Final = 5
 """How many questions in a row are spent on knowing the store's clock better."""
 
@@ -157,13 +160,13 @@ class Link(ABC):
         return self.state is not None and self.state.held_since is not None
 
     def tolerance(self, at: int) -> int:
-        """How late a job may begin: as wished, or what knowing the store's clock that badly allows."""
+        """How late a job may begin: as agreed, or what knowing the store's clock that badly allows."""
         wished = self.state.tolerance if self.state is not None else 0
         error = self.store_clock.error(at)
-        if error * 3 <= wished * 2:
-            return wished
+        if error * 3 <= wished * 2 or self._sharpened < _SHARPEN:
+            return wished  # or nearly so: a few more questions are on their way
         allowed = error * 3 // 2
-        if not self._warned and self.calls > 3 * _SHARPEN and self.state is not None:
+        if not self._warned and self.state is not None:
             self._warned = True
             interval = self.state.settings.interval
             log.warning(
@@ -180,11 +183,14 @@ class Link(ABC):
         Args:
             enough: an error that is good enough, if the tolerance can be held with it.
         """
-        if self.state is None or self._warned or self._sharpened >= _SHARPEN:
-            return False
+        if self.state is None:
+            # The first answer comes with the time that connecting took: not worth much for a short interval.
+            return self.calls == 0 and self._settings is not None and self._settings.interval < _SHORT
         error = self.store_clock.error(self.clock.now())
         if error * 3 <= self.state.tolerance * 2 and error <= enough:
             self._sharpened = 0
+            return False
+        if self._sharpened >= _SHARPEN:
             return False
         self._sharpened += 1
         return True

@@ -59,7 +59,7 @@ class Shard(Link):
         self._granted: deque[Go] = deque()  # may be used: all of them before those in _tickets
         self._unused: list[Slot] = []  # to be given back with the next question
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
-        self._unplaced: list[anyio.Event] = []
+        self._unplaced: list[anyio.Event] = []  # who waits for tickets to be taken
         self._driven = False
         self._idle = anyio.Event()
         self._asking = Nap()
@@ -165,11 +165,6 @@ class Shard(Link):
             self._parked.wake()
             await self._idle.wait()
         await self.leases.settle()
-
-    @property
-    def waiting(self) -> int:
-        """How many jobs wait here."""
-        return len(self.line)
 
     # --- the driver ---------------------------------------------------------------------------------
 
@@ -333,7 +328,7 @@ class Shard(Link):
 
     def _is_close(self) -> bool:
         """Whether a slot is so near that it matters how well the store's clock is known."""
-        return bool(self._granted) or self._next_question() <= self.clock.now()
+        return self.state is None or bool(self._granted) or self._next_question() <= self.clock.now()
 
     def _next_question(self) -> float:
         return self.comes(self._tickets[0]) - self._lead() if self._tickets else float("inf")

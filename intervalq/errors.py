@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class IntervalqError(Exception):
-    """The root of all errors of this package."""
+    """The root of all errors of this package. Each can be pickled, and keeps its values."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[IntervalqError], args: tuple[Any, ...], values: dict[str, Any]) -> IntervalqError:
+    """An error that was pickled: built without its constructor, which took other arguments."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(values)
+    return error
 
 
 # --- what a caller gave is not usable --------------------------------------------------------------

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import sys
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from intervalq import ConfigMismatch, IntervalQueue, QueueNotFound, QueueState
+from intervalq import ConfigMismatch, IntervalQueue, QueueNotFound, QueueState, SlotTimeout
 from intervalq.errors import (
     ForkedError,
     InvalidInterval,
     InvalidName,
     InvalidOption,
-    MissingExtra,
+    StoreTimeout,
     UnknownStore,
     WrongLoop,
 )
@@ -173,19 +172,6 @@ def test_an_unknown_store_is_told_with_those_that_are_known() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("module", "url", "extra"), [("redis", "redis://h", "redis"), ("psycopg", "postgresql://h", "postgres")]
-)
-def test_a_missing_driver_names_its_extra(
-    monkeypatch: pytest.MonkeyPatch, module: str, url: str, extra: str
-) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf"pip install 'intervalq\[{extra}\]'"):
-        open_store(url)
-
-
 def test_without_a_store_the_environment_decides_then_the_users_state_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
 ) -> None:
@@ -193,3 +179,14 @@ def test_without_a_store_the_environment_decides_then_the_users_state_folder(
     assert open_store().url.endswith("/intervalq/state.json")
     monkeypatch.setenv("INTERVALQ_STORE", "memory://")
     assert open_store().url == "memory://"
+
+
+def test_errors_travel_with_their_values() -> None:
+    for error in (
+        StoreTimeout("redis://h", "gone"),
+        ConfigMismatch("q", "a", "b"),
+        InvalidName("../"),
+        SlotTimeout("q", 2),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

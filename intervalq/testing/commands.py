@@ -41,6 +41,7 @@ class CommandSource:
         self.generation: str | None = None
         self._nonces = 0
         self._last: Command | None = None
+        self._released: tuple[Slot, ...] = ()
 
     def learn(self, answer: Answer) -> None:
         """Take note of what the last command did."""
@@ -51,6 +52,7 @@ class CommandSource:
                 return  # some shards have not heard yet that the record is a new one
             self.generation = answer.state.generation
             self.slots.clear()
+            self._released = ()
         self.slots.extend(answer.taken)
 
     def next(self, state: State | None) -> tuple[Command, int]:
@@ -130,6 +132,9 @@ class CommandSource:
     def _advance(self, state: State | None) -> Command:
         release = self._some(4) if self.random.random() < 0.3 else ()
         self.slots = [slot for slot in self.slots if slot not in release]
+        if self.random.random() < 0.1:
+            release = self._released  # once more, as after a lost answer
+        self._released = release
         slots = self._some(4)
         if (
             self.slots and self.random.random() < 0.1

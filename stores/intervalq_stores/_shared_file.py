@@ -1,0 +1,309 @@
+"""A small file that processes share: a lock beside it, checked reads, and replacement all at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NoReturn
+
+from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+
+HAS_FLOCK: bool = find_spec("fcntl") is not None
+"""Without it there is no such lock: the store says so when it is made."""
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""The largest file that is read or written: some 40,000 records."""
+
+_PRIVATE: Final = 0o600
+_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_LOCKS: set[int] = set()
+"""The descriptors of lock files that are open in this process."""
+
+
+def _close_in_child() -> None:
+    # A forked child shares the lock itself, not only its file. Closing doesn't unlock, keeping it would: the
+    # lock of a parent that was killed would be held for as long as the child lives.
+    for descriptor in _LOCKS:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _LOCKS.clear()
+
+
+if HAS_FLOCK:
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+class SharedFile:
+    """One file and its lock. All errors are StoreErrors that name `url`. For one thread at a time."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self.path = path
+        self.url = url
+        self.lock_path = path.with_name(f"{path.name}.lock")
+        self.waiting = False
+        """Whether the lock is being waited for; any thread may look."""
+        self._lock = -1
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. The wait for it has no bound, and can't be interrupted."""
+        self._lock = self._take_lock()
+        try:
+            self._succeed(self._lock)
+            yield
+        finally:
+            lock, self._lock = self._lock, -1
+            _let_go(lock)
+
+    def read(self) -> bytes | None:
+        """Read the content, or the first part of it if it is larger than MOST_BYTES; None: there is no file.
+
+        Needs no lock: a file that is being replaced is read as it was, or as it will be.
+        """
+        with self._explained("read"):
+            try:
+                descriptor = self._open(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            with os.fdopen(descriptor, "rb") as file:
+                return file.read(MOST_BYTES + 1)
+
+    def replace(self, content: bytes) -> None:
+        """Put `content` in the place of the file: safely on the disk when this returns, or not at all.
+
+        Only under the lock.
+        """
+        if len(content) > MOST_BYTES:
+            raise StoreFull(
+                self.url,
+                f"more than {MOST_BYTES} bytes of records: nothing was written; drop queues that are no "
+                "longer used, or use a store with a server",
+            )
+        temporary = self._temporary(os.getpid())
+        with self._explained("written"):
+            temporary.unlink(missing_ok=True)
+            try:
+                self._write(temporary, content)
+                self._still_locked()
+                temporary.replace(self.path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise
+            self._sync_folder()
+
+    def check(self) -> None:
+        """Refuse a folder, a file or a lock file that others could put there or change."""
+        with self._explained("looked at"):
+            self._check_folder()
+            for path in (self.path, self.lock_path):
+                with contextlib.suppress(FileNotFoundError):
+                    self._refuse(path, os.lstat(path))
+
+    def is_locked(self) -> bool:
+        """Whether somebody holds the lock right now."""
+        with self._explained("locked"):
+            try:
+                descriptor = self._open(self.lock_path, os.O_RDWR)
+            except FileNotFoundError:
+                return False
+            _LOCKS.add(descriptor)
+            try:
+                _flock(descriptor, wait=False)
+            except BlockingIOError:
+                return True
+            finally:
+                _let_go(descriptor)
+        return False
+
+    def holder(self) -> str:
+        """Who took the lock last, as it may be shown."""
+        written = b""
+        with contextlib.suppress(OSError, StoreError):
+            descriptor = self._open(self.lock_path, os.O_RDONLY)
+            try:
+                written = os.read(descriptor, 200)
+            finally:
+                os.close(descriptor)
+        pid, _, host = written.decode("ascii", "replace").strip().partition(" ")
+        return f"process {pid} on {host!a}" if pid.isdigit() else "an unknown process"
+
+    # --- the lock -----------------------------------------------------------------------------------
+
+    def _take_lock(self) -> int:
+        with self._explained("locked"):
+            for _ in range(100):
+                descriptor = self._open_lock()
+                _LOCKS.add(descriptor)
+                try:
+                    self.waiting = True
+                    _flock(descriptor)
+                    if self._is_lock_file(descriptor):
+                        return descriptor
+                except BaseException:
+                    _let_go(descriptor)
+                    raise
+                finally:
+                    self.waiting = False
+                # Somebody removed the lock file during the wait: those who came later lock another one.
+                _let_go(descriptor)
+        raise StoreUnavailable(
+            self.url, f"its lock file {self.lock_path.name!a} is removed again and again: leave it alone"
+        )
+
+    def _open_lock(self) -> int:
+        try:
+            self._check_folder()
+        except FileNotFoundError:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_folder()
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return self._open(self.lock_path, os.O_RDWR)
+            with contextlib.suppress(FileExistsError):
+                return self._open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def _still_locked(self) -> None:
+        if not self._is_lock_file(self._lock):
+            raise StoreUnavailable(
+                self.url,
+                f"its lock file {self.lock_path.name!a} was removed by somebody while this process held it: "
+                "nothing was written, ask again; leave that file alone, it is always needed",
+            )
+
+    def _is_lock_file(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.lock_path))
+        except FileNotFoundError:
+            return False
+
+    def _succeed(self, lock: int) -> None:
+        """Clear up after the last holder, should it have died while it wrote, and note that it's us now."""
+        mine = f"{os.getpid()} {os.uname().nodename}\n".encode("ascii", "replace").ljust(80)[:200]
+        with contextlib.suppress(OSError):  # a leftover and a missing note do no harm
+            last = os.pread(lock, 200, 0)
+            if last != mine:
+                pid = last.partition(b" ")[0]
+                if pid.isdigit() and len(pid) < 20:
+                    self._temporary(int(pid)).unlink(missing_ok=True)
+                os.pwrite(lock, mine, 0)
+                os.ftruncate(lock, len(mine))
+
+    # --- the file -----------------------------------------------------------------------------------
+
+    def _temporary(self, pid: int) -> Path:
+        # Under the lock there is one writer: its number is in the lock file, so its leftover can be found.
+        return self.path.with_name(f"{self.path.name}.{pid}.tmp")
+
+    def _write(self, path: Path, content: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, _PRIVATE)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # some file systems can't sync a folder, and need not
+                raise
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: Path, flags: int) -> int:
+        try:
+            # O_NONBLOCK: a pipe planted in its place would hold us for ever.
+            descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _PRIVATE)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._refuse(path, os.lstat(path))  # says better what is wrong
+            raise
+        try:
+            self._refuse(path, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    # --- what is not to be trusted ------------------------------------------------------------------
+
+    def _check_folder(self) -> None:
+        mode = os.stat(self.path.parent).st_mode  # noqa: PTH116 - as the other stats here
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise InsecurePath(
+                self.url,
+                "anybody may replace files in its folder: take that right away with `chmod o-w` on the "
+                "folder, or keep the file in another one",
+            )
+
+    def _refuse(self, path: Path, status: os.stat_result) -> None:
+        what = f"its {'lock' if path == self.lock_path else 'state'} file {path.name!a}"
+        if stat.S_ISLNK(status.st_mode):
+            raise InsecurePath(self.url, f"{what} is a symbolic link: give the path of the file itself")
+        if not stat.S_ISREG(status.st_mode):
+            raise InsecurePath(self.url, f"{what} is not a regular file: give another path")
+        if status.st_uid != os.geteuid():
+            raise InsecurePath(
+                self.url,
+                f"{what} belongs to user {status.st_uid}, this process runs as {os.geteuid()}: run as that "
+                "user, or give another path",
+            )
+        if status.st_nlink > 1:
+            raise InsecurePath(
+                self.url,
+                f"{what} has a second name (a hard link): remove the other name, or give another path",
+            )
+        if status.st_mode & stat.S_IWOTH:
+            raise InsecurePath(self.url, f"anybody may write {what}: take that right away with `chmod 600`")
+
+    @contextlib.contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._explain(done, error)
+
+    def _explain(self, done: str, error: OSError) -> NoReturn:
+        why = f"it can't be {done}: {error.strerror or error}"
+        if error.errno in _READ_ONLY:
+            kind: type[StoreError] = StoreReadOnly
+            remedy = "let this user write the file and its folder, or give another path"
+        elif error.errno in _FULL:
+            kind, remedy = StoreFull, "make room on that disk, or give another path; the old state is whole"
+        else:
+            kind, remedy = StoreUnavailable, "see what is wrong with that path or disk, or give another path"
+        raise kind(self.url, f"{why}: {remedy}") from error
+
+
+def _flock(descriptor: int, *, wait: bool = True) -> None:
+    """Take the lock. Of all kinds of locks this one is kept when the process closes another descriptor."""
+    import fcntl  # noqa: PLC0415 - not on every platform
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _let_go(descriptor: int) -> None:
+    import fcntl  # noqa: PLC0415
+
+    # Unlocked by name, because closing doesn't do it while a forked child has the same descriptor.
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    _LOCKS.discard(descriptor)
+    os.close(descriptor)

@@ -1,0 +1,34 @@
+"""A process of its own that starts paced jobs and says so, a line each; run by the tests of crashes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import anyio
+
+from intervalq import IntervalQueue
+
+
+async def main(store: str, name: str, interval: float, jobs: int, keep_running: bool) -> None:
+    queue = IntervalQueue(name, interval=interval, store=store)
+
+    async def caller(count: int) -> None:
+        for _ in range(count):
+            async with queue.slot() as slot:
+                # The instant of the last check: what comes after it is up to the machine.
+                print(json.dumps([queue.shard().begun_at, slot.ticket]), flush=True)
+                if keep_running and slot.ticket > 4:
+                    await anyio.sleep_forever()
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    async with queue, anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(caller, jobs // 4)
+    figures = {"given_up": queue.shard().given_up, "regressions": queue.shard().regressions}
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "killed")

@@ -1,0 +1,124 @@
+# ruff: noqa: ASYNC221, ASYNC240 - nothing else runs while a test looks at its files
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from intervalq.errors import StoreFull, StoreReadOnly, StoreUnavailable
+from intervalq.rules import Advance, Command, Inspect, Settings
+from intervalq_stores import _shared_file
+from intervalq_stores._shared_file import SharedFile
+from intervalq_stores.json_file import JSONFileStore
+
+TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.json"
+
+
+@pytest.fixture
+def store(path: Path) -> JSONFileStore:
+    return JSONFileStore(path.as_uri())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB, which needs root and a kernel that lets it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_full_disk_leaves_the_old_state_whole(small_disk: Path) -> None:
+    path = small_disk / "state.json"
+    store = JSONFileStore(path.as_uri())
+    await store.apply("q", TAKE)
+    before = path.read_bytes()
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    with pytest.raises(StoreFull, match="make room"):
+        await store.apply("q", TAKE)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in small_disk.iterdir()) == ["filler", "state.json", "state.json.lock"]
+    assert (await store.apply("q", Inspect())).state is not None
+    filler.unlink()
+    assert (await store.apply("q", TAKE)).taken[0].ticket == 2
+
+
+async def test_a_disk_that_takes_no_writes_is_told(small_disk: Path) -> None:
+    path = small_disk / "state.json"
+    store = JSONFileStore(path.as_uri())
+    await store.apply("q", TAKE)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StoreReadOnly, match="give another path"):
+        await store.apply("q", TAKE)
+    assert await store.names() == ["q"]
+    assert any(level == "error" for level, _ in await store.advice())
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+async def test_any_failure_of_the_disk_leaves_the_old_state_whole(
+    store: JSONFileStore, path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.apply("q", TAKE)
+    before = path.read_bytes()
+    original = getattr(os, call)
+
+    def broken(*arguments: object, **more: object) -> object:
+        if call == "open" and not str(arguments[0]).endswith(".tmp"):
+            return original(*arguments, **more)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, broken)
+        with pytest.raises(StoreUnavailable, match="can't be written"):
+            await store.apply("q", TAKE)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in path.parent.iterdir()) == ["state.json", "state.json.lock"]
+    assert (await store.apply("q", TAKE)).taken[0].ticket == 2
+
+
+async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
+    store: JSONFileStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[Command] = [Inspect(), TAKE, Inspect()]
+    outcomes: list[str] = []
+
+    async def attempt(command: Command) -> None:
+        try:
+            answer = await store.apply("q", command)
+        except StoreFull:
+            outcomes.append("full")
+        else:
+            outcomes.append("none" if answer.state is None else "some")
+
+    monkeypatch.setattr(_shared_file, "MOST_BYTES", 100)
+    async with anyio.create_task_group() as group:
+        with SharedFile(path, store.url).locked():
+            for number, command in enumerate(commands, 1):
+                group.start_soon(attempt, command)
+                while len(store._clerk._jobs) < number:
+                    await checkpoint()
+    assert sorted(outcomes) == ["full", "full", "none"]  # the last one saw what was not kept
+    assert not path.exists()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from intervalq.errors import InsecurePath
+from intervalq.rules import Advance, Settings
+from intervalq_stores import _file_advice, _shared_file
+from intervalq_stores.json_file import JSONFileStore
+
+TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
+PRECIOUS = '{"intervalq": 1, "queues": {}}'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.json"
+
+
+@pytest.fixture
+def store(path: Path) -> JSONFileStore:
+    return JSONFileStore(path.as_uri())
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.json.lock"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "link",
+        "dangling link",
+        "hard link",
+        "pipe",
+        "folder",
+        "anybody's",
+        "other's",
+    ],
+)
+async def test_files_that_others_may_have_planted_are_refused(
+    store: JSONFileStore, path: Path, name: str, what: str
+) -> None:
+    planted = path.with_name(name)
+    precious = path.with_name("precious")
+    if what == "pipe":
+        os.mkfifo(planted)
+    elif what == "folder":
+        planted.mkdir()
+    else:
+        precious.write_text(PRECIOUS)
+        if what == "link":
+            planted.symlink_to(precious)
+        elif what == "dangling link":
+            planted.symlink_to(path.with_name("nothing"))
+        else:
+            planted.hardlink_to(precious)
+            if what != "hard link":
+                precious.unlink()
+            if what == "anybody's":
+                planted.chmod(0o606)
+            if what == "other's":
+                try:
+                    os.chown(planted, 12345, -1)
+                except PermissionError:
+                    pytest.skip("only root can give files away")
+    with pytest.raises(InsecurePath, match=f"{name}'.*: |anybody may write"):
+        await store.apply("q", TAKE)
+    if precious.exists():
+        assert precious.read_text() == PRECIOUS
+    assert not path.with_name("nothing").exists()
+    assert any(level == "error" for level, _ in await store.advice())
+
+
+async def test_a_folder_that_anybody_may_write_is_refused_unless_it_is_sticky(
+    store: JSONFileStore, path: Path
+) -> None:
+    path.parent.chmod(0o777)
+    with pytest.raises(InsecurePath, match="chmod o-w"):
+        await store.apply("q", TAKE)
+    assert list(path.parent.iterdir()) == []
+    path.parent.chmod(0o1777)
+    await store.apply("q", TAKE)
+
+
+# --- doctor -----------------------------------------------------------------------------------------
+
+
+async def test_advice_of_a_store_that_is_well(store: JSONFileStore, path: Path) -> None:
+    before = await store.advice()
+    assert {level for level, _ in before} == {"ok"}
+    assert list(path.parent.iterdir()) == []
+    await store.apply("q", TAKE)
+    said = await store.advice()
+    assert {level for level, _ in said} == {"ok"}
+    assert any("1 queue" in sentence for _, sentence in said)
+
+
+async def test_advice_says_who_holds_the_lock(store: JSONFileStore, path: Path) -> None:
+    with _shared_file.SharedFile(path, store.url).locked():
+        warnings = [sentence for level, sentence in await store.advice() if level == "warning"]
+        assert len(warnings) == 1
+        assert f"held just now by process {os.getpid()} on " in warnings[0]
+
+
+def test_network_file_systems_are_told_by_the_longest_mount_point(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    table = tmp_path / "mountinfo"
+    point = str(folder).replace(" ", "\\040")
+    table.write_text(
+        f"1 1 0:1 / / rw shared:1 - ext4 /dev/x rw\n2 1 0:2 / {point} rw - tmpfs t rw\nbroken\n"
+        f"3 2 0:3 / {point} rw shared:2 master:1 - nfs4 server:/x rw\n4 1 0:4 / {point}b rw - xfs /dev/y rw\n"
+    )
+    assert _file_advice.file_system(folder, table) == "nfs4"
+    assert _file_advice.file_system(tmp_path, table) == "ext4"
+    assert [level for level, _ in _file_advice._disk(folder, table)] == ["error"]
+    assert [level for level, _ in _file_advice._disk(tmp_path, table)] == ["ok"]
+    assert [level for level, _ in _file_advice._disk(tmp_path, tmp_path / "none")] == ["warning"]

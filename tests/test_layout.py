@@ -1,0 +1,104 @@
+"""The architecture, held: layers, sizes, public names, documentation of errors."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import intervalq
+import intervalq_stores
+from intervalq import errors
+
+ROOT = Path(__file__).parent.parent
+CORE = sorted((ROOT / "intervalq").rglob("*.py"))
+STORES = sorted((ROOT / "stores").rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_the_core_imports_no_store() -> None:
+    for path in CORE:
+        assert not [name for name in imports(path) if name.startswith("intervalq_stores")], path
+
+
+def test_a_store_imports_only_what_a_store_may() -> None:
+    allowed = {"intervalq.store", "intervalq.rules", "intervalq.errors", "intervalq_stores"}
+    for path in STORES:
+        ours = {name for name in imports(path) if name.split(".")[0] in ("intervalq", "intervalq_stores")}
+        outside = {name for name in ours - {"intervalq"} if ".".join(name.split(".")[:2]) not in allowed}
+        outside = {name for name in outside if name.split(".")[0] != "intervalq_stores"}
+        assert not outside, path
+
+
+def test_the_rules_know_nothing_of_the_outside() -> None:
+    allowed = {"__future__", "dataclasses", "typing", "intervalq"}
+    for name in ("rules.py", "_record.py", "_commands.py"):
+        assert {module.split(".")[0] for module in imports(ROOT / "intervalq" / name)} <= allowed
+
+
+def test_each_layer_knows_only_those_below() -> None:
+    below = {
+        "_shard.py": {"_queue", "_handle", "_run", "_map", "_job", "sync", "cli"},
+        "_link.py": {"_shard", "_queue", "_handle", "_run", "_job", "sync", "cli"},
+        "_handle.py": {"_queue", "sync", "cli"},
+        "_queue.py": {"cli"},
+    }
+    for name, above in below.items():
+        found = {
+            module.removeprefix("intervalq.").split(".")[0] for module in imports(ROOT / "intervalq" / name)
+        }
+        assert not found & above, name
+
+
+def test_modules_are_small_and_say_their_duty_first() -> None:
+    for path in (
+        *CORE,
+        *STORES,
+        *sorted((ROOT / "tests").rglob("*.py")),
+        *sorted((ROOT / "benchmarks").glob("*.py")),
+    ):
+        text = path.read_text()
+        if path.parent.name != "tests" and "tests" not in path.parts:
+            assert len(text.splitlines()) <= 400, f"{path} is over 400 lines: it has more than one duty"
+            assert ast.get_docstring(ast.parse(text)), f"{path} doesn't say its duty"
+
+
+def test_public_names_are_those_that_are_listed() -> None:
+    for module in (
+        intervalq,
+        importlib.import_module("intervalq.testing"),
+        importlib.import_module("intervalq.rules"),
+    ):
+        assert sorted(module.__all__) == sorted(set(module.__all__))
+        for name in module.__all__:
+            assert hasattr(module, name)
+    assert len(intervalq.__all__) < 20
+
+
+def test_every_error_has_the_one_root_and_says_what_it_is() -> None:
+    classes = [
+        thing
+        for thing in vars(errors).values()
+        if isinstance(thing, type) and thing.__module__ == errors.__name__
+    ]
+    assert len(classes) > 15
+    for kind in classes:
+        assert issubclass(kind, errors.IntervalqError)
+        assert kind.__doc__
+
+
+def test_every_module_can_be_imported_by_itself() -> None:
+    for package in (intervalq, intervalq_stores):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
