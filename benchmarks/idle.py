@@ -13,9 +13,9 @@ import time
 
 import anyio
 import anyio.lowlevel
-from pacing import store_of
 
 from intervalq import IntervalQueue
+from pacing import store_of
 
 
 async def measure(store: str, calls: int, interval: float) -> tuple[list[float], list[float]]:

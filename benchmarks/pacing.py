@@ -29,7 +29,7 @@ import anyio
 from intervalq import IntervalQueue
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import servers  # noqa: E402 - found by the line above
+import servers
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def measure(store: str, arguments: argparse.Namespace, lookahead: int | None) ->
     starts = sorted(start for part, _ in answers for start in part)
     total = {name: sum(figures[name] for _, figures in answers) for name in answers[0][1]}
     gaps = [(later[0] - earlier[0]) / 1e9 / interval for earlier, later in pairwise(starts)]
-    short = [(e, l) for e, l in pairwise(starts) if l[0] - e[0] < 0.9e9 * interval]
+    short = [pair for pair in pairwise(starts) if pair[1][0] - pair[0][0] < 0.9e9 * interval]
     # Measured at the last checks, the gap was long enough: the machine stood between check and start.
     frozen = sum(1 for earlier, later in short if later[2] - earlier[2] >= 0.9e9 * interval)
     cuts = statistics.quantiles(gaps, n=100)

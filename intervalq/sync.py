@@ -150,7 +150,7 @@ class IntervalQueue:
         end = object()
         try:
             while (result := _background.call(partial(anext, results, end))) is not end:
-                yield result
+                yield cast("R", result)
         finally:
             _background.call(results.aclose)
 

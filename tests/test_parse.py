@@ -40,8 +40,8 @@ def test_durations(value: object, micros: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [0, -1, -0.0, math.nan, math.inf, -math.inf, True, None, "", "1 year", "1e3", "-5s", "٣s", "1_000", b"1s", [],
-     "0ms", 366 * 86_400 + 1, "367d", timedelta(0), timedelta(days=-1), 10**400, "9" * 40],
+    [0, -1, -0.0, math.nan, math.inf, -math.inf, True, None, "", "1 year", "1e3", "-5s", "٣s", "1_000", b"1s",
+     [], "0ms", 366 * 86_400 + 1, "367d", timedelta(0), timedelta(days=-1), 10**400, "9" * 40],
 )  # fmt: skip
 def test_what_is_no_interval_is_refused(value: object) -> None:
     with pytest.raises(InvalidInterval):
@@ -76,8 +76,8 @@ def test_names(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".a", "-a", "_a", "a b", "a/b", "../a", "a{b}", "a*", "a>", "a\n", "\na", "a\0", "x" * 129, "é", "ａ", "\u202ea",
-     "a:b", None, 4, b"a"],
+    ["", ".a", "-a", "_a", "a b", "a/b", "../a", "a{b}", "a*", "a>", "a\n", "\na", "a\0", "x" * 129, "é", "ａ",
+     "\u202ea", "a:b", None, 4, b"a"],
 )  # fmt: skip
 def test_what_is_no_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidName) as caught:
@@ -98,7 +98,8 @@ def test_a_rate_is_never_exceeded_by_rounding(starts: int, many: int, unit: str)
 
 
 anything = st.one_of(
-    st.text(), st.floats(), st.integers(), st.binary(), st.none(), st.booleans(), st.timedeltas(), st.lists(st.integers()),
+    st.text(), st.floats(), st.integers(), st.binary(), st.none(), st.booleans(), st.timedeltas(),
+    st.lists(st.integers()),
     st.from_regex(r"[0-9./ eE+-]*(us|ms|s|m|h|d)?", fullmatch=True),
 )  # fmt: skip
 

@@ -174,7 +174,7 @@ def test_a_slot_may_be_used_until_its_tolerance_ends_and_not_after() -> None:
     slot = answer.taken[1]
     for late, granted in ((0, True), (SECOND // 10, True), (SECOND // 10 + 1, False)):
         command = Advance(settings=EACH_SECOND, generation="g", slots=(slot,))
-        after, answer = do(state, command, slot.due + late)
+        _, answer = do(state, command, slot.due + late)
         assert bool(answer.granted) is granted
         assert (answer.count == 1) is not granted, "a missed slot is replaced in the same step"
 
@@ -290,7 +290,7 @@ def test_as_many_jobs_run_as_may_and_the_next_waits_for_an_end_or_a_lapse() -> N
     ended, answer = do(state, Finish(generation="g", ended=(1,)), T0 + 30 * SECOND)
     assert answer.woken
     assert ended.held == 30 * SECOND
-    lapsed, answer = do(state, Inspect(), T0 + 90 * SECOND)
+    _, answer = do(state, Inspect(), T0 + 90 * SECOND)
     assert answer.state is not None
     assert answer.state.held == 60 * SECOND, "the hold ended when the leases lapsed"
     assert answer.state.running == {}
@@ -317,7 +317,7 @@ def test_reclaim_frees_what_the_dead_had_and_tells_the_living() -> None:
 
 def test_a_store_that_lost_tickets_is_healed_forward() -> None:
     old, _ = take(None, T0, 2)
-    state, answer = take(old, T0 + 1, mark=Slot(7, T0 + 6 * SECOND))
+    _, answer = take(old, T0 + 1, mark=Slot(7, T0 + 6 * SECOND))
     assert answer.healed
     assert answer.taken == (Slot(8, T0 + 7 * SECOND),)
 

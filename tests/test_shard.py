@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from intervalq import IntervalQueue, Job, JobCancelled, QueueClosed, SlotTimeout, StoreUnavailable
@@ -526,7 +527,7 @@ def test_cancelled_at_every_await_the_others_go_on(
             queue, other = queue_on(store, max_running=3), queue_on(FarStore(store.behind), max_running=3)
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(queue.run, partial(starts.job, "before")))
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 with anyio.CancelScope() as scope:
                     driver = _CancelAt(way(queue, starts), scope, at)  # type: ignore[arg-type]
                     await driver
@@ -551,7 +552,7 @@ def test_an_idle_shard_does_nothing(backend: str) -> None:
         store, starts = FarStore(), Starts()
         queue = queue_on(store)
         await gather(*(partial(queue.run, partial(starts.job, n)) for n in range(3)))
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         calls = len(store.calls)
         await anyio.sleep(10_000)
         assert len(store.calls) == calls

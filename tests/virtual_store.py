@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import anyio
 
@@ -44,7 +45,7 @@ class FarStore:
         await self.behind.aclose()
 
 
-async def gather(*functions: Callable[[], Awaitable[object]]) -> None:
+async def gather(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async with anyio.create_task_group() as group:
         for function in functions:
             group.start_soon(function)

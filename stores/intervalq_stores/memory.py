@@ -81,7 +81,7 @@ class MemoryStore(DocumentStore):
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
-                call_soon(lambda: event.set())
+                call_soon(lambda: event.set())  # noqa: PLW0108 - the event of that time, not of this one
 
         async def woken() -> None:
             nonlocal event

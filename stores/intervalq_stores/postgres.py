@@ -277,6 +277,7 @@ def _parameters(url: str) -> dict[str, Any]:
     """The parameters of a connection: ours, where the URL says nothing else."""
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415 - an optional part
 
+    given: dict[str, Any] = {}
     try:
         given = conninfo.conninfo_to_dict(url)
         numeric = all(port.isdigit() for port in str(given.get("port", 0)).split(","))

@@ -1,104 +1,17 @@
-"""The command line as its users have it: a process of its own, in a folder with a store."""
+"""The command line for each test: in the test's own folder, and gone with the test."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-FIELDS = ["job", "shard", "ticket", "due", "started", "ended", "exit_code", "stdout", "stderr", "attempt"]
-
-
-@dataclass
-class Ended:
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def results(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stdout.splitlines()]
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """Of `run --json`: the last line of standard error."""
-        made: dict[str, Any] = json.loads(self.stderr.splitlines()[-1])
-        return made
-
-
-class CommandLine:
-    """Runs `intervalq` in a folder; nothing that it starts outlives the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {
-            **os.environ,
-            "INTERVALQ_STORE": str(folder / "state.json"),
-            "XDG_STATE_HOME": str(folder),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-        self.started: list[subprocess.Popen[str]] = []
-
-    def __call__(self, *args: str, stdin: str | None = "", code: int | None = 0) -> Ended:
-        """Run it to its end, and check its exit code (None: whatever it is)."""
-        process = self.start(*args, stdin=subprocess.PIPE)
-        stdout, stderr = process.communicate(stdin, timeout=120)
-        ended = Ended(process.returncode, stdout, stderr)
-        assert code is None or ended.code == code, ended
-        assert "Traceback" not in stderr, stderr
-        return ended
-
-    def start(self, *args: str, **more: Any) -> subprocess.Popen[str]:
-        """Run it in the background."""
-        more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
-        process = subprocess.Popen(
-            [sys.executable, "-m", "intervalq.cli", *args],
-            cwd=self.folder,
-            env=self.environment,
-            text=True,
-            **more,
-        )
-        self.started.append(process)
-        return process
-
-    def write(self, name: str, *lines: str) -> str:
-        (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
-        return name
-
-    def read(self, name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
-
-    def fifo(self, name: str) -> Callable[[], str]:
-        """Make a pipe that jobs can say a line to; gives a function that waits for all that one says."""
-        path = self.folder / name
-        os.mkfifo(path)
-        return path.read_text
+from cli.command_line import CommandLine
 
 
 @pytest.fixture
 def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
     command = CommandLine(tmp_path)
     yield command
-    for process in command.started:
-        with suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs: a zombie, which nobody may reap in a container, doesn't."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    command.end()

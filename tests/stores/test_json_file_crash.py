@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC240 - nothing else runs while a test looks at its files
+
 
 from __future__ import annotations
 
