@@ -31,12 +31,17 @@ class Clock(Protocol):
         ...
 
 
+# Linux stops CLOCK_MONOTONIC while the machine is suspended, and the store's clock goes on: a slot that was
+# slept through would seem to have just come.
+_ID: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
-    """CLOCK_MONOTONIC, with a timerfd for the end of a sleep where the system has one (Linux)."""
+    """The time since boot, with a timerfd for the end of a sleep where the system has one (Linux)."""
 
     def now(self) -> int:
         """See `Clock.now`."""
-        return time.monotonic_ns() // 1_000
+        return time.clock_gettime_ns(_ID) // 1_000
 
     async def sleep_until(self, instant: int) -> None:
         """See `Clock.sleep_until`."""
@@ -79,7 +84,6 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = (("interval", _Timespec), ("value", _Timespec))
 
 
-_CLOCK_MONOTONIC: Final = 1
 _TFD_TIMER_ABSTIME: Final = 1
 _TFD_FLAGS: Final = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 
@@ -87,14 +91,14 @@ _libc: ctypes.CDLL | None = None
 if sys.platform == "linux":
     with suppress(OSError, AttributeError):
         _libc = ctypes.CDLL(None, use_errno=True)
-        _libc.timerfd_create, _libc.timerfd_settime  # noqa: B018 - raises where the C library has none
+        _ = _libc.timerfd_create, _libc.timerfd_settime  # raises where the C library has none
 
 
 def _timer(instant: int) -> int | None:
     """A descriptor that becomes readable at `instant`; None: not to be had here, or no descriptors left."""
     if _libc is None:
         return None
-    timer: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS)
+    timer: int = _libc.timerfd_create(_ID, _TFD_FLAGS)
     if timer < 0:
         return None
     seconds, micros = divmod(instant, 1_000_000)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -23,10 +21,11 @@ from intervalq._backend import spawn
 from intervalq._leases import LEASE
 from intervalq._line import Line, Waiter
 from intervalq._link import Go, Link
+from intervalq._listener import Listener
 from intervalq._nap import Nap
 from intervalq.errors import QueueClosed, QueueNotFound, StoreUnavailable
 from intervalq.rules import FOREVER, MOST_TICKETS, Advance, Answer, Inspect, Settings, Slot
-from intervalq.store import Store, Waking
+from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
 
@@ -44,6 +43,9 @@ _FIRST_LEAD: Final = 50_000
 
 _PATIENCE: Final = {True: 5_000_000, False: 500_000}
 """How often a held shard asks by itself: seldom where the store wakes it, for a wake-up may be lost."""
+
+_LISTEN_AGAIN: Final = 30_000_000
+"""A held shard that isn't woken by the store tries to listen once more after this."""
 
 
 class Shard(Link):
@@ -335,37 +337,25 @@ class Shard(Link):
 
     async def _sit_out(self) -> None:
         """Wait for the end of a hold; asks when it is told of one, and now and then."""
-        async with self._listening():
+        listener = Listener(self.store, self.queue, self._parked.wake)
+        began = self.clock.now()
+        try:
+            await listener.start()
             while True:
                 # Asked only after listening began: the hold may have ended in between.
                 await self._put(self._question() or Advance(mark=self.mark))
                 if not self.held or not self.line:
                     return
-                await self._parked.until(self._end_of_hold(), self.clock)
-                if not self.line:
+                await self._parked.until(self._end_of_hold(_PATIENCE[listener.hears]), self.clock)
+                if not self.line or (not listener.hears and self.clock.now() - began > _LISTEN_AGAIN):
                     return
+        finally:
+            listener.stop()
 
-    def _end_of_hold(self) -> float:
-        poll = self.clock.now() + _PATIENCE[isinstance(self.store, Waking)]
+    def _end_of_hold(self, patience: int) -> float:
+        poll = self.clock.now() + patience
         until = self.state.held_until if self.state is not None else 0
         return min(poll, self.store_clock.surely(until)) if 0 < until < FOREVER else poll
-
-    @asynccontextmanager
-    async def _listening(self) -> AsyncIterator[None]:
-        """While open, the store's wake-ups end naps of a held shard."""
-        if not isinstance(self.store, Waking):
-            yield
-            return
-        async with self.store.wakeups(self.queue) as woken, anyio.create_task_group() as group:
-
-            async def listen() -> None:
-                while True:
-                    await woken()
-                    self._parked.wake()
-
-            group.start_soon(listen)
-            yield
-            group.cancel_scope.cancel()
 
     async def _begin(self) -> None:
         """Hand each slot that may be used to the next job, when it has come and not after."""

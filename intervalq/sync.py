@@ -15,6 +15,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from intervalq import _queue
+from intervalq._clock import Clock
 from intervalq._decorate import decorate
 from intervalq._inspect import QueueState
 from intervalq._line import Waiter
@@ -165,7 +166,7 @@ class IntervalQueue:
         while True:
             waiter = Waiter(priority=plan.priority, cost=plan.cost, early=_EARLY, order=order)
             shard, slot = _background.call(queue.acquire, waiter, plan.timeout)
-            _sleep_until(shard.opens(slot))
+            _sleep_until(shard.opens(slot), shard.clock)
             if shard.is_open(slot):
                 break
             # This thread woke too late: the slot goes back, and the job keeps its place in line.
@@ -253,8 +254,8 @@ class IntervalQueue:
         return self._queue
 
 
-def _sleep_until(instant: int) -> None:
-    """Block this thread until its monotonic clock shows `instant`, in microseconds."""
-    while (left := instant - time.monotonic_ns() // 1_000) > 0:
+def _sleep_until(instant: int, clock: Clock) -> None:
+    """Block this thread until the clock shows `instant`, in microseconds."""
+    while (left := instant - clock.now()) > 0:
         if left > _SPIN:
             time.sleep((left - _SPIN) / 1e6)

@@ -182,6 +182,25 @@ def test_a_pause_stops_every_shard_and_a_resume_wakes_every_one(backend: str) ->
 
 
 @BACKENDS
+def test_a_held_shard_sits_out_an_outage_of_the_store_too(backend: str) -> None:
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store)
+        await queue.run(partial(starts.job, "before"))
+        await queue.pause()
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(queue.run, partial(starts.job, "after")))
+            await anyio.sleep(20)
+            store.is_down = True
+            await anyio.sleep(30)
+            store.is_down = False
+            await queue.resume()
+        return starts
+
+    assert virtual_time(scenario, backend=backend).order == ["before", "after"]
+
+
+@BACKENDS
 def test_a_cool_down_ends_by_itself_and_the_queue_keeps_its_pace(backend: str) -> None:
     async def scenario() -> Starts:
         store, starts = FarStore(), Starts()
