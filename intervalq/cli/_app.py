@@ -1,0 +1,130 @@
+"""The group of all commands: version, shell completion, and how errors end a command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import IO, Any, Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from intervalq.cli._options import examples
+from intervalq.cli._show import escaped
+from intervalq.errors import IntervalqError
+
+# A command's module is imported when it is used: `exec` shall not wait for what only `demo` needs.
+_COMMANDS: Final = {
+    "run": "run:run",
+    "exec": "exec:exec_",
+    "status": "admin:status",
+    "pause": "admin:pause",
+    "resume": "admin:resume",
+    "cool-down": "admin:cool_down",
+    "configure": "admin:configure",
+    "reclaim": "admin:reclaim",
+    "drop": "admin:drop",
+    "top": "top:top",
+    "doctor": "doctor:doctor",
+    "demo": "demo:demo",
+    "demo-api": "demo_api:demo_api",
+    "completion": "_app:completion",
+}
+
+
+class Failed(click.ClickException):
+    """An error as people see it: one line, no traceback. `code` is the exit code."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """See `click.ClickException`."""
+        click.echo(f"intervalq: {escaped(self.message)}", file=file, err=True)
+
+
+class Commands(click.Group):
+    """A group that knows its commands by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See `click.Group`."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See `click.Group`."""
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command = getattr(import_module(f"intervalq.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+def run_app(args: list[str] | None = None) -> int:
+    """Run a command line (None: this process's), and give the exit code."""
+    try:
+        code = app.main(args, prog_name="intervalq", standalone_mode=False)
+    except Failed as error:
+        error.show()
+        return error.code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130  # as a shell says it of a program that Ctrl-C ended
+    except BrokenPipeError:
+        # Nobody reads the output any more, and Python would complain about it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if (known := _known(error)) is None:
+            raise
+        # What a caller gave is wrong (see intervalq.errors), or a part that it needs isn't installed.
+        failed = Failed(str(known), 2 if isinstance(known, ValueError | ImportError) else 1)
+        failed.show()
+        return failed.code
+    return code if isinstance(code, int) else 0
+
+
+def _known(error: BaseException) -> IntervalqError | None:
+    """The documented error, alone or in the group that a task group makes of it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, IntervalqError) else None
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "seq 9 | intervalq run --name numbers --interval 200ms -- echo {}",
+        "intervalq status",
+        "intervalq demo",
+    ),
+)
+@click.version_option(version("intervalq"), prog_name="intervalq")
+def app() -> None:
+    """Start at most one job per interval, across any number of processes and machines."""
+
+
+@click.command(
+    epilog=examples(
+        'eval "$(intervalq completion bash)"',
+        'eval "$(intervalq completion zsh)"',
+        "intervalq completion fish > ~/.config/fish/completions/intervalq.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes your shell complete commands.
+
+    For good, put the line for your shell below into ~/.bashrc or ~/.zshrc; fish needs its line once.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(app, {}, "intervalq", "_INTERVALQ_COMPLETE").source())

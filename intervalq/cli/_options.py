@@ -1,0 +1,89 @@
+"""Options that several commands share, and commands that take another command after `--`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from intervalq import IntervalQueue
+from intervalq.errors import InvalidOption
+from intervalq.store import open_store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STORE_HELP = (
+    "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a JSON file. Better set "
+    "INTERVALQ_STORE in the environment: that keeps passwords out of `ps`. Without both, a file in your "
+    "state folder."
+)
+
+
+def store_option(function: F) -> F:
+    """`--store`."""
+    return click.option("--store", metavar="URL", help=STORE_HELP)(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json_", is_flag=True, help="Print JSON, for programs.")(function)
+
+
+def pace_options(function: F) -> F:
+    """`--interval` and `--rate`."""
+    function = click.option("--rate", metavar="N/T", help="Instead of an interval: 10/s, 5000/h, 100/15m.")(
+        function
+    )
+    return click.option(
+        "--interval", metavar="D", help="Time from one start to the next: 200ms, 1.5s, 2m, 1h."
+    )(function)
+
+
+def examples(*commands: str) -> str:
+    """The end of a help text: commands to try, each on a line of its own."""
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
+class BeforeCommand(click.Command):
+    """Takes everything after the first `--` as the words of another command, options and all."""
+
+    command_shown = "-- COMMAND ..."
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`."""
+        command: list[str] = []
+        if "--" in args:
+            at = args.index("--")
+            args, command = args[:at], args[at + 1 :]
+            if not command and not ctx.resilient_parsing:
+                raise click.UsageError("give a command after --", ctx)
+        rest = super().parse_args(ctx, args)
+        ctx.params["command"] = tuple(command)
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """See `click.Command`."""
+        return [*super().collect_usage_pieces(ctx), self.command_shown]
+
+
+def shared_store(url: str | None) -> None:
+    """Refuse a store that other processes can't see.
+
+    Raises:
+        InvalidOption: it is memory, of which each process has its own.
+        UnknownStore, MissingExtra: as `open_store` says.
+    """
+    store = open_store(url)
+    if store.url.startswith("memory:"):
+        raise InvalidOption(
+            "a store in memory can't pace several processes: use a file (--store ./state.json), redis:// or "
+            "postgresql://"
+        )
+
+
+def queue_of(name: str, store: str | None) -> IntervalQueue:
+    """The handle of a queue that exists, by its name or `name:key`."""
+    name, colon, key = name.partition(":")
+    queue = IntervalQueue(name, store=store)
+    return queue[key] if colon else queue

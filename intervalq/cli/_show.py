@@ -1,0 +1,60 @@
+"""How things are shown on a terminal: durations, tables, and text that can't command the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any, Final
+
+from rich.console import Console
+
+from intervalq import _parse
+
+# C0 and C1 controls, DEL, and the marks that turn the direction of text around.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str, limit: int | None = None) -> str:
+    """Text that does nothing to a terminal but stand there; cut to `limit` characters."""
+    text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text if limit is None or len(text) <= limit else text[: limit - 3] + "..."
+
+
+def seconds(value: float | None) -> str:
+    """A duration in seconds as people read it, to three or four digits; None: a dash."""
+    if value is None:
+        return "-"
+    if value < 0:
+        return f"-{seconds(-value)}"
+    micros = value * 1e6
+    if micros < 999.5:
+        return f"{micros:.0f}us"
+    if micros < 999_500:
+        return f"{micros / 1e3:.3g}ms"
+    if value < 99.95:
+        return f"{value:.3g}s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def exact(value: float) -> str:
+    """A setting in seconds, as one would type it."""
+    return _parse.text(round(value * 1e6))
+
+
+def as_json(value: Any) -> str:  # noqa: ANN401 - whatever JSON can say
+    """One line of JSON, with everything escaped that is no plain ASCII: nothing in it moves a terminal."""
+    return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Output that is plain text wherever no terminal is; nothing in it is taken for markup or emoji."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    """A line on standard error, as errors look."""
+    sys.stderr.write(f"intervalq: {escaped(message)}\n")
+    sys.stderr.flush()

@@ -1,0 +1,139 @@
+"""`intervalq run`: its options, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intervalq.cli._options import BeforeCommand, examples, pace_options, store_option
+from intervalq.cli._session import Request, run_session
+from intervalq.errors import InvalidOption
+
+
+class RunCommand(BeforeCommand):
+    """Shows `{}` in its usage."""
+
+    command_shown = "[-- COMMAND {}]"
+
+
+@click.command(
+    cls=RunCommand,
+    epilog=examples(
+        "seq 9 | intervalq run --name numbers --interval 200ms -- echo {}",
+        "intervalq run jobs.txt --name api --rate 5/s --output results.jsonl",
+        "intervalq run jobs.txt --name api --rate 5/s --resume results.jsonl",
+        "intervalq run users.jsonl --name api --rate 5/s -- echo {id} {email}",
+    ),
+)
+@click.argument("jobs", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--name", required=True, help="The queue: everybody who uses this name shares its pace.")
+@pace_options
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="Processes that begin jobs. Any of them may die; the others go on.",
+)
+@store_option
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Append results here, one JSON object a job; without it, print them.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Skip the jobs that ended well in these results; append to them unless --output is given.",
+)
+@click.option(
+    "--lookahead",
+    metavar="N|all",
+    help="Waiting jobs of a shard that hold a ticket; by default 16, or fewer if the pace is slow.",
+)
+@click.option(
+    "--tolerance",
+    metavar="D",
+    help="How late after its slot a job may begin; by default a tenth of the interval.",
+)
+@click.option("--burst", type=click.IntRange(1), metavar="N", help="Starts at once after an idle time.")
+@click.option(
+    "--max-running",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Jobs that run at the same time, over all shards and runs of the queue.",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    show_default=True,
+    help="Further attempts at a job that fails, each after a pause and in a slot of its own.",
+)
+@click.option("--json", "as_json_", is_flag=True, help="Make the report at the end one JSON object.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    *,
+    jobs: str | None,
+    name: str,
+    interval: str | None,
+    rate: str | None,
+    shards: int,
+    store: str | None,
+    output: Path | None,
+    resume: Path | None,
+    lookahead: str | None,
+    tolerance: str | None,
+    burst: int | None,
+    max_running: int | None,
+    retries: int,
+    as_json_: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run jobs at the pace of a queue, over several processes.
+
+    JOBS is a file; without it, or as -, jobs come from standard input.
+
+    A line of JOBS is a command. With -- COMMAND {} it is put in place of {}; a line that is a JSON object
+    also fills {name} with its fields.
+
+    Each job gives a line of JSON: job, shard, ticket, due, started, ended (seconds since 1970 on the store's
+    clock), exit_code, stdout, stderr, attempt. A report of the pacing ends the run, on standard error.
+
+    Ctrl-C begins no more jobs and lets those that run end; a second one kills them. The exit code is 0 if
+    all jobs ended with 0, else 1; 2 for wrong use; 130 after Ctrl-C.
+    """
+    request = Request(
+        name=name,
+        interval=interval,
+        rate=rate,
+        store=store,
+        shards=shards,
+        lookahead=_lookahead(lookahead),
+        tolerance=tolerance,
+        burst=burst,
+        max_running=max_running,
+        retries=retries,
+        jobs=None if jobs == "-" else jobs,
+        command=command,
+        output=output,
+        resume=resume,
+        as_json=as_json_,
+    )
+    ctx.exit(run_session(request))
+
+
+def _lookahead(text: str | None) -> int | None:
+    """A number of tickets; 0 stands for all of them, None for what suits the pace."""
+    if text is None:
+        return None
+    if text == "all":
+        return 0
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 1_000_000:
+        raise InvalidOption(f"--lookahead {text!a} must be a whole number from 1 to 1000000, or all")
+    return int(text)

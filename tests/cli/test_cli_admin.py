@@ -1,0 +1,190 @@
+"""Commands on whole queues, as people and as programs use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+from typing import Any
+
+import pytest
+
+from cli.command_line import CommandLine
+from intervalq import QueueState
+
+
+def used(intervalq: CommandLine, name: str = "api", interval: str = "100ms") -> None:
+    """Make a queue by using it once."""
+    intervalq("exec", "--name", name, "--interval", interval, "--", "true")
+
+
+def state(intervalq: CommandLine, name: str = "api") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(intervalq("status", name, "--json").stdout)
+    assert set(found) == {field for field in QueueState.__slots__ if not field.startswith("_")}
+    return found
+
+
+def test_status_of_a_queue(intervalq: CommandLine) -> None:
+    used(intervalq)
+    assert state(intervalq)["ticket"] == 1
+    said = intervalq("status", "api").stdout
+    assert "interval  100ms (10/s)\n" in said
+    assert "tickets  1 issued, 1 last begun, none outstanding\n" in said
+
+
+def test_status_of_all_queues(intervalq: CommandLine) -> None:
+    assert intervalq("status").stdout == "no queues\n"
+    assert json.loads(intervalq("status", "--json").stdout) == []
+    used(intervalq, "one")
+    used(intervalq, "two", "2m")
+    intervalq("pause", "two")
+    assert [queue["name"] for queue in json.loads(intervalq("status", "--json").stdout)] == ["one", "two"]
+    _, _, one, two = intervalq("status").stdout.splitlines()
+    assert one.split() == ["one", "100ms", "1", "0", "-", "idle"]
+    assert two.split() == ["two", "2m", "1", "0", "-", "paused"]
+
+
+def test_pause_and_resume(intervalq: CommandLine) -> None:
+    used(intervalq)
+    assert intervalq("pause", "api").stdout.startswith("api: paused")
+    assert state(intervalq)["held"]
+    assert state(intervalq)["held_until"] is None
+    assert "paused" in intervalq("status", "api").stdout
+    assert intervalq("resume", "api").stdout.startswith("api: resumed")
+    assert not state(intervalq)["held"]
+    assert json.loads(intervalq("pause", "api", "--json").stdout)["held"]
+    assert not json.loads(intervalq("resume", "api", "--json").stdout)["held"]
+
+
+def test_cool_down(intervalq: CommandLine) -> None:
+    used(intervalq)
+    assert "cools down for 1h" in intervalq("cool-down", "api", "1h").stdout
+    found = json.loads(intervalq("cool-down", "api", "2h", "--json").stdout)
+    assert found["held"]
+    assert 3_600 < found["held_until"] - found["now"] <= 7_200
+    assert "held for another" in intervalq("status", "api").stdout
+    assert "is not a cool-down" in intervalq("cool-down", "api", "soon", code=2).stderr
+
+
+def test_configure(intervalq: CommandLine) -> None:
+    used(intervalq)
+    assert "configured (2s between starts" in intervalq("configure", "api", "--interval", "2s").stdout
+    intervalq("configure", "api", "--rate", "4/s", "--burst", "3")
+    found = json.loads(intervalq("configure", "api", "--max-running", "5", "--json").stdout)
+    assert (found["interval"], found["burst"], found["max_running"]) == (0.25, 3, 5)
+    said = intervalq("status", "api").stdout
+    assert "burst  3\n" in said
+    assert "running  0 of at most 5\n" in said
+    assert state(intervalq)["max_running"] == 5
+    intervalq("configure", "api", "--max-running", "0")
+    assert state(intervalq)["max_running"] is None
+    assert "nothing to change" in intervalq("configure", "api", code=2).stderr
+    assert "not both" in intervalq("configure", "api", "--rate", "1/s", "--interval", "1s", code=2).stderr
+
+
+def test_reclaim(intervalq: CommandLine) -> None:
+    used(intervalq, interval="1h")
+    waiting = intervalq.start("exec", "--name", "api", "--interval", "1h", "--", "true")
+    assert intervalq.until(lambda: state(intervalq)["outstanding"] == 1)
+    waiting.kill()
+    waiting.wait()
+    assert intervalq("reclaim", "api").stdout == "api: 1 outstanding ticket reclaimed\n"
+    assert json.loads(intervalq("reclaim", "api", "--json").stdout) == {"name": "api", "reclaimed": 0}
+
+
+def test_drop(intervalq: CommandLine) -> None:
+    used(intervalq)
+    ran = intervalq("drop", "api", code=2)
+    assert ran.stderr == "intervalq: --yes is needed to drop 'api' where nobody can be asked\n"
+    assert intervalq("drop", "api", "--yes").stdout == "api: dropped\n"
+    assert intervalq("status").stdout == "no queues\n"
+    used(intervalq)
+    dropped = json.loads(intervalq("drop", "api", "--yes", "--json").stdout)
+    assert dropped == {"name": "api", "dropped": True}
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 130), (b"y\n", 0)])
+def test_drop_asks_people(intervalq: CommandLine, answer: bytes, code: int) -> None:
+    used(intervalq)
+    terminal, end = pty.openpty()
+    process = intervalq.start("drop", "api", stdin=end)
+    os.write(terminal, answer)
+    _, said = process.communicate()
+    os.close(end)
+    os.close(terminal)
+    assert "Drop the queue 'api'?" in said
+    assert process.returncode == code
+    assert ("api" in intervalq("status").stdout) == (code != 0)
+
+
+def test_keys_of_keyed_queues(intervalq: CommandLine) -> None:
+    script = (
+        "import anyio\n"
+        "from intervalq import IntervalQueue\n"
+        "async def main():\n"
+        "    async with IntervalQueue('tenants', interval=3600) as queue:\n"
+        "        async with queue['a'].slot():\n"
+        "            pass\n"
+        "anyio.run(main)\n"
+    )
+    intervalq.python(script)
+    assert state(intervalq, "tenants:a")["name"] == "tenants:a"
+    assert "tenants:a" in intervalq("status").stdout
+    intervalq("pause", "tenants:a")
+    intervalq("cool-down", "tenants:a", "1m")
+    intervalq("resume", "tenants:a")
+    intervalq("configure", "tenants:a", "--interval", "2h")
+    intervalq("reclaim", "tenants:a")
+    assert state(intervalq, "tenants:a")["interval"] == 7_200
+    intervalq("drop", "tenants:a", "--yes")
+    assert intervalq("status").stdout == "no queues\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["pause"], ["resume"], ["cool-down", "1s"], ["configure", "--rate", "1/s"], ["reclaim"]]
+    + [["drop", "--yes"], ["top", "--once"]],
+)
+def test_a_queue_that_is_not_there(intervalq: CommandLine, command: list[str]) -> None:
+    verb, *rest = command
+    ran = intervalq(verb, "nope", *rest, code=1)
+    assert ran.stderr.startswith("intervalq: the store has no queue 'nope'")
+    assert len(ran.stderr.splitlines()) == 1
+    assert intervalq("status").stdout == "no queues\n"
+
+
+def test_names_cannot_command_a_terminal(intervalq: CommandLine) -> None:
+    ran = intervalq("pause", "\x1b[31mred", code=2)
+    assert "\x1b" not in ran.stderr
+    assert "is not a queue name" in ran.stderr
+    assert intervalq("status", "a:b:c", code=2).stderr.startswith("intervalq: 'b:c' is not a queue name")
+
+
+def test_top_shows_all_queues(intervalq: CommandLine) -> None:
+    used(intervalq)
+    used(intervalq, "other")
+    assert intervalq("top", "--once").stdout == intervalq("status").stdout
+    assert "other" not in intervalq("top", "api").stdout
+
+
+def test_top_is_live_on_a_terminal(intervalq: CommandLine) -> None:
+    used(intervalq)
+    terminal, end = pty.openpty()
+    process = intervalq.start("top", "--every", "0.1", stdout=end)
+    seen = b""
+    while seen.count(b"api") < 2:
+        seen += os.read(terminal, 4096)
+    process.send_signal(2)
+    assert process.wait() == 0
+    os.close(end)
+    os.close(terminal)
+
+
+def test_a_reader_that_leaves_is_no_error_worth_a_word(intervalq: CommandLine) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = intervalq.start("status", "--json", stdout=writing)
+    os.close(writing)
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait() == 1

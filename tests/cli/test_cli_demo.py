@@ -1,0 +1,70 @@
+"""The demo, short: the API's own count is the proof."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.request
+
+from cli.command_line import CommandLine
+
+
+def test_the_demo_shows_both_ways(intervalq: CommandLine) -> None:
+    ran = intervalq("demo", "--jobs", "45", "--shards", "3")
+    paced, alone = [line for line in ran.stdout.splitlines() if line.startswith("The API says: ")]
+    assert paced.startswith("The API says: 45 calls, 0 rejected; ")
+    assert not alone.startswith("The API says: 45 calls, 0 rejected")
+    assert "$ intervalq run countries.txt --name demo-" in ran.stdout
+    assert "order  kept" in ran.stderr
+    assert all(len(line) <= 80 for line in ran.stdout.splitlines() if not line.startswith(("$", " ")))
+    assert intervalq("status").stdout == "no queues\n", "it leaves nothing behind"
+
+
+def test_the_demo_can_be_interrupted(intervalq: CommandLine) -> None:
+    process = intervalq.start("demo", "--jobs", "249")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("$ intervalq run"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert intervalq("status").stdout == "no queues\n"
+
+
+def test_the_api_counts_calls(intervalq: CommandLine) -> None:
+    process = intervalq.start("demo-api", "--limit", "2", "--window", "1h", "--json")
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    codes = []
+    for _ in range(3):
+        try:
+            with urllib.request.urlopen(f"{url}/countries/SE") as answer:
+                codes.append(answer.status)
+        except urllib.error.HTTPError as error:
+            codes.append(error.code)
+            error.close()
+    process.send_signal(signal.SIGINT)
+    report = json.loads(process.stdout.read())
+    assert process.wait() == 0
+    assert codes == [200, 200, 429]
+    assert (report["calls"], report["rejected"]) == (3, 1)
+
+
+def test_the_api_reports_to_people(intervalq: CommandLine) -> None:
+    process = intervalq.start("demo-api")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.read() == "0 calls\n"
+
+
+def test_a_port_that_is_taken(intervalq: CommandLine) -> None:
+    process = intervalq.start("demo-api")
+    assert process.stdout is not None
+    port = process.stdout.readline().strip().rpartition(":")[2]
+    ran = intervalq("demo-api", "--port", port, code=1)
+    assert ran.stderr.startswith(f"intervalq: port {port}: ")
+    assert "is not a window" in intervalq("demo-api", "--window", "x", code=2).stderr

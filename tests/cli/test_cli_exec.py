@@ -1,0 +1,97 @@
+"""`intervalq exec`: waits for its turn, then is another program."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import pairwise
+
+import pytest
+
+from cli.command_line import CommandLine
+
+SLOW = ("exec", "--name", "q", "--interval", "1h")
+
+
+def test_it_becomes_the_command(intervalq: CommandLine) -> None:
+    script = "echo $$; cat; echo err >&2; exit 5"
+    process = intervalq.start(*SLOW, "--", "sh", "-c", script, stdin=-1)
+    stdout, stderr = process.communicate("input\n")
+    assert stdout == f"{process.pid}\ninput\n", "the same process, with its input"
+    assert stderr == "err\n"
+    assert process.returncode == 5
+
+
+def test_signals_are_as_the_command_expects_them(intervalq: CommandLine) -> None:
+    ran = intervalq(*SLOW, "--", "sh", "-c", "kill -PIPE $$; echo ignored", code=-signal.SIGPIPE)
+    assert ran.stdout == ""
+
+
+def test_commands_begin_an_interval_apart(intervalq: CommandLine) -> None:
+    command = ["exec", "--name", "q", "--interval", "100ms", "--", "date", "+%s.%N"]
+    processes = [intervalq.start(*command) for _ in range(5)]
+    times = sorted(float(process.communicate()[0]) for process in processes)
+    # The program starts a little after its slot, the next one's at least 90 ms later.
+    assert all(after - one > 0.05 for one, after in pairwise(times)), times
+    assert '"ticket": 5' in intervalq("status", "q", "--json").stdout
+
+
+def test_the_slot_stays_used(intervalq: CommandLine) -> None:
+    assert intervalq(*SLOW, "--", "echo", "1").stdout == "1\n"
+    ran = intervalq(*SLOW, "--timeout", "10ms", "--", "echo", "2", code=75)
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("intervalq: no slot of queue 'q' came within 0.01 s")
+
+
+def test_who_gives_up_leaves_no_empty_slot(intervalq: CommandLine) -> None:
+    intervalq(*SLOW, "--", "true")
+    for _ in range(3):
+        intervalq(*SLOW, "--timeout", "10ms", "--", "true", code=75)
+    said = intervalq("status", "q").stdout
+    assert "none outstanding" in said
+    assert "in 1h00m" in said or "in 59m" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_wait(intervalq: CommandLine, number: signal.Signals) -> None:
+    intervalq(*SLOW, "--", "true")
+    process = intervalq.start(*SLOW, "--", "echo", "2")
+    waits = intervalq.until(lambda: "1 outstanding" in intervalq("status", "q").stdout)
+    assert waits
+    process.send_signal(number)
+    stdout, stderr = process.communicate()
+    assert (process.returncode, stdout, stderr) == (128 + number, "", "")
+    assert "none outstanding" in intervalq("status", "q").stdout
+
+
+def test_a_command_that_is_not_there_is_known_before_the_wait(intervalq: CommandLine) -> None:
+    ran = intervalq(*SLOW, "--", "nosuchprogram", "-x", code=127)
+    assert ran.stderr == "intervalq: nosuchprogram: not found\n"
+    (intervalq.folder / "data").write_text("no program")
+    assert intervalq(*SLOW, "--", "./data", code=126).stderr == "intervalq: ./data: can't be executed\n"
+    assert intervalq("status").stdout == "no queues\n"
+
+
+def test_a_command_that_cannot_run_after_all(intervalq: CommandLine) -> None:
+    program = intervalq.folder / "broken"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o700)
+    ran = intervalq(*SLOW, "--", "./broken", code=127)
+    assert ran.stderr == "intervalq: ./broken: No such file or directory\n"
+    assert os.access(program, os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["exec", "--name", "q", "--interval", "1s"], "give the command to become after --"),
+        (["exec", "--name", "q", "--interval", "1s", "--"], "give a command after --"),
+        (["exec", "--name", "q", "--interval", "1s", "--timeout", "x", "--", "true"], "is not a timeout"),
+        (
+            ["exec", "--name", "q", "--store", "memory://", "--interval", "1s", "--", "true"],
+            "store in memory",
+        ),
+    ],
+)
+def test_wrong_use(intervalq: CommandLine, args: list[str], message: str) -> None:
+    assert message in intervalq(*args, code=2).stderr

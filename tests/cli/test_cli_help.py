@@ -1,0 +1,135 @@
+"""Help, completion, and what is said when a part is missing; each example of a help text is run."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from cli.command_line import CommandLine
+from intervalq.cli._app import app
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(app)
+    for name in app.list_commands(context):
+        command = app.get_command(context, name)
+        assert command is not None
+        yield name, command
+
+
+def examples() -> Iterator[str]:
+    for _, command in [("", app), *commands()]:
+        assert command.epilog is not None, f"{command.name} has no example"
+        found = [line.strip() for line in command.epilog.splitlines() if "intervalq " in line]
+        assert found
+        yield from found
+
+
+def test_help_of_all_commands(intervalq: CommandLine) -> None:
+    overview = intervalq("--help").stdout
+    assert "..." not in overview.replace("[ARGS]...", ""), "a summary was cut short"
+    assert all(len(line) <= 80 for line in overview.splitlines())
+    for name, _ in commands():
+        assert f"\n  {name} " in overview
+        said = intervalq(name, "--help").stdout
+        assert "Usage: intervalq" in said
+        assert "Examples:\n" in said
+        assert "\b" not in said
+    assert intervalq("--version").stdout.startswith("intervalq, version ")
+    assert intervalq(code=2).stderr.startswith("Usage: intervalq")
+
+
+@pytest.mark.parametrize("example", sorted(set(examples())))
+def test_examples_work(intervalq: CommandLine, example: str) -> None:
+    intervalq("exec", "--name", "api", "--rate", "5/s", "--", "true")
+    intervalq.write("jobs.txt", "echo 1", "echo 2")
+    intervalq.write("users.jsonl", '{"id": 1, "email": "a@example.org"}')
+    intervalq.write("results.jsonl")
+    (intervalq.folder / ".config" / "fish" / "completions").mkdir(parents=True)
+    shell = "zsh" if "zsh" in example else "bash"
+    if shutil.which(shell) is None:  # then the script isn't run, but made
+        shell, example = "bash", example.removeprefix("eval ")
+        example = example.strip('"').removeprefix("$(").removesuffix(")")
+    if example.startswith("intervalq demo-api"):
+        process = intervalq.start(*shlex.split(example.replace("8020", "0"))[1:])
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://")
+        process.send_signal(signal.SIGINT)  # it runs until it is told to end
+        assert process.wait() == 0
+        return
+    if example.startswith("intervalq demo"):
+        example = f"{example} --jobs 2"
+    ran = subprocess.run(
+        [shell, "-c", example],
+        cwd=intervalq.folder,
+        env={**intervalq.environment, "HOME": str(intervalq.folder)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_options(intervalq: CommandLine, shell: str) -> None:
+    script = intervalq("completion", shell).stdout
+    assert "_INTERVALQ_COMPLETE" in script
+    words = {"bash": ("COMP_CWORD", "1"), "zsh": ("COMP_CWORD", "1"), "fish": ("COMP_CWORD", "cool")}[shell]
+    intervalq.environment |= {
+        "_INTERVALQ_COMPLETE": f"{shell}_complete", "COMP_WORDS": "intervalq cool", words[0]: words[1],
+    }  # fmt: skip
+    assert "cool-down" in intervalq(code=None).stdout
+
+
+def test_without_the_extra_a_line_says_what_to_install(intervalq: CommandLine) -> None:
+    for part in ("click", "rich"):
+        hide = f"import sys; sys.modules[{part!r}] = None; from intervalq.cli import main; main()"
+        ran = subprocess.run(
+            [sys.executable, "-c", hide],
+            env=intervalq.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 2
+        assert ran.stderr == (
+            "intervalq: the command line needs an optional part: pip install 'intervalq[cli]'\n"
+        )
+
+
+def test_text_of_others_cannot_command_a_terminal() -> None:
+    from intervalq.cli._show import as_json, escaped
+
+    assert escaped("a\x1b[2J\x9b\x7f\u202eb\r\n") == "a\\x1b[2J\\x9b\\x7f\\u202eb\\r\\n"
+    assert escaped("x" * 10, 6) == "xxx..."
+    assert as_json({"a": "\x1b\x7f\x9b"}) == '{"a": "\\u001b\\u007f\\u009b"}'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0us"),
+        (0.000_123, "123us"),
+        (0.0123, "12.3ms"),
+        (0.9996, "1s"),
+        (59.96, "60s"),
+        (100.0, "1m40s"),
+        (3_600.0, "1h00m"),
+        (90_061.0, "25h01m"),
+        (-0.5, "-500ms"),
+    ],
+)
+def test_durations_as_people_read_them(value: float | None, text: str) -> None:
+    from intervalq.cli._show import seconds
+
+    assert seconds(value) == text
