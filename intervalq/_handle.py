@@ -93,7 +93,7 @@ class Handle:
                 raise ForkedError(self.name)
             if not is_over(self._home[1]):
                 raise WrongLoop(self.name)
-            self._shard, self._store = None, self._given_store
+            self._shard, self._store, self.jobs = None, self._given_store, set()
         if self._shard is None:
             mine = self._options
             self._shard = Shard(mine.record, self._open(), mine.settings, lookahead=mine.lookahead)

@@ -106,9 +106,13 @@ class RunningJob(Job[R]):
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
             self._error, self._trace = error, error.__traceback__
         except BaseException as error:
-            fatal = isinstance(error, SystemExit | KeyboardInterrupt)
-            self._error = error if fatal else JobCancelled(self._shard.queue)
-            raise
+            cancelled = anyio.get_cancelled_exc_class()
+            if isinstance(error, cancelled) or (
+                isinstance(error, BaseExceptionGroup) and error.subgroup(cancelled) is not None
+            ):
+                self._error = JobCancelled(self._shard.queue)
+                raise
+            self._error, self._trace = error, error.__traceback__
         finally:
             self._ended.set()
             if self._when_done is not None:

@@ -9,7 +9,6 @@ import anyio
 
 from intervalq._backend import spawn
 from intervalq._nap import Nap
-from intervalq.errors import StoreError
 from intervalq.rules import Finish
 
 if TYPE_CHECKING:
@@ -46,12 +45,18 @@ class Leases:
             self._tell()
             self._nap.wake()
 
+    @property
+    def matter(self) -> bool:
+        """Whether the store has a lease of this shard, or may have."""
+        return bool(self.running or self._ended)
+
     async def settle(self) -> None:
         """Tell the store of all that ended, if it can be told; else the leases lapse by themselves."""
         if self._ended:
-            self._told = self._told or anyio.Event()
+            self._told = told = self._told or anyio.Event()
+            self._tell()  # it may have been cancelled in the meantime, with its event loop
             self._nap.wake()
-            await self._told.wait()
+            await told.wait()
 
     @property
     def _limited(self) -> bool:
@@ -72,7 +77,7 @@ class Leases:
                 ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
                 try:
                     await self._shard.command(Finish(ended=ended, running=running, lease=LEASE))
-                except StoreError as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                     log.debug("queue %r: leases could not be renewed: %s", self._shard.queue, error)
                     if self._told is not None:
                         return
@@ -86,3 +91,4 @@ class Leases:
             self._telling = False
             if self._told is not None:
                 self._told.set()
+                self._told = None

@@ -20,10 +20,13 @@ from intervalq._clock import CLOCK
 from intervalq._estimate import RoundTrips, StoreClock
 from intervalq._leases import Leases
 from intervalq.errors import ConfigMismatch
-from intervalq.rules import Answer, Command, Settings, Slot, State
+from intervalq.rules import Answer, Command, Inspect, Settings, Slot, State
 from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
+
+_told: Final[set[str]] = set()
+"""Stores that this process has warned of: once is enough, however many queues are in them."""
 
 _SHORT: Final = 200_000
 """At shorter intervals a connection is made before the first ticket is taken."""
@@ -75,7 +78,7 @@ class Link(ABC):
         self._settings = settings
         self._lock = anyio.Lock(fast_acquire=True)  # answers are taken in in the order of the questions
         self._sharpened = 0
-        self._warned = False
+        self._gone: str | None = None  # the generation of the record that was there before there was none
 
     @abstractmethod
     def has_slots(self) -> bool:
@@ -98,12 +101,12 @@ class Link(ABC):
         """
         async with self._lock:
             state = self.state
-            settings = self._settings if state is None else state.settings
+            settings = state.settings if state is not None and self.attached else self._settings
             command = replace(
                 command,
                 settings=settings,
                 attach=not self.attached,
-                generation=state.generation if state is not None and self._matters(state) else None,
+                generation=self._generation(),
                 nonce=secrets.token_hex(8),
             )
             self.calls += 1
@@ -114,16 +117,22 @@ class Link(ABC):
             self.store_clock.learn(sent, received, answer.now)
             if answer.refused and settings is not None and answer.state is not None:
                 raise ConfigMismatch(self.queue, describe(settings), describe(answer.state.settings))
-            self.attached = self.attached or answer.state is not None
+            if not isinstance(command, Inspect):  # a look compares no settings
+                self.attached = self.attached or answer.state is not None
             self._learn(answer)
             return answer
+
+    def _generation(self) -> str | None:
+        if self.state is None:
+            return self._gone
+        return self.state.generation if self._matters(self.state) else None
 
     def _matters(self, state: State) -> bool:
         """Whether losing the present record would matter: then one made anew begins with a quiet interval.
 
         The record of a keyed queue is forgotten on purpose when it has been idle for a while.
         """
-        if not state.settings.ephemeral or self.has_slots() or self.leases.running:
+        if not state.settings.ephemeral or self.has_slots() or self.leases.matter:
             return True
         idle = state.settings.burst * state.settings.interval
         return self.begun_at is not None and self.clock.now() - self.begun_at <= idle
@@ -132,9 +141,12 @@ class Link(ABC):
         before, state = self.state, answer.state
         self.state = state
         if state is None:
+            if before is not None:
+                self._gone = before.generation if self._matters(before) else None
             self.mark = None
             self.forget_slots()
             return
+        self._gone = None
         if before is not None and before.generation != state.generation:
             if not state.settings.ephemeral:
                 self.regressions += 1
@@ -166,8 +178,8 @@ class Link(ABC):
         if error * 3 <= wished * 2 or self._sharpened < _SHARPEN:
             return wished  # or nearly so: a few more questions are on their way
         allowed = error * 3 // 2
-        if not self._warned and self.state is not None:
-            self._warned = True
+        if self.state is not None and self.store.url not in _told:
+            _told.add(self.store.url)
             interval = self.state.settings.interval
             log.warning(
                 "queue %r: round trips to the store are too long to know its clock better than to %s, so "

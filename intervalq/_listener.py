@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from intervalq._backend import spawn
-from intervalq.errors import StoreError
 from intervalq.store import Store, Waking
 
 log: Final = logging.getLogger("intervalq")
@@ -59,7 +58,7 @@ class Listener:
                     while True:
                         await woken()
                         self._wake()
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - it asks now and then instead
             log.debug("queue %r: no wake-ups: %s", self._queue, error)
         finally:
             self.hears = False

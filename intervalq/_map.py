@@ -13,6 +13,7 @@ import anyio
 from intervalq._backend import spawn
 from intervalq._job import RunningJob
 from intervalq._run import Plan, start
+from intervalq.errors import JobCancelled
 
 if TYPE_CHECKING:
     from intervalq._queue import IntervalQueue
@@ -78,6 +79,9 @@ class _Feed:
                             job.when_done(partial(self._done, job))
         except Exception as error:  # noqa: BLE001 - of the items, or of a closed queue: for whoever iterates
             self._error = error
+        except BaseException:
+            self._error = JobCancelled(self._queue.name)  # the items are not all read
+            raise
         finally:
             self._over = True
             self._bell.set()

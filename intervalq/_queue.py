@@ -189,7 +189,11 @@ class IntervalQueue(Handle):
             QueueClosed, ConfigMismatch, StoreError: the job is not queued.
         """
         job = start(self, function, args, self.plan(priority, cost, timeout, retries))
-        await job.queued()
+        try:
+            await job.queued()
+        except BaseException:
+            job.cancel()  # nobody has it, so nobody could
+            raise
         return job
 
     @overload

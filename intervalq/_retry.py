@@ -45,7 +45,7 @@ def _parsed(value: str) -> float | None:
     except ValueError:
         try:
             date = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)

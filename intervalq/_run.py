@@ -72,10 +72,10 @@ def start(
     queue: IntervalQueue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan
 ) -> RunningJob[Any]:
     """Put a job in line, and start it in the background when its slot has come."""
+    call = partial(call_any, undecorated(queue, function), *args)
     shard = queue.shard()
     job: RunningJob[Any] = RunningJob(shard, Waiter(priority=plan.priority, cost=plan.cost))
     shard.enter(job.waiter)  # right here, so that jobs begin in the order in which they were added
-    call = partial(call_any, undecorated(queue, function), *args)
 
     async def work() -> None:
         try:
@@ -96,13 +96,16 @@ async def call_any(function: Callable[..., Any], *args: Any) -> Any:  # noqa: AN
     call = getattr(inner, "__call__", None)  # noqa: B004 - its kind matters, not whether it is there
     if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call):
         return await function(*args)
-    result = await anyio.to_thread.run_sync(partial(function, *args))
+    result = await anyio.to_thread.run_sync(partial(function, *args), limiter=anyio.CapacityLimiter(1))
     return await result if inspect.isawaitable(result) else result
 
 
 def undecorated(queue: IntervalQueue, function: Callable[..., R]) -> Callable[..., R]:
     """A function that this queue decorated, without its own wait for a slot."""
-    if getattr(function, "__intervalq__", None) is not queue:
+    if isinstance(function, partial):
+        return partial(undecorated(queue, function.func), *function.args, **function.keywords)
+    owner = getattr(function, "__intervalq__", None)
+    if owner is not queue and getattr(owner, "_queue", None) is not queue:
         return function
     inner = cast("Callable[..., R]", function.__wrapped__)  # type: ignore[attr-defined] # by functools.wraps
     bound_to = getattr(function, "__self__", None)

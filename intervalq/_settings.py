@@ -44,7 +44,9 @@ class Options:
         """What the record is made with; None: the queue must exist."""
         if self.interval is None:
             return None
-        return Settings(self.interval, self.burst, self.max_running, ephemeral=self.key is not None)
+        return Settings(
+            self.interval, self.burst, self.max_running, self.tolerance or 0, ephemeral=self.key is not None
+        )
 
 
 def options(

@@ -63,6 +63,7 @@ class Shard(Link):
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
         self._unplaced: list[anyio.Event] = []  # who waits for tickets to be taken
         self._driven = False
+        self._failing_since: int | None = None
         self._idle = anyio.Event()
         self._asking = Nap()
         self._beginning = Nap()
@@ -142,6 +143,7 @@ class Shard(Link):
     def give_up(self, go: Go) -> None:
         """A slot that was told to go can't be used after all."""
         self.given_up += 1
+        self._sharpened += 1  # where each go holds the queue, there is no other time to ask for its clock
         self._unused.append(go.slot)
         self.leases.ended(go.ticket)
 
@@ -197,12 +199,12 @@ class Shard(Link):
 
     async def _ask(self) -> None:
         """Talk to the store for as long as there is something to say."""
-        failing_since: int | None = None
+        self._failing_since = None
         pause = 50_000
         while True:
             await checkpoint()  # jobs that are added in one turn of the event loop share one question
             try:
-                if not self.line and (self.held or not self._owed):
+                if not self._wants():
                     if (farewell := self._farewell()) is None:
                         return
                     await self._put(farewell)
@@ -216,18 +218,23 @@ class Shard(Link):
                 else:
                     self._set_placed()
                     await self._asking.until(self._next_question(), self.clock)
-                failing_since, pause = None, 50_000
+                pause = 50_000
+                self._failing_since = None
             except StoreUnavailable as error:
                 now = self.clock.now()
-                if failing_since is None:
-                    failing_since = now
+                if self._failing_since is None:
+                    self._failing_since = now
                     if self.attached and self.line:
                         log.warning("queue %r: jobs wait for the store: %s", self.queue, error)
-                if not self.attached or not self.line or now - failing_since >= OUTAGE:
+                if not self.attached or not self.line or now - self._failing_since >= OUTAGE:
                     raise
                 # full jitter, so that shards don't come back all at once
                 await self._parked.until(now + random.randint(0, pause), self.clock)  # noqa: S311
                 pause = min(2 * pause, 5_000_000)
+
+    def _wants(self) -> bool:
+        """Whether slots are waited for; one's own last job may hold the queue while others are still owed."""
+        return bool(self.line) or (self._owed > 0 and not (self.held and self.closed))
 
     def _farewell(self) -> Advance | None:
         """What to give back when nobody waits any more; None: nothing."""
@@ -278,10 +285,15 @@ class Shard(Link):
             # The store heard of them or not; giving them back twice does no harm.
             self._unused.extend(question.release)
             raise
+        self._failing_since = None
         if answer.state is None:
             raise QueueNotFound(self.queue)
         gone = {*answer.granted, *answer.missed}
-        self._granted.extend(self.go(slot) for slot in question.slots if slot.ticket in answer.granted)
+        for slot in (slot for slot in question.slots if slot.ticket in answer.granted):
+            if slot in self._tickets:
+                self._granted.append(self.go(slot))
+            else:  # let pass while the question was on its way
+                self.leases.ended(slot.ticket)
         self._tickets = deque(slot for slot in self._tickets if slot.ticket not in gone)
         self.given_up += len(answer.missed)
         taken = answer.taken
@@ -344,10 +356,10 @@ class Shard(Link):
             while True:
                 # Asked only after listening began: the hold may have ended in between.
                 await self._put(self._question() or Advance(mark=self.mark))
-                if not self.held or not self.line:
+                if not self.held or not self._wants():
                     return
                 await self._parked.until(self._end_of_hold(_PATIENCE[listener.hears]), self.clock)
-                if not self.line or (not listener.hears and self.clock.now() - began > _LISTEN_AGAIN):
+                if not self._wants() or (not listener.hears and self.clock.now() - began > _LISTEN_AGAIN):
                     return
         finally:
             listener.stop()

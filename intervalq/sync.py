@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from intervalq import _queue
@@ -47,9 +48,12 @@ class _Background:
 
     def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
         """Run an async function there, and wait for it. An interrupted wait cancels it."""
-        future: Future[R] = self.start(function, *args)
+        future = self.start(_kept, function, *args)
         try:
-            return future.result()
+            result, fatal = future.result()
+            if fatal is not None:
+                raise fatal
+            return result
         except BaseException:
             future.cancel()
             raise
@@ -71,6 +75,27 @@ class _Background:
         self._of_parents.append(self._running)
         self._running = None
         self._lock = threading.Lock()
+
+
+async def _kept(function: Any, *args: Any) -> Any:
+    """What a function gives, and what it raises that would end the event loop, such as SystemExit."""
+    try:
+        return await function(*args), None
+    except (Exception, anyio.get_cancelled_exc_class()):
+        raise
+    except BaseException as fatal:  # noqa: BLE001 - for the thread that waits
+        return None, fatal
+
+
+def _outcome(given: Future[Any], to: Future[Any]) -> None:
+    if given.cancelled():
+        to.cancel()
+    elif (error := given.exception()) is not None:
+        to.set_exception(error)
+    elif (fatal := given.result()[1]) is not None:
+        to.set_exception(fatal)
+    else:
+        to.set_result(given.result()[0])
 
 
 _background: Final = _Background()
@@ -136,7 +161,11 @@ class IntervalQueue:
         """
         queue = self._live()
         inner = undecorated(queue, function)
-        return _background.start(partial(queue.run, partial(call_any, inner, *args), **options))
+        given = _background.start(_kept, partial(queue.run, partial(call_any, inner, *args), **options))
+        future: Future[R] = Future()
+        given.add_done_callback(lambda _: future.done() or _outcome(given, future))
+        future.add_done_callback(lambda _: future.cancelled() and given.cancel())
+        return future
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, ordered: bool = False, window: int = 64
@@ -163,15 +192,20 @@ class IntervalQueue:
     def _slot(self, plan: Plan) -> Iterator[Slot]:
         queue = self._live()
         order: tuple[int, int] | None = None
+        cost = plan.cost
         while True:
-            waiter = Waiter(priority=plan.priority, cost=plan.cost, early=_EARLY, order=order)
+            waiter = Waiter(priority=plan.priority, cost=cost, early=_EARLY, order=order)
             shard, slot = _background.call(queue.acquire, waiter, plan.timeout)
-            _sleep_until(shard.opens(slot), shard.clock)
-            if shard.is_open(slot):
-                break
+            try:
+                _sleep_until(shard.opens(slot), shard.clock)
+                if shard.is_open(slot):
+                    break
+            except BaseException:
+                _background.start(shard.give_up, slot)
+                raise
             # This thread woke too late: the slot goes back, and the job keeps its place in line.
             _background.start(shard.give_up, slot)
-            order = waiter.order
+            order, cost = waiter.order, 1  # its other slots have been let pass
         try:
             yield Slot(slot.ticket, slot.due)
         finally:

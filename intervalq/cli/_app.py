@@ -69,12 +69,6 @@ def run_app(args: list[str] | None = None) -> int:
     """Run a command line (None: this process's), and give the exit code."""
     try:
         code = app.main(args, prog_name="intervalq", standalone_mode=False)
-    except Failed as error:
-        error.show()
-        return error.code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130  # as a shell says it of a program that Ctrl-C ended
     except BrokenPipeError:
@@ -82,20 +76,25 @@ def run_app(args: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if (known := _known(error)) is None:
+        if (shown := _shown(error)) is None:
             raise
-        # What a caller gave is wrong (see intervalq.errors), or a part that it needs isn't installed.
-        failed = Failed(str(known), 2 if isinstance(known, ValueError | ImportError) else 1)
-        failed.show()
-        return failed.code
+        shown.show()
+        return shown.code if isinstance(shown, Failed) else shown.exit_code
     return code if isinstance(code, int) else 0
 
 
-def _known(error: BaseException) -> IntervalqError | None:
-    """The documented error, alone or in the group that a task group makes of it."""
+def _shown(error: BaseException) -> click.ClickException | None:
+    """An error as people shall see it; None: it is no error of theirs."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error if isinstance(error, IntervalqError) else None
+        error = error.exceptions[0]  # a task group's, around the only one that there was
+    if isinstance(error, click.ClickException):
+        return error
+    if isinstance(error, OSError) and error.filename is not None:
+        return Failed(f"{os.fsdecode(error.filename)}: {error.strerror}")
+    if isinstance(error, IntervalqError):
+        # What a caller gave is wrong (see intervalq.errors), or a part that it needs isn't installed.
+        return Failed(str(error), 2 if isinstance(error, ValueError | ImportError) else 1)
+    return None
 
 
 @click.group(

@@ -8,8 +8,8 @@ from typing import Final
 import anyio
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
 
-from intervalq.cli._runner import Tally
 from intervalq.cli._show import console, seconds
+from intervalq.cli._tally import Tally
 
 _FRAME: Final = 0.2
 """Seconds from one look of the bar to the next."""

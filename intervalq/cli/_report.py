@@ -31,6 +31,8 @@ class Figures:
     """Jobs that were read and have no result, because the run was stopped; None: not known how many."""
     issued: int | None
     """Tickets that the queue issued during the run, to anybody; None: not known."""
+    spanned: int
+    """Slots from the first that was used to the last: tickets that were given back are of later ones."""
     calls: int
     """Commands that the shards sent to the store."""
 
@@ -63,7 +65,7 @@ class Report:
     inversions: int
     """Pairs of starts in the wrong order."""
     slots_unused: int | None
-    """Tickets that were issued and not used by this run."""
+    """Slots that stayed empty, or that others used: tickets issued, less those used and those given back."""
     calls_per_job: float | None
     """Commands to the store for each start."""
 
@@ -99,7 +101,9 @@ def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -
         gaps_short=bisect_left(gaps, SHORT * figures.interval - 5e-7) / len(gaps) if gaps else None,
         in_order=inversions == 0,
         inversions=inversions,
-        slots_unused=None if figures.issued is None else max(0, figures.issued - len(times)),
+        slots_unused=(
+            None if figures.issued is None else max(0, min(figures.issued, figures.spanned) - len(times))
+        ),
         calls_per_job=_rounded(figures.calls / len(times) if times else None),
     )
 

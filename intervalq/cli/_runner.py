@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from array import array
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ from intervalq.cli._program import GRACE
 from intervalq.cli._results import Result
 from intervalq.cli._shards import Running, Shard, Task
 from intervalq.cli._show import warn
+from intervalq.cli._tally import Tally
 
 _AHEAD: Final = 64
 """Jobs that are read before a shard has room for them."""
@@ -28,27 +27,6 @@ _MOST_UNWRITTEN: Final = 256
 
 _FIRST_PAUSE: Final = 1.0
 """Seconds: see `backoff`."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What a run has come to so far."""
-
-    total: int | None = None
-    """Jobs that it is to run; None: nobody knows yet."""
-    read: int = 0
-    done: int = 0
-    failed: int = 0
-    """Of those done, the ones that did not end with 0."""
-    skipped: int = 0
-    """Done before."""
-    started: array[float] = field(default_factory=lambda: array("d"))
-    tickets: array[int] = field(default_factory=lambda: array("q"))
-
-    @property
-    def left(self) -> int:
-        """Jobs to be run yet, as far as is known."""
-        return (self.read if self.total is None else self.total) - self.done
 
 
 class Runner:
@@ -156,8 +134,7 @@ class Runner:
 
     def _heard(self, shard: Shard, message: dict[str, Any]) -> None:
         if (number := message.get("begins")) is not None:
-            self.tally.started.append(message["started"])
-            self.tally.tickets.append(message["ticket"])
+            self.tally.begins(message["started"], message["ticket"], message["due"])
             self._wake()
         elif (number := message.get("ended")) is not None:
             self._ended(shard, shard.running.pop(number), message)
@@ -238,9 +215,8 @@ class Runner:
             self.stopped_by = received
             running = sum(len(shard.running) for shard in self._shards)
             if running:
-                warn(
-                    f"no more jobs are begun; waiting for {running} to end; another {received.name} kills them"
-                )
+                again = f"a second {received.name} kills them"
+                warn(f"no more jobs are begun; waiting for {running} to end; {again}")
             self._stop()
         elif not self._killing:
             self._killing = True

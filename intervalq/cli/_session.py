@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -22,8 +23,10 @@ from intervalq.cli._jobs import Job, Lines
 from intervalq.cli._options import shared_store
 from intervalq.cli._progress import show_bar, show_lines
 from intervalq.cli._results import Done, open_output, read_results, write_all
-from intervalq.cli._runner import Runner, Tally
+from intervalq.cli._runner import Runner
 from intervalq.cli._show import as_json, warn
+from intervalq.cli._states import condition
+from intervalq.cli._tally import Tally
 from intervalq.rules import Finish
 
 _COVER: Final = 0.5
@@ -121,6 +124,8 @@ class _Session:
     async def run(self) -> int:
         request = self._request
         before = await self._attached()
+        if before.held:
+            warn(f"queue {before.name} is held ({condition(before)}): jobs begin when that ends")
         runner = Runner(
             self._jobs(),
             options=request.options,
@@ -142,7 +147,7 @@ class _Session:
         return self._exit_code(runner)
 
     async def _attached(self) -> QueueState:
-        """The queue as it is, made if need be; an error if it runs with other settings than those asked for."""
+        """The queue as it is, made if need be; an error if it runs with other settings than those."""
         async with IntervalQueue(**self._request.options) as queue:
             # A look compares no settings; this does, and changes nothing.
             await queue.shard().command(Finish())
@@ -168,9 +173,9 @@ class _Session:
 
     async def _write(self, result: str) -> None:
         data = result.encode() + b"\n"
-        if self._request.results is not None:
+        if stat.S_ISREG(os.fstat(self.output).st_mode):
             write_all(self.output, data)
-        else:  # whoever reads standard output may be slow
+        else:  # whoever reads a pipe may be slow
             await anyio.to_thread.run_sync(partial(write_all, self.output, data))
 
     # --- what is said at the end --------------------------------------------------------------------
@@ -185,6 +190,7 @@ class _Session:
             skipped=tally.skipped,
             not_run=tally.left if tally.total is not None or runner.read_all else None,
             issued=issued,
+            spanned=round((tally.due_last - tally.due_first) / interval) + 1,
             calls=runner.calls,
         )
         report = _report.report(tally.started, tally.tickets, figures)
@@ -194,16 +200,16 @@ class _Session:
             for name, value in _report.lines(report):
                 sys.stderr.write(f"{name:>12}  {value}\n")
         if runner.bad_line is not None:
-            warn(f"{runner.bad_line}; it and what comes after it was not run")
+            warn(str(runner.bad_line))
         if runner.output_error is not None and not isinstance(runner.output_error, BrokenPipeError):
             where = "standard output" if self._request.results is None else self._request.results
             warn(f"{where}: {runner.output_error.strerror}; results since then are lost")
         elif figures.not_run != 0:
-            left = f"{tally.left} jobs" if tally.left != 1 else "1 job"
-            rest = "" if figures.not_run is not None else f", and what is left of {self._source.name},"
+            left = [f"{tally.left} job{'s' if tally.left > 1 else ''}"] if tally.left else []
+            rest = [f"the rest of {self._source.name}"] if figures.not_run is None else []
             results = self._request.results or "FILE (what was printed here)"
-            were = "was" if left == "1 job" and not rest else "were"
-            warn(f"{left}{rest} {were} not run; to go on, run the same again with --resume {results}")
+            again = f"to go on, run the same again with --resume {results}"
+            warn(f"not run: {' and '.join(left + rest)}; {again}")
         sys.stderr.flush()
 
     def _exit_code(self, runner: Runner) -> int:

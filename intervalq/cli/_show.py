@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any, Final
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq import _parse
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # C0 and C1 controls, DEL, and the marks that turn the direction of text around.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -51,6 +52,8 @@ def as_json(value: Any) -> str:  # noqa: ANN401 - whatever JSON can say
 
 def console(*, stderr: bool = False) -> Console:
     """Output that is plain text wherever no terminal is; nothing in it is taken for markup or emoji."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands don't need it
+
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 

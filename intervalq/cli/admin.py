@@ -11,6 +11,7 @@ import anyio
 import click
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
+from intervalq.cli._app import Failed
 from intervalq.cli._options import examples, json_option, pace_options, queue_of, store_option
 from intervalq.cli._show import as_json, console, exact
 from intervalq.cli._states import facts, table
@@ -150,7 +151,8 @@ def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
         if not sys.stdin.isatty():
             raise InvalidOption(f"--yes is needed to drop {name!r} where nobody can be asked")
         waits = f" with {state.outstanding} outstanding tickets" if state.outstanding else ""
-        click.confirm(f"Drop the queue {name!r}{waits}?", abort=True, err=True)
+        if not click.confirm(f"Drop the queue {name!r}{waits}?", err=True):
+            raise Failed("nothing was dropped")
     _do(name, store, IntervalQueue.drop)
     click.echo(as_json({"name": name, "dropped": True}) if as_json_ else f"{name}: dropped")
 

@@ -54,10 +54,8 @@ _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
 def demo(ctx: click.Context, *, store: str | None, shards: int, jobs: int) -> None:
     """Call an API from processes with and without a queue.
 
-    The API has a limit on calls, as published ones have.
-
-    The API runs in this process and counts its calls. Without --store and INTERVALQ_STORE the queue is a
-    file, which is removed afterwards.
+    The API has a limit on calls, as published ones have; it runs in this process, and counts. Without
+    --store and INTERVALQ_STORE the queue is a file, which is removed afterwards.
     """
     shared_store(store)
     with tempfile.TemporaryDirectory(prefix="intervalq-demo-") as folder:
@@ -116,7 +114,7 @@ class _Demo:
             f"a second, and {alone['rejected']} of {alone['calls']} were rejected. Through one queue it was "
             f"{paced['rejected']} of {paced['calls']}."
         )
-        self._say("To try the commands yourself, start the API by: intervalq demo-api")
+        self._say("To repeat the commands, start `intervalq demo-api` and use its URL.")
         rejected: int = paced["rejected"]
         return rejected
 

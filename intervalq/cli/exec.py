@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import suppress
 from typing import NoReturn
 
 import anyio
@@ -23,6 +22,9 @@ from intervalq.errors import InvalidOption
 _TEMPORARY = 75
 """EX_TEMPFAIL of sysexits.h: it may work later."""
 
+_FAREWELL = 5.0
+"""Seconds that the store gets for a last word."""
+
 
 @click.command(
     "exec", cls=BeforeCommand, epilog=examples('intervalq exec --name mails --interval 1m -- echo "my turn"')
@@ -31,7 +33,9 @@ _TEMPORARY = 75
 @pace_options
 @click.option("--timeout", metavar="D", help="Wait no longer than this for a slot; then exit with code 75.")
 @store_option
+@click.pass_context
 def exec_(
+    ctx: click.Context,
     *,
     name: str,
     interval: str | None,
@@ -39,7 +43,7 @@ def exec_(
     timeout: str | None,
     store: str | None,
     command: tuple[str, ...],
-) -> NoReturn:
+) -> None:
     """Wait for a slot, then become another command.
 
     However many of these are started, by cron on many machines or by hand, their commands begin one interval
@@ -51,11 +55,7 @@ def exec_(
     shared_store(store)
     seconds = wait_of(timeout)
     _check(command[0])
-    try:
-        code = anyio.run(_become, queue, seconds, command)
-    except SlotTimeout as error:
-        raise Failed(str(error), _TEMPORARY) from None
-    sys.exit(code)
+    ctx.exit(anyio.run(_become, queue, seconds, command))
 
 
 def _check(program: str) -> None:
@@ -68,32 +68,37 @@ def _check(program: str) -> None:
 
 
 async def _become(queue: IntervalQueue, seconds: float | None, command: tuple[str, ...]) -> int:
-    stopped: list[int] = []
-
-    async def heed(scope: anyio.CancelScope) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-            async for received in signals:
-                stopped.append(received)
-                scope.cancel()
-
+    """Returns only if the command could not begin: the exit code."""
+    code = _TEMPORARY
     async with anyio.create_task_group() as group:
-        group.start_soon(heed, group.cancel_scope)
+
+        async def heed() -> None:
+            nonlocal code
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+                async for received in signals:
+                    code = 128 + received
+                    group.cancel_scope.cancel()
+
+        group.start_soon(heed)
+        with anyio.move_on_after(seconds):
+            await _turn(queue, command)
+        Failed(str(SlotTimeout(queue.name, seconds or 0))).show()
+        group.cancel_scope.cancel()
+    return code
+
+
+async def _turn(queue: IntervalQueue, command: tuple[str, ...]) -> NoReturn:
+    while True:
         try:
-            with anyio.fail_after(seconds):
-                while True:
-                    shard, slot = await queue.acquire(Waiter(), None)
-                    # Connections are closed in order; the slot stays used. Then the last check: nothing but
-                    # the system stands between it and the command.
-                    await queue.close(drain=False)
-                    if not shard.is_past(slot, shard.clock.now()):
-                        _exec(command)
-                    queue = queue.twin()
-        except TimeoutError:
-            raise SlotTimeout(queue.name, seconds or 0) from None
+            shard, slot = await queue.acquire(Waiter(), None)
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(5), suppress(Exception):
+            # Connections are closed in order: a ticket that isn't used goes back, a slot stays used.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
                 await queue.close(drain=False)
-    return 128 + stopped[0] if stopped else 0
+        # The last check: nothing but the system stands between it and the command.
+        if not shard.is_past(slot, shard.clock.now()):
+            _exec(command)
+        queue = queue.twin()
 
 
 def _exec(command: tuple[str, ...]) -> NoReturn:

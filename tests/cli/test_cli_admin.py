@@ -103,7 +103,7 @@ def test_drop(intervalq: CommandLine) -> None:
     assert dropped == {"name": "api", "dropped": True}
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 130), (b"y\n", 0)])
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
 def test_drop_asks_people(intervalq: CommandLine, answer: bytes, code: int) -> None:
     used(intervalq)
     terminal, end = pty.openpty()
@@ -142,8 +142,16 @@ def test_keys_of_keyed_queues(intervalq: CommandLine) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["status"], ["pause"], ["resume"], ["cool-down", "1s"], ["configure", "--rate", "1/s"], ["reclaim"]]
-    + [["drop", "--yes"], ["top", "--once"]],
+    [
+        ["status"],
+        ["pause"],
+        ["resume"],
+        ["cool-down", "1s"],
+        ["configure", "--rate", "1/s"],
+        ["reclaim"],
+        ["drop", "--yes"],
+        ["top", "--once"],
+    ],
 )
 def test_a_queue_that_is_not_there(intervalq: CommandLine, command: list[str]) -> None:
     verb, *rest = command

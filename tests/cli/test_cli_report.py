@@ -15,7 +15,7 @@ from intervalq.cli._report import Figures, Report, count_inversions, lines, perc
 def made(started: list[float], tickets: list[int] | None = None, **figures: Any) -> Report:
     given_figures: dict[str, Any] = {
         "interval": 0.1, "shards": 4, "jobs": len(started), "failed": 0, "skipped": 0, "not_run": 0,
-        "issued": len(started), "calls": 0,
+        "issued": len(started), "spanned": 1000, "calls": 0,
     }  # fmt: skip
     return report(started, tickets or list(range(len(started))), Figures(**given_figures | figures))
 
@@ -30,6 +30,12 @@ def test_a_perfect_run() -> None:
     assert got.in_order
     assert got.slots_unused == 0
     assert got.calls_per_job == 2
+
+
+def test_slots_are_unused_if_tickets_were_issued_and_not_given_back() -> None:
+    assert made([1.0, 1.1], issued=10, spanned=4).slots_unused == 2
+    assert made([1.0, 9.1], issued=3, spanned=82).slots_unused == 1, "nobody had a ticket in between"
+    assert made([1.0, 1.1], issued=2, spanned=2).slots_unused == 0
 
 
 def test_short_gaps_are_counted_and_those_of_just_nine_tenths_are_not() -> None:

@@ -17,8 +17,8 @@ from intervalq.cli._results import BadResults, Done, Result, open_output, read_r
 
 def line(job: str | dict[str, Any], exit_code: int | None = 0, attempt: int = 1) -> str:
     return Result(
-        job=job, shard=1, ticket=1, due=1.0, started=1.0, ended=2.0, exit_code=exit_code, stdout="", stderr="",
-        attempt=attempt,
+        job=job, shard=1, ticket=1, due=1.0, started=1.0, ended=2.0, exit_code=exit_code, stdout="",
+        stderr="", attempt=attempt,
     ).to_json()  # fmt: skip
 
 

@@ -42,13 +42,14 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
     assert process.stderr is not None
     said = process.stderr.readline()
     assert (
-        said == f"intervalq: no more jobs are begun; waiting for 1 to end; another {number.name} kills them\n"
+        said
+        == f"intervalq: no more jobs are begun; waiting for 1 to end; a second {number.name} kills them\n"
     )
     go.write_text("went\n")
     results, said = finish(process)
     assert process.returncode == 128 + number
     assert [(result["exit_code"], result["stdout"]) for result in results] == [(0, "went\n")]
-    assert "19 jobs were not run; to go on, run the same again with --resume FILE" in said
+    assert "intervalq: not run: 19 jobs; to go on, run the same again with --resume FILE" in said
 
 
 def test_unused_tickets_are_given_back(intervalq: CommandLine) -> None:
@@ -192,4 +193,4 @@ def test_without_shards_a_run_is_over(intervalq: CommandLine) -> None:
     results, said = finish(process)
     assert process.returncode == 1
     assert len(results) < 40
-    assert f"{40 - len(results)} jobs were not run; to go on" in said
+    assert f"intervalq: not run: {40 - len(results)} jobs; to go on" in said
