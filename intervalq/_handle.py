@@ -14,7 +14,7 @@ from intervalq._backend import current_loop, is_over
 from intervalq._job import RunningJob
 from intervalq._settings import Options
 from intervalq._shard import Shard
-from intervalq.errors import ForkedError, WrongLoop
+from intervalq.errors import ForkedError, QueueClosed, WrongLoop
 from intervalq.store import Store, open_store, shown_url
 
 H = TypeVar("H", bound="Handle")
@@ -29,6 +29,7 @@ class Handle:
         self._store: Store | None = given
         self._shard: Shard | None = None
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
+        self._closed = False
         self._parent: Self | None = None
         self._children: WeakValueDictionary[str, Self] = WeakValueDictionary()
         self.jobs: set[RunningJob[Any]] = set()
@@ -56,22 +57,25 @@ class Handle:
         return child
 
     async def close(self, *, drain: bool = True) -> None:
-        """Let this handle's jobs begin and end (drain), or give those that wait `QueueClosed`.
+        """Take no more jobs; let those that wait begin (drain), or give them `QueueClosed`.
 
-        Unused tickets go back, connections close. The queue itself, and other handles, go on.
+        Jobs of `add` and `map` are waited for to their end; calls of decorated functions, `run` and `slot`
+        belong to their callers. Unused tickets go back, connections close. The queue itself, and other
+        handles, go on.
         """
-        shard = self._shard
-        if shard is None or self._home is None or self._home[0] != os.getpid():
-            return
-        shard = self.shard()
-        for child in list(self._children.values()):
-            await child.close(drain=drain)
-        await shard.close(drain=drain)
-        if drain:
-            for job in list(self.jobs):
-                await job.ended()
-        if self._store is not None and self._parent is None:
-            await self._store.aclose()
+        shard = None if self._closed else self._shard
+        if shard is not None and self._home is not None and self._home[0] == os.getpid():
+            shard = self.shard()
+            for child in list(self._children.values()):
+                await child.close(drain=drain)
+            if drain:
+                shard.refuse(drain=True)
+                for job in list(self.jobs):
+                    await job.ended()
+            await shard.close(drain=drain)
+            if self._store is not None and self._parent is None:
+                await self._store.aclose()
+        self._closed = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,8 +89,11 @@ class Handle:
         """Internal: the shard of this handle in this event loop, made at first use.
 
         Raises:
-            ForkedError, WrongLoop: the handle lives elsewhere.
+            QueueClosed: the handle was closed.
+            ForkedError, WrongLoop: it lives elsewhere.
         """
+        if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
+            raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
         if self._shard is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:

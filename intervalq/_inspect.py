@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from intervalq.rules import FOREVER
+from intervalq.rules import FOREVER, State
 
 if TYPE_CHECKING:
     from intervalq._shard import Shard
@@ -60,6 +60,12 @@ class QueueState:
         return asdict(self)
 
 
+def outstanding(state: State) -> int:
+    """How many tickets were issued, not told to go, and not given back."""
+    slots = -((state.at - state.due) // state.settings.interval)
+    return max(0, min(state.ticket - max(state.current, state.void), slots))
+
+
 def inspected(shard: Shard, answer: Answer) -> QueueState:
     """The state that an answer shows to a shard; the answer must have one."""
     state = answer.state
@@ -76,7 +82,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         max_running=settings.max_running or None,
         ticket=state.ticket,
         current=state.current,
-        outstanding=state.ticket - max(state.current, state.void),
+        outstanding=outstanding(state),
         running=len(state.running) if settings.max_running else None,
         held=held,
         held_until=state.held_until / 1e6 if 0 < state.held_until < FOREVER else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -40,6 +41,7 @@ class Job(Generic[R]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None  # awaited twice, it must not grow
         self._seen = False
+        self._task: int | None = None
 
     @property
     def ticket(self) -> int | None:
@@ -98,6 +100,7 @@ class RunningJob(Job[R]):
 
     async def carry(self, work: Callable[[], Awaitable[R]]) -> None:
         """Keep whatever `work` gives or raises, for those who wait."""
+        self._task = anyio.get_current_task().id
         try:
             with self._scope:
                 self._result = await work()
@@ -131,8 +134,21 @@ class RunningJob(Job[R]):
             raise self._error
 
     async def ended(self) -> None:
-        """Wait for the end, whatever it is."""
-        await self._ended.wait()
+        """Wait for the end, whatever it is; not at all in the job itself."""
+        if anyio.get_current_task().id != self._task:
+            await self._ended.wait()
+
+    def pass_on(self, future: Future[R]) -> None:
+        """Give the outcome to a thread that waits for it."""
+        self._seen = True
+        if future.cancelled():
+            return
+        if isinstance(self._error, JobCancelled):
+            future.cancel()
+        elif self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(cast("R", self._result))
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call back once at the end, in the event loop."""

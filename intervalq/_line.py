@@ -17,16 +17,24 @@ _numbers: Final = count()
 class Waiter:
     """One job's place in the line. It is handed a slot, and answers whether it began in time."""
 
-    __slots__ = ("_event", "cost", "early", "entered", "error", "gone", "heard", "order", "slot")
+    __slots__ = ("_event", "again", "cost", "early", "entered", "error", "gone", "heard", "order", "slot")
 
     def __init__(
-        self, *, priority: int = 0, cost: int = 1, early: int = 0, order: tuple[int, int] | None = None
+        self,
+        *,
+        priority: int = 0,
+        cost: int = 1,
+        early: int = 0,
+        order: tuple[int, int] | None = None,
+        again: bool = False,
     ) -> None:
         self.order = order or (-priority, next(_numbers))
         """Sorts the line: higher priorities first, then first come, first served."""
         self.cost = cost
         self.early = early
         """How long before its slot it is handed over, in microseconds: it waits for the rest by itself."""
+        self.again = again
+        """Of a job that was in line before: it may still enter while the queue drains."""
         self.slot: Go | None = None
         """The slot that is being handed over; None: none at the moment."""
         self.error: Exception | None = None
@@ -96,3 +104,14 @@ class Line:
     def in_order(self) -> list[Waiter]:
         """Everybody who waits, the next one first."""
         return [waiter for _, waiter in sorted(self._heap, key=lambda entry: entry[0]) if not waiter.gone]
+
+    def slots_before(self, waiter: Waiter, most: int) -> int | None:
+        """How many slots those before a waiter need; None: `most` or more, or it is not in line."""
+        slots = 0
+        for other in [] if waiter.gone else self.in_order():
+            if slots >= most:
+                break
+            if other is waiter:
+                return slots
+            slots += other.cost
+        return None

@@ -99,6 +99,7 @@ class Link(ABC):
             ConfigMismatch: at first contact, the queue runs with other settings.
             StoreError: as the store says.
         """
+        generation = self._generation()  # now: while this waits, another answer may tell of a new record
         async with self._lock:
             state = self.state
             settings = state.settings if state is not None and self.attached else self._settings
@@ -106,7 +107,7 @@ class Link(ABC):
                 command,
                 settings=settings,
                 attach=not self.attached,
-                generation=self._generation(),
+                generation=generation,
                 nonce=secrets.token_hex(8),
             )
             self.calls += 1
@@ -121,6 +122,11 @@ class Link(ABC):
                 self.attached = self.attached or answer.state is not None
             self._learn(answer)
             return answer
+
+    def adopt(self, settings: Settings) -> None:
+        """Use these settings from now on, as far as the handle has any."""
+        if self._settings is not None:
+            self._settings = settings
 
     def _generation(self) -> str | None:
         if self.state is None:
@@ -170,6 +176,11 @@ class Link(ABC):
     def held(self) -> bool:
         """Whether the queue stood still when last heard of."""
         return self.state is not None and self.state.held_since is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the queue was paused or cooling down when last heard of, not just at its limit."""
+        return self.state is not None and self.state.held_until > 0
 
     def tolerance(self, at: int) -> int:
         """How late a job may begin: as agreed, or what knowing the store's clock that badly allows."""

@@ -59,18 +59,18 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
     elif isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match is None:
-            raise InvalidInterval(value, f"is not a {what}: give {type_of_duration}")
+            raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
         exact = Fraction(match[1]) * _UNITS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInterval(value, f"is not a {what}: give {type_of_duration}")
+            raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
         # repr: 0.1 means a tenth of a second, not the nearest double above it, which would round up
         exact = Fraction(float.__repr__(value) if isinstance(value, float) else int(value)) * SECOND
     else:
-        raise InvalidInterval(value, f"is not a {what}: give {type_of_duration}")
+        raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
     micros = math.ceil(exact)
     if not least <= micros <= most:
-        raise InvalidInterval(value, f"is out of range: a {what} is from {text(least)} to {text(most)}")
+        raise InvalidInterval(value, f"is out of range: {what} must be from {text(least)} to {text(most)}")
     return micros
 
 

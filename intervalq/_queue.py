@@ -14,7 +14,7 @@ import anyio
 from intervalq import _parse, rules
 from intervalq._decorate import decorate
 from intervalq._handle import Handle
-from intervalq._inspect import QueueState, inspected
+from intervalq._inspect import QueueState, inspected, outstanding
 from intervalq._job import Job
 from intervalq._line import Waiter
 from intervalq._link import Go
@@ -22,9 +22,9 @@ from intervalq._map import paced_map
 from intervalq._run import Plan, run, start
 from intervalq._settings import Duration, check_burst, options, wait_of, whole
 from intervalq._shard import Shard
-from intervalq.errors import QueueNotFound, SlotTimeout
+from intervalq.errors import InvalidOption, QueueNotFound, SlotTimeout
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
-from intervalq.store import Store
+from intervalq.store import DocumentStore, Store
 
 if TYPE_CHECKING:
     from intervalq import sync
@@ -141,7 +141,8 @@ class IntervalQueue(Handle):
         retries: int | None = None,
     ) -> R:
         """Wait for a slot, call the async function, and give what it gives. Options as for `add`."""
-        return await run(self, function, self.plan(priority, cost, timeout, retries))
+        result: R = await run(self, function, self.plan(priority, cost, timeout, retries))
+        return result
 
     @overload
     async def add(
@@ -301,7 +302,8 @@ class IntervalQueue(Handle):
         """Change the queue for everybody, while it runs; None leaves a setting as it is.
 
         A longer interval holds at once: jobs that wait take new tickets. A shorter one begins after the
-        slots that are handed out already. `max_running=0` takes the limit away.
+        slots that are handed out already. `max_running=0` takes the limit away. The queues of keys are
+        configured each for itself.
         """
         checked = options(
             self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
@@ -312,18 +314,20 @@ class IntervalQueue(Handle):
             burst=None if burst is None else whole("burst", burst, 1),
             max_running=None if max_running is None else whole("max_running", max_running, 0),
         )
-        shard = self.shard()
-        shard.attached = True  # whoever changes the settings knows that his own are not the queue's
         before = (await self._command(Inspect(), may_be_new=True)).state
         if before is not None:
             settings = before.settings
             check_burst(command.interval or settings.interval, command.burst or settings.burst)
+            # Whoever changes the settings knows that those of this handle are not the queue's.
+            self.shard().adopt(settings)
         answer = await self._command(command)
         if answer.state is not None:
             settings = answer.state.settings
+            self.shard().adopt(settings)
             self._options = replace(
                 self._options,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
+                tolerance=settings.tolerance,
             )  # fmt: skip
 
     async def reclaim(self) -> int:
@@ -333,9 +337,7 @@ class IntervalQueue(Handle):
         """
         before = await self._command(Inspect(), may_be_new=True)
         await self._command(Reclaim())
-        return (
-            0 if before.state is None else before.state.ticket - max(before.state.current, before.state.void)
-        )
+        return 0 if before.state is None else outstanding(before.state)
 
     async def drop(self) -> None:
         """Remove the queue's record from the store. Handles that are used later make it anew."""
@@ -361,4 +363,8 @@ class IntervalQueue(Handle):
         """The same queue for code that blocks: what `@queue` on plain functions uses."""
         from intervalq import sync  # noqa: PLC0415 - it builds on this module
 
+        if self._given_store is not None and not isinstance(self._given_store, DocumentStore):
+            raise InvalidOption(
+                f"{self!r} has a store object of this event loop: for threads, give a store's URL"
+            )
         return sync.IntervalQueue.of(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,10 +15,13 @@ from intervalq._backend import spawn
 from intervalq._job import RunningJob
 from intervalq._line import Waiter
 from intervalq._retry import backoff, retry_after
+from intervalq._threads import EARLY, LATE, in_time
 from intervalq.errors import StoreError
 
 if TYPE_CHECKING:
+    from intervalq._link import Go
     from intervalq._queue import IntervalQueue
+    from intervalq._shard import Shard
 
 R = TypeVar("R")
 
@@ -34,52 +37,84 @@ class Plan:
     backoff: float
     retry_after: bool
 
+    def waiter(self, *, in_thread: bool, again: bool = False) -> Waiter:
+        """A place in line."""
+        early = EARLY if in_thread else 0
+        return Waiter(priority=self.priority, cost=self.cost, early=early, again=again)
+
 
 async def run(
     queue: IntervalQueue,
-    function: Callable[[], Awaitable[R]],
+    function: Callable[[], Any],
     plan: Plan,
-    job: RunningJob[R] | None = None,
-) -> R:
+    job: RunningJob[Any] | None = None,
+    *,
+    in_thread: bool = False,
+) -> Any:  # noqa: ANN401 - as the function has it
     """Wait for a slot, run, and again if it fails and may be tried again."""
     attempt = 1
+    waiter = job.waiter if job is not None else plan.waiter(in_thread=in_thread)
     while True:
-        if job is None:
-            waiter = Waiter(priority=plan.priority, cost=plan.cost)
-        elif attempt == 1:
-            waiter = job.waiter  # in line since it was added
-        else:
-            waiter = job.waiter = Waiter(priority=plan.priority, cost=plan.cost)
-        shard, slot = await queue.acquire(waiter, plan.timeout)
-        if job is not None:
-            job.begins(slot)
-        try:
-            return await function()
-        except Exception as error:
-            asked = retry_after(error) if plan.retry_after else None
-            if asked is not None:
-                await _cool_down(queue, asked)
-            if attempt > plan.retries:
-                raise
-        finally:
-            shard.leases.ended(slot.ticket)
+        result, error = await _attempt(queue, function, plan, waiter, job, in_thread=in_thread)
+        if error is None:
+            return result
+        asked = retry_after(error) if plan.retry_after else None
+        if asked is not None:
+            await _cool_down(queue, asked)
+        if attempt > plan.retries:
+            raise error
         if asked is None:  # a cool-down is pause enough
             await anyio.sleep(backoff(attempt, plan.backoff))
         attempt += 1
+        waiter = plan.waiter(in_thread=in_thread, again=True)
+
+
+async def _attempt(
+    queue: IntervalQueue,
+    function: Callable[[], Any],
+    plan: Plan,
+    waiter: Waiter,
+    job: RunningJob[Any] | None,
+    *,
+    in_thread: bool,
+) -> tuple[Any, Exception | None]:
+    """One start at one slot: what the function gave, or what it raised."""
+    while True:
+        if job is not None:
+            job.waiter = waiter
+        shard, go = await queue.acquire(waiter, plan.timeout)
+        try:
+            if not in_thread:
+                if job is not None:
+                    job.begins(go)
+                return await function(), None
+            # A limit of its own: to wait for one of the threads that all share would use up the slot.
+            own = anyio.CapacityLimiter(1)
+            result = await anyio.to_thread.run_sync(in_time, shard, go, function, limiter=own)
+            if result is not LATE:
+                if job is not None:
+                    job.begins(go)
+                return await result if inspect.isawaitable(result) else result, None
+        except Exception as error:  # noqa: BLE001 - the job's own, for whoever decides on another attempt
+            return None, error
+        finally:
+            shard.leases.ended(go.ticket)
+        waiter = late(shard, go, waiter)
 
 
 def start(
     queue: IntervalQueue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan
 ) -> RunningJob[Any]:
     """Put a job in line, and start it in the background when its slot has come."""
-    call = partial(call_any, undecorated(queue, function), *args)
+    call = partial(undecorated(queue, function), *args)
+    in_thread = not is_async(call)
     shard = queue.shard()
-    job: RunningJob[Any] = RunningJob(shard, Waiter(priority=plan.priority, cost=plan.cost))
+    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread))
     shard.enter(job.waiter)  # right here, so that jobs begin in the order in which they were added
 
     async def work() -> None:
         try:
-            await job.carry(lambda: run(queue, call, plan, job))
+            await job.carry(lambda: run(queue, call, plan, job, in_thread=in_thread))
         finally:
             queue.jobs.discard(job)
 
@@ -88,16 +123,21 @@ def start(
     return job
 
 
-async def call_any(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - as the function has it
-    """Call an async function, or a plain one in a worker thread."""
-    inner: Any = function
+def late(shard: Shard, go: Go, waiter: Waiter) -> Waiter:
+    """Give up a slot that came too early for a thread; the job keeps its place in line."""
+    shard.give_up(go)
+    shard.begun -= 1
+    # The other slots of a job that costs several have been let pass already.
+    return Waiter(early=waiter.early, order=waiter.order, again=True)
+
+
+def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
+    """Whether calling it gives an awaitable."""
+    inner = function
     while isinstance(inner, partial):
         inner = inner.func
     call = getattr(inner, "__call__", None)  # noqa: B004 - its kind matters, not whether it is there
-    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call):
-        return await function(*args)
-    result = await anyio.to_thread.run_sync(partial(function, *args), limiter=anyio.CapacityLimiter(1))
-    return await result if inspect.isawaitable(result) else result
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
 
 
 def undecorated(queue: IntervalQueue, function: Callable[..., R]) -> Callable[..., R]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from intervalq import _parse
@@ -23,7 +23,7 @@ class Options:
 
     name: str
     key: str | None
-    store_url: str | None
+    store_url: str | None = field(repr=False)  # with its secrets
     interval: int | None
     burst: int
     max_running: int

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
+from operator import attrgetter
 from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._backend import spawn
+from intervalq._backend import first_of, spawn
 from intervalq._leases import LEASE
 from intervalq._line import Line, Waiter
 from intervalq._link import Go, Link
@@ -63,6 +64,7 @@ class Shard(Link):
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
         self._unplaced: list[anyio.Event] = []  # who waits for tickets to be taken
         self._driven = False
+        self._draining = False
         self._failing_since: int | None = None
         self._idle = anyio.Event()
         self._asking = Nap()
@@ -90,7 +92,7 @@ class Shard(Link):
 
     def enter(self, waiter: Waiter) -> None:
         """Put a waiter in line."""
-        if self.closed:
+        if self.closed and not (waiter.again and self._draining):
             raise QueueClosed(self.queue)
         waiter.entered = True
         self.line.add(waiter)
@@ -149,19 +151,17 @@ class Shard(Link):
 
     def expected(self, waiter: Waiter) -> Slot | None:
         """The slot that a waiting job will get if nothing changes; None: its ticket is not taken yet."""
-        ahead = 0
         slots = [*(go.slot for go in self._granted), *self._tickets]
-        for other in [] if waiter.gone else self.line.in_order():
-            if ahead >= len(slots):
-                break
-            if other is waiter:
-                return slots[ahead]
-            ahead += other.cost
-        return None
+        ahead = self.line.slots_before(waiter, len(slots))
+        return None if ahead is None else slots[ahead]
+
+    def refuse(self, *, drain: bool) -> None:
+        """Take no more jobs, but those that were in line before if they are to begin."""
+        self.closed, self._draining = True, drain
 
     async def close(self, *, drain: bool) -> None:
         """Take no more jobs; let those that wait begin, or fail them; give unused tickets back."""
-        self.closed = True
+        self.refuse(drain=drain)
         if not drain:
             self._fail(QueueClosed(self.queue))
         if self._driven:
@@ -184,7 +184,7 @@ class Shard(Link):
                 except* Exception as trouble:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                     self.forget_slots()
                     self._owed = 0
-                    self._fail(_first(trouble))
+                    self._fail(first_of(trouble))
         finally:
             self._driven = False
             self._idle.set()
@@ -234,7 +234,7 @@ class Shard(Link):
 
     def _wants(self) -> bool:
         """Whether slots are waited for; one's own last job may hold the queue while others are still owed."""
-        return bool(self.line) or (self._owed > 0 and not (self.held and self.closed))
+        return bool(self.line) or (self._owed > 0 and not (self.held and (self.closed or self.paused)))
 
     def _farewell(self) -> Advance | None:
         """What to give back when nobody waits any more; None: nothing."""
@@ -391,13 +391,4 @@ class Shard(Link):
 
 
 def _ordered(slots: list[Slot]) -> tuple[Slot, ...]:
-    return tuple(sorted(slots, key=lambda slot: slot.ticket))
-
-
-def _first(trouble: BaseExceptionGroup[Exception]) -> Exception:
-    """The first plain exception of a group, which may be nested."""
-    inner: BaseException = trouble
-    while isinstance(inner, BaseExceptionGroup):
-        inner = inner.exceptions[0]
-    assert isinstance(inner, Exception)
-    return inner
+    return tuple(sorted(slots, key=attrgetter("ticket")))

@@ -96,7 +96,9 @@ class QueueClosed(IntervalqError):
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
-        super().__init__(f"queue {queue!r} was closed here before this job began: make a new handle to go on")
+        super().__init__(
+            f"this handle of queue {queue!r} was closed before the job began: make a new handle to go on"
+        )
 
 
 class SlotTimeout(IntervalqError, TimeoutError):

@@ -144,7 +144,7 @@ def shown_url(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:  # a broken port or address: what can't be parsed can't be shown in part
         return f"{url.partition('://')[0]}://..."
-    if "@" in parts.path:  # a password with a slash that is not escaped ends up here
+    if "@" in parts.path + parts.query + parts.fragment:  # where a password that is not escaped ends up
         return f"{parts.scheme}://..."
     host = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{host}{port}{parts.path}"

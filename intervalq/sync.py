@@ -16,26 +16,21 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from intervalq import _queue
-from intervalq._clock import Clock
 from intervalq._decorate import decorate
 from intervalq._inspect import QueueState
 from intervalq._line import Waiter
+from intervalq._link import Go
 from intervalq._queue import Slot
 from intervalq._retry import backoff, retry_after
-from intervalq._run import Plan, call_any, undecorated
+from intervalq._run import Plan, late, start
 from intervalq._settings import Duration
+from intervalq._shard import Shard
+from intervalq._threads import EARLY, opens_here
 from intervalq.errors import ForkedError, StoreError
 
 F = TypeVar("F")
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-_EARLY: Final = 2_000
-"""Slots are handed to threads this long before they come, in microseconds: waking a thread takes its time."""
-
-_SPIN: Final = 150
-"""The end of a thread's wait is spent looking at the clock: its sleep ends late by about this much."""
 
 
 class _Background:
@@ -44,6 +39,7 @@ class _Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
+        self._thread = 0
         self._of_parents: list[object] = []
 
     def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
@@ -51,12 +47,12 @@ class _Background:
         future = self.start(_kept, function, *args)
         try:
             result, fatal = future.result()
-            if fatal is not None:
-                raise fatal
-            return result
         except BaseException:
             future.cancel()
             raise
+        if fatal is not None:
+            raise fatal
+        return cast("R", result)
 
     def start(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run a function there; its future can be cancelled."""
@@ -64,8 +60,16 @@ class _Background:
             if self._running is None:
                 manager = start_blocking_portal(name="intervalq")
                 self._running = (manager, manager.__enter__())
+                self._thread = self._running[1].call(threading.get_ident)
             portal = self._running[1]
         return portal.start_task_soon(function, *args)
+
+    def tell(self, function: Callable[..., Any], *args: Any) -> None:
+        """Run a plain function there, and don't wait for it."""
+        if threading.get_ident() == self._thread:  # a generator that is collected in that very thread
+            function(*args)
+        else:
+            self.start(function, *args)
 
     def forked(self) -> None:
         """In a forked child the thread is gone: begin another one when needed.
@@ -74,11 +78,12 @@ class _Background:
         """
         self._of_parents.append(self._running)
         self._running = None
+        self._thread = 0
         self._lock = threading.Lock()
 
 
-async def _kept(function: Any, *args: Any) -> Any:
-    """What a function gives, and what it raises that would end the event loop, such as SystemExit."""
+async def _kept(function: Callable[..., Awaitable[R]], *args: Any) -> tuple[R | None, BaseException | None]:
+    """What a function gives, or what it raises that would end the event loop, such as SystemExit."""
     try:
         return await function(*args), None
     except (Exception, anyio.get_cancelled_exc_class()):
@@ -87,15 +92,8 @@ async def _kept(function: Any, *args: Any) -> Any:
         return None, fatal
 
 
-def _outcome(given: Future[Any], to: Future[Any]) -> None:
-    if given.cancelled():
-        to.cancel()
-    elif (error := given.exception()) is not None:
-        to.set_exception(error)
-    elif (fatal := given.result()[1]) is not None:
-        to.set_exception(fatal)
-    else:
-        to.set_result(given.result()[0])
+async def _late(shard: Shard, slot: Go, waiter: Waiter) -> Waiter:
+    return late(shard, slot, waiter)
 
 
 _background: Final = _Background()
@@ -110,8 +108,7 @@ class IntervalQueue:
     """
 
     def __init__(self, name: str, **options: Any) -> None:
-        self._make: Callable[[], _queue.IntervalQueue] = partial(_queue.IntervalQueue, name, **options)
-        self._queue = self._make()
+        self._queue = _queue.IntervalQueue(name, **options)
         self._process = os.getpid()
 
     @classmethod
@@ -122,7 +119,6 @@ class IntervalQueue:
     @classmethod
     def _around(cls, make: Callable[[], _queue.IntervalQueue]) -> IntervalQueue:
         blocking = object.__new__(cls)
-        blocking._make = make
         blocking._queue = make()
         blocking._process = os.getpid()
         return blocking
@@ -159,12 +155,14 @@ class IntervalQueue:
 
         Options: `priority`, `cost`, `timeout`, `retries`, as for `intervalq.IntervalQueue.add`.
         """
-        queue = self._live()
-        inner = undecorated(queue, function)
-        given = _background.start(_kept, partial(queue.run, partial(call_any, inner, *args), **options))
-        future: Future[R] = Future()
-        given.add_done_callback(lambda _: future.done() or _outcome(given, future))
-        future.add_done_callback(lambda _: future.cancelled() and given.cancel())
+        queue, plan, future = self._live(), self._plan(**options), Future[R]()
+
+        async def begin() -> None:
+            job = start(queue, function, args, plan)
+            future.add_done_callback(lambda _: _background.tell(job.cancel))
+            job.when_done(lambda: job.pass_on(future))
+
+        _background.call(begin)
         return future
 
     def map(
@@ -191,25 +189,20 @@ class IntervalQueue:
     @contextmanager
     def _slot(self, plan: Plan) -> Iterator[Slot]:
         queue = self._live()
-        order: tuple[int, int] | None = None
-        cost = plan.cost
+        waiter = Waiter(priority=plan.priority, cost=plan.cost, early=EARLY)
         while True:
-            waiter = Waiter(priority=plan.priority, cost=cost, early=_EARLY, order=order)
             shard, slot = _background.call(queue.acquire, waiter, plan.timeout)
             try:
-                _sleep_until(shard.opens(slot), shard.clock)
-                if shard.is_open(slot):
+                if opens_here(shard, slot):
                     break
             except BaseException:
-                _background.start(shard.give_up, slot)
+                _background.tell(shard.give_up, slot)
                 raise
-            # This thread woke too late: the slot goes back, and the job keeps its place in line.
-            _background.start(shard.give_up, slot)
-            order, cost = waiter.order, 1  # its other slots have been let pass
+            waiter = _background.call(_late, shard, slot, waiter)
         try:
             yield Slot(slot.ticket, slot.due)
         finally:
-            _background.start(shard.leases.ended, slot.ticket)
+            _background.tell(shard.leases.ended, slot.ticket)
 
     def pause(self) -> None:
         """See `intervalq.IntervalQueue.pause`."""
@@ -283,13 +276,6 @@ class IntervalQueue:
         if self._process != os.getpid():
             if self._queue.has_own_store:
                 raise ForkedError(self.name)
-            self._queue = self._make()
+            self._queue = self._queue.twin()  # with the settings that it has by now
             self._process = os.getpid()
         return self._queue
-
-
-def _sleep_until(instant: int, clock: Clock) -> None:
-    """Block this thread until the clock shows `instant`, in microseconds."""
-    while (left := instant - clock.now()) > 0:
-        if left > _SPIN:
-            time.sleep((left - _SPIN) / 1e6)

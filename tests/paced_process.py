@@ -24,9 +24,10 @@ async def main(store: str, name: str, interval: float, jobs: int, keep_running: 
     print("ready", flush=True)
     sys.stdin.readline()
     async with queue, anyio.create_task_group() as group:
+        shard = queue.shard()
         for _ in range(4):
             group.start_soon(caller, jobs // 4)
-    figures = {"given_up": queue.shard().given_up, "regressions": queue.shard().regressions}
+    figures = {"given_up": shard.given_up, "regressions": shard.regressions}
     print(json.dumps(figures), flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,6 +28,14 @@ class _Records:
 
 
 _PROCESS: Final = _Records()
+
+
+def _forked() -> None:
+    """In a child, whoever held the lock is not there to release it."""
+    _PROCESS.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class MemoryStore(DocumentStore):

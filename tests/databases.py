@@ -1,0 +1,87 @@
+"""Databases of the SQLite store as other programs see and make them, and processes that use one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from intervalq.rules import Settings, State
+from intervalq_stores import _database
+from intervalq_stores.sqlite import SQLiteStore
+
+
+def record(**changes: object) -> dict[str, object]:
+    """A record with some fields changed."""
+    state = State(generation="g", settings=Settings(interval=1_000_000), due=0, at=0, seen=0)
+    return {**state.to_dict(), **changes}
+
+
+def text(**changes: object) -> str:
+    return json.dumps(record(**changes))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database as another program has it: what that did is kept, and nothing stays beside it."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+def make(path: Path, rows: dict[str, object]) -> None:
+    """A database with these texts as records."""
+    with opened(path) as connection:
+        connection.executescript(f"{_database._SCHEMA} PRAGMA journal_mode = WAL;")
+        for name, value in rows.items():
+            connection.execute("INSERT INTO queues (name, record) VALUES (?, ?)", [name, value])
+    path.chmod(0o600)
+
+
+def rows(path: Path) -> dict[str, object]:
+    with opened(path) as connection:
+        return dict(connection.execute("SELECT name, record FROM queues"))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def at_rest(store: SQLiteStore) -> list[str]:
+    """Which files there are once it's closed."""
+    await store.aclose()
+    with anyio.fail_after(20):
+        while store._clerk._thread is not None:
+            await checkpoint()
+    return names(store._path.parent)
+
+
+@contextmanager
+def process(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that is gone at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def line(running: subprocess.Popen[str]) -> str:
+    """What it prints next."""
+    assert running.stdout is not None
+    assert running.stderr is not None
+    return running.stdout.readline().strip() or pytest.fail(f"it ended: {running.stderr.read()}")

@@ -1,0 +1,302 @@
+"""Corners in which a queue was once wrong: each of these failed before it was mended."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from virtual_store import FarStore
+
+from intervalq import ConfigMismatch, IntervalQueue, JobCancelled, QueueClosed
+from intervalq import sync as blocking
+from intervalq.rules import Advance, Answer, Command, Finish, Settings
+from intervalq.testing import virtual_time
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
+    settings: dict[str, Any] = {"interval": 1, "store": store} | options
+    return IntervalQueue("q", **settings)
+
+
+def fresh(**options: Any) -> IntervalQueue:
+    return IntervalQueue(f"corner-{secrets.token_hex(4)}", store="memory://", **options)
+
+
+def test_the_tolerance_reaches_the_queue_and_is_agreed() -> None:
+    async def scenario() -> float:
+        store = FarStore()
+        queue = queue_on(store, tolerance=0.4)
+        await queue.run(anyio.lowlevel.checkpoint)
+        with pytest.raises(ConfigMismatch, match="tolerance=400ms"):
+            await queue_on(FarStore(store.behind)).run(anyio.lowlevel.checkpoint)
+        return (await queue.inspect()).spacing
+
+    assert virtual_time(scenario) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("interval", [0.05, 1])
+@pytest.mark.parametrize("looks", [False, True])
+def test_settings_are_compared_at_any_interval_and_after_a_look(interval: float, looks: bool) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        await queue_on(store, interval=interval * 2).run(anyio.lowlevel.checkpoint)
+        other = queue_on(FarStore(store.behind), interval=interval)
+        if looks:
+            await other.inspect()
+        with pytest.raises(ConfigMismatch):
+            await other.run(anyio.lowlevel.checkpoint)
+
+    virtual_time(scenario)
+
+
+def test_more_plain_functions_than_threads_still_begin_at_their_slots() -> None:
+    """They once waited for a thread with their slot in hand, and then began all at once."""
+    queue, begun, gate = fresh(interval=0.02), [], threading.Event()
+
+    def job() -> None:
+        begun.append(queue.shard().clock.now())
+        gate.wait()
+
+    async def main() -> None:
+        jobs = [await queue.add(job) for _ in range(45)]
+        while len(begun) < 45:
+            await anyio.sleep(0.001)
+        gate.set()
+        for each in jobs:
+            await each
+
+    asyncio.run(main())
+    # The last check is in the thread: all that may come between it and the job is the machine.
+    assert sorted(begun)[-1] - sorted(begun)[0] >= 44 * 18_000
+
+
+def test_decorated_functions_wait_once_however_they_are_handed_over() -> None:
+    queue = fresh(interval=0.005, max_running=1)
+
+    @queue
+    async def paced(number: int, *, more: int = 0) -> int:
+        return number + more
+
+    async def main() -> None:
+        with anyio.fail_after(20):
+            assert await (await queue.add(partial(paced, 1, more=2))) == 3
+            assert [item async for item in queue.map(paced, [1, 2], ordered=True)] == [1, 2]
+        assert queue.shard().begun == 3
+
+    asyncio.run(main())
+
+
+def test_so_do_those_of_the_blocking_handle() -> None:
+    queue = blocking.IntervalQueue(f"corner-{secrets.token_hex(4)}", interval=0.005, store="memory://")
+
+    @queue
+    def paced(number: int) -> int:
+        return number
+
+    assert queue.add(paced, 4).result() == 4
+    assert list(queue.map(paced, [1, 2], ordered=True)) == [1, 2]
+    assert queue.inspect().begun == 3
+
+
+def test_a_job_that_exits_ends_itself_and_nothing_else() -> None:
+    queue = blocking.IntervalQueue(f"corner-{secrets.token_hex(4)}", interval=0.005, store="memory://")
+    with pytest.raises(SystemExit):
+        queue.add(lambda: sys.exit(3)).result()
+    assert queue.run(lambda: "goes on") == "goes on"
+    queue.close()
+
+
+@BACKENDS
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_whatever_a_job_raises_reaches_whoever_awaits_it(backend: str, kind: type[BaseException]) -> None:
+    async def scenario() -> None:
+        async def ends() -> None:
+            raise kind("mine")
+
+        queue = queue_on(FarStore())
+        job = await queue.add(ends)
+        with pytest.raises(kind):
+            await job
+        await queue.run(anyio.lowlevel.checkpoint)
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_second_outage_in_a_long_hold_counts_from_its_own_beginning(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        queue = queue_on(store)
+        await queue.run(anyio.lowlevel.checkpoint)
+        await queue.pause()
+        job = await queue.add(anyio.lowlevel.checkpoint)
+        for _ in range(3):
+            store.is_down = True
+            await anyio.sleep(20)
+            store.is_down = False
+            await anyio.sleep(300)
+        assert not job.done
+        await queue.resume()
+        await job
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_cancelled_add_leaves_no_job_behind(backend: str) -> None:
+    async def scenario() -> list[int]:
+        ran: list[int] = []
+
+        async def job() -> None:
+            ran.append(1)
+
+        queue = queue_on(FarStore(delay=1))
+        with anyio.move_on_after(0.5):
+            await queue.add(job)
+        await anyio.sleep(20)
+        return ran
+
+    assert virtual_time(scenario, backend=backend) == []
+
+
+def test_a_map_whose_items_end_by_a_cancellation_does_not_end_as_if_complete() -> None:
+    async def scenario() -> None:
+        async def text(number: int) -> str:
+            return str(number)
+
+        async def items() -> AsyncIterator[int]:
+            yield 1
+            raise asyncio.CancelledError
+
+        with pytest.raises(JobCancelled):
+            async for _ in queue_on(FarStore()).map(text, items()):
+                pass
+
+    virtual_time(scenario)
+
+
+@BACKENDS
+def test_draining_lets_failed_jobs_have_their_attempts_and_refuses_new_ones(backend: str) -> None:
+    async def scenario() -> None:
+        queue, tries = queue_on(FarStore(), retries=2, backoff=0.001), 0
+
+        async def flaky() -> str:
+            nonlocal tries
+            tries += 1
+            if tries < 3:
+                raise ValueError(tries)
+            return "done"
+
+        job = await queue.add(flaky)
+        await queue.close()
+        assert await job == "done"
+        for use in (
+            queue.inspect,
+            queue.pause,
+            partial(queue.run, anyio.lowlevel.checkpoint),
+            queue["key"].pause,
+        ):
+            with pytest.raises(QueueClosed):
+                await use()
+        await queue.close()
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_job_may_close_its_own_queue(backend: str) -> None:
+    async def scenario() -> str:
+        queue = queue_on(FarStore())
+
+        async def closes() -> str:
+            await queue.close()
+            return "closed"
+
+        return await (await queue.add(closes))
+
+    assert virtual_time(scenario, backend=backend) == "closed"
+
+
+class _Driverless(FarStore):
+    """Raises what no store should, when a job ended."""
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        if isinstance(command, Finish):
+            raise RuntimeError("not a StoreError")
+        return await super().apply(queue, command, now)
+
+
+@BACKENDS
+def test_closing_ends_even_if_a_store_raises_what_it_should_not(backend: str) -> None:
+    async def scenario() -> None:
+        queue = queue_on(_Driverless(), max_running=3)
+        await queue.run(anyio.lowlevel.checkpoint)
+        await queue.close()
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_look_at_a_lost_record_does_not_forget_that_it_was_there(backend: str) -> None:
+    async def scenario() -> float:
+        store = FarStore()
+        queue = queue_on(store)
+        await queue.run(anyio.lowlevel.checkpoint)
+        store.behind._records.states.clear()
+        begin = anyio.current_time()
+        with pytest.raises(Exception, match="has no queue"):
+            await queue.inspect()
+        await queue.run(anyio.lowlevel.checkpoint)
+        return anyio.current_time() - begin
+
+    assert virtual_time(scenario, backend=backend) > 0.99, "one quiet interval"
+
+
+@BACKENDS
+def test_a_cost_that_is_still_owed_keeps_nobody_awake_in_a_pause(backend: str) -> None:
+    async def scenario() -> int:
+        store = FarStore()
+        queue = queue_on(store, lookahead=1)
+        async with queue.slot(cost=10):
+            await queue.pause()
+        await anyio.sleep(10)
+        before = len(store.calls)
+        await anyio.sleep(3_600)
+        return len(store.calls) - before
+
+    assert virtual_time(scenario, backend=backend) == 0
+
+
+def test_a_wide_first_answer_does_not_let_a_job_begin_late() -> None:
+    """The first round trip takes the time of connecting: nothing may be judged by it alone."""
+
+    async def scenario() -> list[float]:
+        store, starts = FarStore(), []
+        await store.apply("q", Advance(settings=Settings(50_000), nonce="g", take=1))
+        slow = FarStore(store.behind, delay=0.06)
+
+        async def job() -> None:
+            starts.append(anyio.current_time())
+
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(queue_on(slow, interval=0.05).run, job)
+                group.start_soon(queue_on(FarStore(store.behind), interval=0.05).run, job)
+            await anyio.sleep(0.1)
+            slow.delay = 0
+        return sorted(starts)
+
+    starts = virtual_time(scenario)
+    assert len(starts) == 8
+    assert min(later - earlier for earlier, later in pairwise(starts)) >= 0.044
