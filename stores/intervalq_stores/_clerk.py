@@ -61,16 +61,18 @@ class Job:
 class Clerk:
     """Does jobs in a thread of its own, which runs only while there are some."""
 
-    def __init__(self, do: Callable[[Callable[[], list[Job]]], None]) -> None:
-        """Make one that calls `do` whenever there are jobs.
+    def __init__(self, do: Callable[[Callable[[], list[Job]]], None], rest: Callable[[], None]) -> None:
+        """Make one that calls `do` whenever there are jobs, and `rest` when there have been none for a while.
 
         Args:
             do: is given a function that takes the jobs then waiting, to be called when they can be done. Each
                 job gets its answer or error; what `do` raises is the error of all that don't stand by then.
+            rest: is called in the same thread before that ends. It raises nothing.
         """
         self.pid = os.getpid()
         """The process it works in: a forked child has no such thread."""
         self._do = do
+        self._rest = rest
         self._jobs: list[Job] = []
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -119,7 +121,11 @@ class Clerk:
     def _has_jobs(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closing, _LINGER)
-            if not self._jobs:
+            if self._jobs:
+                return True
+        self._rest()
+        with self._changed:
+            if not self._jobs:  # there may be some again
                 self._thread = None
             return bool(self._jobs)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from typing import Any, Final
 
-from intervalq.errors import CorruptState, VersionMismatch
+from intervalq.errors import CorruptState
 from intervalq.rules import BadRecord, NewerRecord, State, lapses
+from intervalq_stores._records import QUEUE, bad_name, corrupt, newer, parse, shown, state_of
 from intervalq_stores._shared_file import MOST_BYTES
 
 LAYOUT: Final = 1
 """The version of the file's layout; the records have one of their own."""
-
-_QUEUE: Final = re.compile(r"[!-~]{1,300}")
 
 
 class Document:
@@ -42,16 +39,7 @@ class Document:
             CorruptState: it is broken; the other records are not concerned.
             VersionMismatch: it was written by a newer version.
         """
-        if queue not in self._queues:
-            return None
-        try:
-            return State.from_dict(self._queues[queue])
-        except NewerRecord as error:
-            raise VersionMismatch(
-                self._url, f"{error}, in queue {queue!r}: upgrade intervalq here, or give another path"
-            ) from error
-        except BadRecord as error:
-            raise self._corrupt(f"the record of queue {queue!r} is broken: {error}") from error
+        return state_of(self._queues[queue], queue, self._url) if queue in self._queues else None
 
     def put(self, queue: str, state: State | None) -> None:
         """Change the record of a queue; None removes it."""
@@ -95,24 +83,16 @@ class Document:
         if len(content) > MOST_BYTES:
             raise self._corrupt(f"it has more than {MOST_BYTES} bytes")
         try:
-            top: Any = json.loads(
-                content.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite
-            )
-        except RecursionError as error:
-            raise self._corrupt("it is nested too deep") from error
-        except ValueError as error:  # not UTF-8, no JSON, or refused by one of the functions given
-            raise self._corrupt(f"it is not JSON: {ascii(str(error))[1:-1][:200]}") from error
+            top: Any = parse(content.decode())
+        except ValueError as error:
+            raise self._corrupt(f"it is not JSON: {shown(error)}") from error
         if not isinstance(top, dict):
             raise self._corrupt("it is not a JSON object")
         version = top.get("intervalq")
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise self._corrupt("it has no 'intervalq' with the version of its layout")
         if version > LAYOUT:
-            raise VersionMismatch(
-                self._url,
-                f"it has layout {str(version)[:20]}, this version of intervalq knows up to {LAYOUT}: upgrade "
-                "it, or give another path",
-            )
+            raise newer(version, LAYOUT, self._url)
         self._check_queues(top.get("queues"))
         return top
 
@@ -120,29 +100,8 @@ class Document:
         if not isinstance(queues, dict):
             raise self._corrupt("it has no 'queues' with the records")
         for name in queues:
-            if not _QUEUE.fullmatch(name):
-                raise self._corrupt(f"{ascii(name)[:100]} can't be the name of a queue")
+            if not QUEUE.fullmatch(name):
+                raise bad_name(name, self._url)
 
     def _corrupt(self, what: str) -> CorruptState:
-        return CorruptState(
-            self._url,
-            f"{what}. The file was left as it is: put it right, put back a copy of it, or move it away to "
-            "begin anew",
-        )
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("an object has a field twice")
-    return made
-
-
-def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError("a number is out of range")
-    return number
+        return corrupt(what, self._url)

@@ -1,29 +1,30 @@
-"""What `doctor` says about a state file: where it is, who may write it, whether its disk is dependable."""
+"""What `doctor` says about a store in a file: where it is, who may write it, if its disk is dependable."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from intervalq.errors import StoreError
-from intervalq_stores._document import Document
 from intervalq_stores._shared_file import SharedFile
 
-_NETWORK: Final = frozenset(
+NETWORK: Final = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2"}
     | {"smb3", "smbfs", "vboxsf", "virtiofs"}
 )
 
+MOUNTS: Final = Path("/proc/self/mountinfo")
+
 Advice = list[tuple[str, str]]
 
 
-def advise(path: Path, url: str) -> Advice:
-    """Pairs of `ok`, `warning` or `error`, and a sentence."""
-    file = SharedFile(path, url)
+def advise(file: SharedFile, read: Callable[[], Advice]) -> Advice:
+    """Pairs of `ok`, `warning` or `error`, and a sentence; `read` looks at all that is in the file."""
     said: Advice = []
-    folder = path.parent
+    folder = file.path.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     said += _place(file, folder)
@@ -31,19 +32,13 @@ def advise(path: Path, url: str) -> Advice:
     try:
         file.check()
         said.append(("ok", "nobody else can put another file in its place"))
-        document = Document(file.read(), url)
-        names = document.names()
-        for name in names:
-            document.get(name)
-        said.append(("ok", f"the file can be read: {len(names)} queues"))
+        said += read()
         if file.is_locked():
             said.append(
                 ("warning", f"its lock is held just now by {file.holder()}: if that lasts, end that process")
             )
         else:
             said.append(("ok", "its lock is free"))
-    except FileNotFoundError:
-        said.append(("ok", "its folder will be made at the first use"))
     except StoreError as error:
         said.append(("error", str(error)))
     return said
@@ -65,19 +60,19 @@ def _place(file: SharedFile, folder: Path) -> Advice:
     ]
 
 
-def _disk(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> Advice:
+def _disk(folder: Path, mounts: Path = MOUNTS) -> Advice:
     kind = file_system(folder, mounts)
     if kind is None:
         return [
             ("warning", "the kind of its file system can't be told here: make sure that it is a local disk")
         ]
-    if kind in _NETWORK or kind.startswith("fuse"):
+    if kind in NETWORK or kind.startswith("fuse"):
         why = f"it lies on a network file system ({kind}), where locks and renames are not dependable"
         return [("error", f"{why}: keep it on a local disk, or use a store with a server")]
     return [("ok", f"its file system is {kind}, a local one")]
 
 
-def file_system(folder: Path, mounts: Path) -> str | None:
+def file_system(folder: Path, mounts: Path = MOUNTS) -> str | None:
     """Tell the type of the file system that a folder is on, as Linux calls it; None: not known."""
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
@@ -43,13 +43,15 @@ if HAS_FLOCK:
 class SharedFile:
     """One file and its lock. All errors are StoreErrors that name `url`. For one thread at a time."""
 
-    def __init__(self, path: Path, url: str) -> None:
+    def __init__(self, path: Path, url: str, beside: tuple[str, ...] = ()) -> None:
+        """Make one that isn't open; `beside` is how the names of files end that others keep beside it."""
         self.path = path
         self.url = url
         self.lock_path = path.with_name(f"{path.name}.lock")
         self.waiting = False
         """Whether the lock is being waited for; any thread may look."""
         self._lock = -1
+        self._beside = [path.with_name(path.name + end) for end in beside]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -86,12 +88,34 @@ class SharedFile:
                 f"more than {MOST_BYTES} bytes of records: nothing was written; drop queues that are no "
                 "longer used, or use a store with a server",
             )
+
+        def write(_: Path, descriptor: int) -> None:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+        self.install(write)
+
+    def install(self, write: Callable[[Path, int], None]) -> None:
+        """Put what `write` makes of an empty file, given as path and descriptor, in the place of the file.
+
+        As `replace` does it: all at once, and only under the lock. Files beside it are those of an earlier
+        one, and are removed.
+        """
         temporary = self._temporary(os.getpid())
         with self._explained("written"):
             temporary.unlink(missing_ok=True)
             try:
-                self._write(temporary, content)
-                self._still_locked()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open(temporary, flags, _PRIVATE)
+                try:
+                    write(temporary, descriptor)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                self.still_locked()
+                for path in self._beside:
+                    path.unlink(missing_ok=True)
                 temporary.replace(self.path)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -99,11 +123,21 @@ class SharedFile:
                 raise
             self._sync_folder()
 
+    def still_locked(self) -> None:
+        """Make sure, before something is kept, that nobody else can have the lock by now."""
+        if not self._is_lock_file(self._lock):
+            raise StoreUnavailable(
+                self.url,
+                f"its lock file {self.lock_path.name!a} was removed by somebody while this process held it: "
+                "nothing was written, ask again; leave that file alone, it is always needed",
+            )
+
     def check(self) -> None:
-        """Refuse a folder, a file or a lock file that others could put there or change."""
+        """Refuse a folder, a file, or one beside it, that others could put there or change. Opens none."""
         with self._explained("looked at"):
-            self._check_folder()
-            for path in (self.path, self.lock_path):
+            with contextlib.suppress(FileNotFoundError):  # it will be made
+                self._check_folder()
+            for path in (self.path, self.lock_path, *self._beside):
                 with contextlib.suppress(FileNotFoundError):
                     self._refuse(path, os.lstat(path))
 
@@ -170,14 +204,6 @@ class SharedFile:
             with contextlib.suppress(FileExistsError):
                 return self._open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
-    def _still_locked(self) -> None:
-        if not self._is_lock_file(self._lock):
-            raise StoreUnavailable(
-                self.url,
-                f"its lock file {self.lock_path.name!a} was removed by somebody while this process held it: "
-                "nothing was written, ask again; leave that file alone, it is always needed",
-            )
-
     def _is_lock_file(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), os.lstat(self.lock_path))
@@ -201,17 +227,6 @@ class SharedFile:
     def _temporary(self, pid: int) -> Path:
         # Under the lock there is one writer: its number is in the lock file, so its leftover can be found.
         return self.path.with_name(f"{self.path.name}.{pid}.tmp")
-
-    def _write(self, path: Path, content: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, _PRIVATE)
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _sync_folder(self) -> None:
         descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -2,94 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Final, cast
-from urllib.parse import unquote_to_bytes, urlsplit
+from collections.abc import Callable, Hashable
 
-import anyio
-from anyio import to_thread
-
-from intervalq.errors import InvalidOption, StoreError, StoreTimeout, StoreUnavailable
-from intervalq.store import DocumentStore, Step, T, wall_clock
-from intervalq_stores import _shared_file
-from intervalq_stores._clerk import Clerk, Job
+from intervalq.rules import State
+from intervalq.store import wall_clock
+from intervalq_stores._clerk import Job
 from intervalq_stores._document import Document
-from intervalq_stores._file_advice import advise
-from intervalq_stores._shared_file import SharedFile
-
-_POLL: Final = 0.05
-"""Seconds between two looks at the file by somebody who waits for the end of a hold."""
+from intervalq_stores._file_advice import Advice, advise
+from intervalq_stores._file_store import FileStore, path_of, stamp
 
 
-class JSONFileStore(DocumentStore):
+class JSONFileStore(FileStore):
     """Records in one file: read, changed and replaced as a whole under a lock, one process at a time."""
 
-    patience = 10.0
-    """How many seconds a step may wait for the lock and the disk. A step takes about a millisecond, so that
-    even hundreds of processes get their turn in this time, and a longer wait means that the holder hangs."""
-
     def __init__(self, url: str) -> None:
-        self._path = _path(url)
-        self.url = self._path.as_uri()
-        if not _shared_file.HAS_FLOCK:
-            raise StoreError(
-                self.url,
-                "this platform has no flock, which makes the steps of several processes one at a time: use "
-                "redis:// or postgresql://, or memory:// within one process",
-            )
-        self._file = SharedFile(self._path, self.url)
-        self._clerk = Clerk(self._do)
-
-    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
-        """See `DocumentStore.update`. A step whose caller left while it waited for the lock is not done."""
-        if self._clerk.pid != os.getpid():
-            self._file, self._clerk = SharedFile(self._path, self.url), Clerk(self._do)
-        job = Job(queue, step, now)
-        try:
-            self._clerk.put(job)
-        except RuntimeError as error:
-            raise StoreUnavailable(self.url, f"no thread can be started to use it: {error}") from error
-        await job.wait(self.patience)
-        if not job.finished:
-            raise StoreTimeout(self.url, self._why_late(job))
-        if job.error is not None:
-            raise job.error
-        return cast("T", job.answer)
-
-    async def names(self) -> list[str]:
-        """See `Store.names`."""
-        return (await to_thread.run_sync(self._read, abandon_on_cancel=True)).names()
-
-    async def aclose(self) -> None:
-        """See `Store.aclose`."""
-        self._clerk.close()
-
-    @asynccontextmanager
-    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """See `Waking.wakeups`: looks at the file while somebody waits, and reads it when it has changed."""
-        seen = self._signature()
-
-        async def woken() -> None:
-            nonlocal seen
-            while True:
-                there = self._signature()
-                if there != seen:
-                    seen = there
-                    if not await to_thread.run_sync(self._is_held, queue, abandon_on_cancel=True):
-                        return
-                await anyio.sleep(_POLL)
-
-        yield woken
-
-    async def advice(self) -> list[tuple[str, str]]:
-        """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
-        return await to_thread.run_sync(advise, self._path, self.url, abandon_on_cancel=True)
+        path = path_of(url, "file:///path/state.json")
+        super().__init__(path.as_uri(), path)
 
     def _do(self, take: Callable[[], list[Job]]) -> None:
-        """Do all the jobs that wait in one go: they share one reading, one writing, and the wait for both."""
         with self._file.locked():
             jobs = take()
             if not jobs:
@@ -105,31 +35,27 @@ class JSONFileStore(DocumentStore):
             if changed:
                 self._file.replace(document.to_bytes())
 
+    def _names(self) -> list[str]:
+        return self._read().names()
+
+    def _get(self, queue: str) -> State | None:
+        return self._read().get(queue)
+
     def _read(self) -> Document:
         return Document(self._file.read(), self.url)
 
-    def _is_held(self, queue: str) -> bool:
-        try:
-            state = self._read().get(queue)
-        except StoreError:
-            return False  # its next step tells who waits
-        return state is not None and state.held_since is not None
+    def _signature(self) -> Hashable:
+        return stamp(str(self._path))
 
-    def _signature(self) -> tuple[int, int, int] | None:
-        try:
-            status = os.stat(self._path)  # noqa: PTH116 - called twenty times a second
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+    def _advise(self) -> Advice:
+        return advise(self._file, self._check)
 
-    def _why_late(self, job: Job) -> str:
-        if self._file.waiting:
-            return (
-                f"its lock was not free for {self.patience:g} s, it is held by {self._file.holder()}, and "
-                "nothing was done: if that process hangs, end it, and the lock is free"
-            )
-        done = "whether the step was done is not known" if job.taken else "nothing was done"
-        return f"the disk did not answer in {self.patience:g} s, {done}: see what keeps the machine busy"
+    def _check(self) -> Advice:
+        document = self._read()
+        names = document.names()
+        for name in names:
+            document.get(name)
+        return [("ok", f"the file can be read: {len(names)} queues")]
 
 
 def _step(document: Document, job: Job) -> bool:
@@ -143,23 +69,3 @@ def _step(document: Document, job: Job) -> bool:
         document.forget_lapsed(at)
     document.put(job.queue, after)
     return True
-
-
-def _path(url: str) -> Path:
-    """Tell the path that a URL names, with its percent signs decoded."""
-    try:
-        parts = urlsplit(url)
-        path = os.fsdecode(unquote_to_bytes(parts.path))
-    except ValueError as error:
-        raise InvalidOption(f"not a URL of a file: {error}") from error
-    if parts.netloc not in {"", "localhost"}:
-        raise InvalidOption(
-            "a file store is on this machine: write file:///path/state.json with three slashes, or the path"
-        )
-    if parts.query or parts.fragment or "?" in url or "#" in url:
-        raise InvalidOption(
-            "a file store has no options: write ? as %3F and # as %23 if they belong to the path"
-        )
-    if not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise InvalidOption("a file store needs the whole path of a file, as in file:///path/state.json")
-    return Path(path)
