@@ -46,6 +46,7 @@ class ShardProcess:
 
     async def serve(self) -> None:
         """Until the parent has no more jobs and all that began have ended."""
+        shard = self._queue.shard()
         async with anyio.create_task_group() as background:
             background.start_soon(self._heed_signals)
             async with anyio.create_task_group() as jobs:
@@ -54,7 +55,7 @@ class ShardProcess:
                 await self._no_more.wait()
             with anyio.move_on_after(_FAREWELL):
                 await self._queue.close()
-            self._wire.send(bye=True, calls=self._queue.shard().calls)
+            self._wire.send(bye=True, calls=shard.calls)
             self._wire.flush()
             background.cancel_scope.cancel()
 

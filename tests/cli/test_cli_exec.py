@@ -89,7 +89,7 @@ def test_a_command_that_cannot_run_after_all(intervalq: CommandLine) -> None:
     [
         (["exec", "--name", "q", "--interval", "1s"], "give the command to become after --"),
         (["exec", "--name", "q", "--interval", "1s", "--"], "give a command after --"),
-        (["exec", "--name", "q", "--interval", "1s", "--timeout", "x", "--", "true"], "is not a timeout"),
+        (["exec", "--name", "q", "--interval", "1s", "--timeout", "x", "--", "true"], "is no timeout"),
         (
             ["exec", "--name", "q", "--store", "memory://", "--interval", "1s", "--", "true"],
             "store in memory",
