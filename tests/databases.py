@@ -19,6 +19,25 @@ from intervalq.rules import Settings, State
 from intervalq_stores import _database
 from intervalq_stores.sqlite import SQLiteStore
 
+TAKING = """
+import os, signal, sys, threading, anyio
+from intervalq.rules import Advance, Settings
+from intervalq_stores.sqlite import SQLiteStore
+store = SQLiteStore(f"sqlite://{sys.argv[1]}")
+store.patience = 120
+def taken(count=1):
+    async def main():
+        for _ in range(count):
+            answer = await store.apply("q", Advance(settings=Settings(1), nonce="n", take=1))
+            tickets.append(answer.taken[0].ticket)
+    tickets = []
+    anyio.run(main)
+    return tickets
+def take(count=1):
+    os.write(1, f"{' '.join(map(str, taken(count)))}\\n".encode())
+"""
+"""What scripts for `process` begin with: `take(n)` takes n tickets and prints them, `taken(n)` gives them."""
+
 
 def record(**changes: object) -> dict[str, object]:
     """A record with some fields changed."""
@@ -49,6 +68,12 @@ def make(path: Path, rows: dict[str, object]) -> None:
 def rows(path: Path) -> dict[str, object]:
     with opened(path) as connection:
         return dict(connection.execute("SELECT name, record FROM queues"))
+
+
+def whole(path: Path) -> bool:
+    """Whether SQLite finds nothing broken."""
+    with opened(path) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def names(folder: Path) -> list[str]:
