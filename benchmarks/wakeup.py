@@ -15,9 +15,9 @@ import time
 
 import anyio
 import anyio.lowlevel
-from pacing import store_of
 
 from intervalq import IntervalQueue
+from pacing import store_of
 
 
 async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], list[float], list[float]]:
@@ -39,10 +39,10 @@ async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], li
             sent = time.perf_counter()
             await boss.resume()
             while all(queue.shard().held for queue in queues):
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             firsts.append((time.perf_counter() - sent) * 1e6)
             while any(queue.shard().held for queue in queues):
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             waits.append((time.perf_counter() - sent) * 1e6)
             trips.append((sent - begin) * 1e6)
         for queue in queues:
@@ -53,7 +53,9 @@ async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], li
 
 def main() -> None:
     """Read the options, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--store", default="memory://,redis,valkey,postgres,file", help="several, or URLs")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--shards", type=int, default=8)
