@@ -324,6 +324,7 @@ class Shard(Link):
         self._tickets.clear()
         self._granted.clear()
         self._unused.clear()
+        self._asking.wake()  # it may be another's answer that told of it
 
     def has_slots(self) -> bool:
         """See `Link.has_slots`."""
