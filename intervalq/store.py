@@ -106,10 +106,11 @@ def open_store(url: str | None = None) -> Store:
     """The store at a URL or plain path, not yet connected.
 
     Args:
-        url: `memory://`, `file:///path/state.json` or a plain path, `sqlite:///path.db`, `redis://`, `rediss://`, `unix://`,
-            `postgresql://`, or any scheme that an installed package brings by an entry point in the group
-            `intervalq.stores`. None: the environment's `INTERVALQ_STORE`, else a JSON file in the user's
-            state folder, which works across the processes of one machine with no server.
+        url: `memory://`, `file:///path/state.json` or a plain path, `sqlite:///path.db`, `redis://`,
+            `rediss://`, `unix://`, `postgresql://`, or any scheme that an installed package brings by an
+            entry point in the group `intervalq.stores`. None: the environment's `INTERVALQ_STORE`, else a
+            JSON file in the user's state folder, which works across the processes of one machine with no
+            server.
 
     Raises:
         UnknownStore: no such scheme.
