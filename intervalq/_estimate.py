@@ -78,6 +78,11 @@ class RoundTrips:
         """Take in how long an answer took."""
         self._recent.append(micros)
 
+    def typical(self) -> int:
+        """Half of the recent round trips took no longer than this; 0: there were none yet."""
+        ordered = sorted(self._recent)
+        return ordered[len(ordered) // 2] if ordered else 0
+
     def slow(self) -> int | None:
         """Nearly all recent round trips took no longer than this; None: there were none yet.
 

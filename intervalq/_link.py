@@ -107,7 +107,7 @@ class Link(ABC):
                 command,
                 settings=settings,
                 attach=not self.attached,
-                generation=generation,
+                generation=generation or self._generation(),
                 nonce=secrets.token_hex(8),
             )
             self.calls += 1

@@ -265,7 +265,8 @@ class Shard(Link):
             return None
         unused, self._unused = _ordered(self._unused), []
         first = self.line.first()
-        needed = (self.round_trips.slow() or 0) + _REACTION + (first.early if first is not None else 0)
+        # An answer that is slower than most finds its slot past: given back, it is soon had again.
+        needed = self.round_trips.typical() + _REACTION + (first.early if first is not None else 0)
         return Advance(
             release=unused,
             slots=tuple(near),
@@ -279,11 +280,13 @@ class Shard(Link):
 
     async def _put(self, question: Advance) -> Answer:
         """Ask, and sort the slots by the answer."""
+        of = self.state
         try:
             answer = await self.command(question)
         except BaseException:
-            # The store heard of them or not; giving them back twice does no harm.
-            self._unused.extend(question.release)
+            # The store heard of them or not; giving them back twice does no harm, unless to another record.
+            if of is not None and self.state is not None and of.generation == self.state.generation:
+                self._unused.extend(question.release)
             raise
         self._failing_since = None
         if answer.state is None:
