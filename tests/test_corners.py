@@ -20,14 +20,7 @@ from intervalq import ConfigMismatch, IntervalQueue, JobCancelled, QueueClosed
 from intervalq import sync as blocking
 from intervalq.rules import Advance, Answer, Command, Finish, Settings
 from intervalq.testing import virtual_time
-from virtual_store import FarStore
-
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
-
-
-def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
-    settings: dict[str, Any] = {"interval": 1, "store": store} | options
-    return IntervalQueue("q", **settings)
+from virtual_store import BACKENDS, FarStore, queue_on
 
 
 def fresh(**options: Any) -> IntervalQueue:

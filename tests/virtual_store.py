@@ -1,13 +1,16 @@
-"""The real memory store, with a network before it: delay, loss and outages in virtual time."""
+"""The real memory store behind a network with delay, loss and outages in virtual time; and what began."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import anyio
+import pytest
 
+from intervalq import IntervalQueue
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command
 from intervalq.testing.virtual import virtual_micros
@@ -49,3 +52,31 @@ async def gather(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async with anyio.create_task_group() as group:
         for function in functions:
             group.start_soon(function)
+
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+class Starts:
+    """What began, and when in true time."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[float, object]] = []
+
+    async def job(self, what: object, takes: float = 0.0) -> object:
+        self.log.append((anyio.current_time(), what))
+        await anyio.sleep(takes)
+        return what
+
+    @property
+    def order(self) -> list[object]:
+        return [what for _, what in self.log]
+
+    @property
+    def gaps(self) -> list[float]:
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.log)]
+
+
+def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
+    settings: dict[str, Any] = {"interval": 1, "store": store} | options
+    return IntervalQueue("q", **settings)
