@@ -1,4 +1,4 @@
-"""Shards in virtual time: cancelled at every await, closed, cut off, with lost answers and records, and idle."""
+"""Shards in virtual time: cancelled at every await, closed, cut off, with lost answers and records; idle."""
 
 from __future__ import annotations
 
