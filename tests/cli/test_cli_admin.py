@@ -26,10 +26,11 @@ def state(intervalq: CommandLine, name: str = "api") -> dict[str, Any]:
 
 def test_status_of_a_queue(intervalq: CommandLine) -> None:
     used(intervalq)
-    assert state(intervalq)["ticket"] == 1
+    tickets = state(intervalq)["ticket"]  # one, or more if the command came too late for its first slot
+    assert state(intervalq)["current"] == tickets >= 1
     said = intervalq("status", "api").stdout
     assert "interval  100ms (10/s)\n" in said
-    assert "tickets  1 issued, 1 last begun, none outstanding\n" in said
+    assert f"tickets  {tickets} issued, {tickets} last begun, none outstanding\n" in said
 
 
 def test_status_of_all_queues(intervalq: CommandLine) -> None:
@@ -40,7 +41,7 @@ def test_status_of_all_queues(intervalq: CommandLine) -> None:
     intervalq("pause", "two")
     assert [queue["name"] for queue in json.loads(intervalq("status", "--json").stdout)] == ["one", "two"]
     _, _, one, two = intervalq("status").stdout.splitlines()
-    assert one.split() == ["one", "100ms", "1", "0", "-", "idle"]
+    assert [*one.split()[:2], *one.split()[3:]] == ["one", "100ms", "0", "-", "idle"]
     assert two.split() == ["two", "2m", "1", "0", "-", "paused"]
 
 
