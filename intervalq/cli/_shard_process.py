@@ -88,7 +88,10 @@ class ShardProcess:
         await self._stop()
 
     async def _run(self, number: int, argv: list[str]) -> None:
-        shard = self._queue.shard()
+        try:
+            shard = self._queue.shard()
+        except QueueClosed:
+            return  # told to end before this job was looked at
         ids: set[int] = set()
 
         def runs(pid: int) -> None:
