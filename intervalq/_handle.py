@@ -32,8 +32,8 @@ class Handle:
         self._closed = False
         self._parent: Self | None = None
         self._children: WeakValueDictionary[str, Self] = WeakValueDictionary()
-        self.jobs: set[RunningJob[Any]] = set()
-        """Internal: jobs in the background that have not ended."""
+        self.jobs: dict[RunningJob[Any], None] = {}
+        """Internal: jobs in the background that have not ended, in the order in which they were added."""
 
     @property
     def name(self) -> str:
@@ -100,7 +100,7 @@ class Handle:
                 raise ForkedError(self.name)
             if not is_over(self._home[1]):
                 raise WrongLoop(self.name)
-            self._shard, self._store, self.jobs = None, self._given_store, set()
+            self._shard, self._store, self.jobs = None, self._given_store, {}
         if self._shard is None:
             mine = self._options
             self._shard = Shard(mine.record, self._open(), mine.settings, lookahead=mine.lookahead)

@@ -116,9 +116,9 @@ def start(
         try:
             await job.carry(lambda: run(queue, call, plan, job, in_thread=in_thread))
         finally:
-            queue.jobs.discard(job)
+            queue.jobs.pop(job, None)
 
-    queue.jobs.add(job)  # until it ends, so that closing can wait for it
+    queue.jobs[job] = None  # until it ends, so that closing can wait for it
     spawn(work)
     return job
 

@@ -1,0 +1,99 @@
+"""Deterministic simulation: the real handles, shards and rules under faults, in virtual time, from one seed.
+
+    python -m intervalq.testing.simulation                      # 1,000 schedules of each mix
+    python -m intervalq.testing.simulation --mix all --seed 7 --trace
+
+A run is one seed of one mix. Two to five processes share a queue; each has its own handle, its own clock that
+began anywhere and runs up to 200 ppm fast or slow, timers that are a little late, and its own way to the
+store (LAN or WAN, longer one way than the other). Nothing of intervalq is modelled: the store is the rules
+behind `DocumentStore`, its clock runs fast or slow too. The same seed gives the same trace, in any process.
+
+Mixes
+    calm; slow (messages that take up to 2.5 s longer); lossy (requests, answers, wake-ups get lost, the way
+    is cut); stalls (a process doesn't run for up to 5 s, from any of its steps on); crashes (a process is no
+    more, from any of its steps on, and releases nothing); clock (the store's is set forward and back);
+    failover (to an older copy of the records, or to none; half of what is on its way is lost); all.
+    In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
+    time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
+    some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
+
+What is checked, by true time and from outside
+    spacing     of any `burst + 1` starts in a row, the last is an interval less the tolerance after the first
+    order       slots are used in ticket order; jobs of one handle and priority begin in the order added,
+                those of higher priorities first
+    places      every start was told to go by the store, and no slot starts two jobs
+    holds       while the queue is held only jobs begin that were told to go before, and those soon: within
+                twice the slowest round trip that their process has had, and the tolerance
+    fates       every job of a live process ends once, with its result, or with an error that is documented
+                and has a cause; it is started as often as it has attempts, and not after it ended otherwise
+    limits      no more jobs run than `max_running`
+    costs       a job of several slots takes them all
+    misses      a slot is missed only when it is past its tolerance, holds taken off
+    record      counters and the queue's clock never go back; no process is told of a lower ticket than it
+                knew of; no process uses or returns a ticket that its record has not issued
+    liveness    once faults end, every job ends within a slot for each, the slots that are outstanding, and a
+                fixed time for time-outs, polls and leases; so does everything else that was called
+    rest        with nothing to do, a handle has no task and no timer
+
+Allowances, each for what can't be known, and no more
+    tolerance   that of the settings in force when the slots were told to go, or one and a half times the
+                worst error with which the process may know the store's clock: the length of the best round
+                trip that it has had, plus 500 ppm either way of its age; since a step, of the worst one
+    settings    the interval in force when a slot was told to go counts; with bursts, a change of settings
+                between two starts excuses them, since the credit is a time
+    steps       one early start (`burst` of them) for each step forward; and a job that was told to go before
+                a step of either kind, and whose process has not heard from the store since
+    losses      one early start (`burst`) for each failover, and for each record that was made anew by a
+                process that knew of no earlier one; and jobs on tickets that were issued before the store
+                lost writes: it may have issued the same again, or have forgotten that they are void
+    holds       a slot that was asked about too early, because its process had not heard of a hold or a step
+                that moved it, may begin long after a pause began (until its time as it was told)
+    costs       not judged where the store could not be reached, lost writes, or was paused
+    processes   a stall falls between two steps of the event loop, never between the last check and the first
+                instruction of an async job: there is no step in between
+
+How sharp the judges are: the bugs in `bugs_in_shards`, `bugs_in_rules` and `bugs_found` (those were real)
+are planted with `--bug NAME`; a test plants each of them. So many schedules of a mix it takes to find them:
+
+    bug                           mix      found
+    slot-resurrected              calm        97
+    owed-in-a-hold                calm       166
+    question-of-another-record    failover    41
+    given-back-to-another-record  all      2,589
+    nobody-woken                  all         83
+    never-sharpened               stalls     333
+    leases-of-keys                calm        41
+    no-notice                     calm         6
+    slots-crowd                   calm         1
+    clock-runs-on                 calm       288
+    hold-ignored                  calm         5
+    heal-goes-back                failover     1
+    not-healed                    failover    16
+    step-not-absorbed             clock        3
+    missed-granted                stalls       3
+    freed-not-dead                calm         6
+    void-ignored                  calm         2
+    generation-ignored            failover   212
+    no-quiet-interval             failover    20
+    old-rate                      calm        19
+    dead-waited-for               crashes      1
+    no-last-check                 stalls       1
+    check-before-answer           stalls       9
+    too-tolerant                  stalls       1
+    tolerance-not-widened         calm         6
+    way-is-nothing                slow         5
+    clocks-compared               calm         2
+    step-unseen                   clock      232
+    slot-used-again               lossy        8
+    used-given-back               stalls       1
+    order-lost                    stalls       1
+    last-in-first-out             calm         1
+    wakeup-lost                   calm         5
+    cost-forgotten                calm        16
+    leases-kept                   calm        32
+"""
+
+from intervalq.testing.simulation.mixes import MIXES
+from intervalq.testing.simulation.run import Run, simulate
+
+__all__ = ["MIXES", "Run", "simulate"]

@@ -1,0 +1,189 @@
+"""Bugs planted in the shard: in its checks, its clock, its line, its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+from unittest import mock
+
+from intervalq._estimate import StoreClock
+from intervalq._leases import Leases
+from intervalq._line import Line, Waiter
+from intervalq._link import Go, Link
+from intervalq._shard import Shard
+from intervalq.errors import StoreUnavailable
+from intervalq.rules import Advance, Answer, Settings
+from intervalq.store import Store
+from intervalq.testing.simulation.planting import bug, instead
+
+_ACCEPT: Final = Shard.accept
+_GIVE_UP: Final = Shard.give_up
+_PUT: Final = Shard._put  # noqa: SLF001
+_INIT: Final = Link.__init__
+_IS_PAST: Final = Link.is_past
+_LEARN: Final = StoreClock.learn
+_TOLERANCE: Final = Link.tolerance
+
+
+def _always(self: Link, go: Go, early: int = 0) -> bool:
+    del self, go, early
+    return True
+
+
+@bug("no-last-check", "stalls", 0)
+def _() -> Iterator[None]:
+    """A job begins whenever it was told to go, however late that is."""
+
+    def never(self: Link, go: Go, at: int) -> bool:
+        del self, go, at
+        return False
+
+    with mock.patch.object(Link, "is_open", _always):
+        yield from instead(Link, "is_past", never)
+
+
+@bug("check-before-answer", "stalls", 8)
+def _() -> Iterator[None]:
+    """The last check is made when the slot is handed over, not where the job begins."""
+    yield from instead(Shard, "is_open", _always)
+
+
+@bug("too-tolerant", "stalls", 0)
+def _() -> Iterator[None]:
+    """A job may begin half an interval late."""
+
+    def tolerance(self: Link, at: int) -> int:
+        half = self.state.settings.interval // 2 if self.state is not None else 0
+        return max(half, _TOLERANCE(self, at))
+
+    yield from instead(Link, "tolerance", tolerance)
+
+
+@bug("tolerance-not-widened", "calm", 5)
+def _() -> Iterator[None]:
+    """A shard far away never finds its slots certain enough, and never begins."""
+
+    def tolerance(self: Link, at: int) -> int:
+        del at
+        return self.state.tolerance if self.state is not None else 0
+
+    yield from instead(Link, "tolerance", tolerance)
+
+
+@bug("way-is-nothing", "slow", 4)
+def _() -> Iterator[None]:
+    """An answer is taken to say what the store's clock reads now, however long it took."""
+
+    def learn(self: StoreClock, sent: int, received: int, now: int) -> None:
+        del sent
+        _LEARN(self, received, received, now)
+
+    yield from instead(StoreClock, "learn", learn)
+
+
+@bug("clocks-compared", "calm", 1)
+def _() -> Iterator[None]:
+    """What one process knows of the store's clock is used by the others, whose own clocks read otherwise."""
+    shared = StoreClock()
+
+    def init(self: Link, queue: str, store: Store, settings: Settings | None) -> None:
+        _INIT(self, queue, store, settings)
+        self.store_clock = shared
+
+    yield from instead(Link, "__init__", init)
+
+
+@bug("step-unseen", "clock", 231)
+def _() -> Iterator[None]:
+    """A slot that was told to go stands, also when the clock that it is fixed on was stepped."""
+
+    def is_past(self: Link, go: Go, at: int) -> bool:
+        return _IS_PAST(self, replace(go, steps=self.store_clock.steps), at)
+
+    yield from instead(Link, "is_past", is_past)
+
+
+@bug("slot-used-again", "lossy", 7)
+def _() -> Iterator[None]:
+    """A slot whose answer was lost is taken for granted, and is asked for once more."""
+
+    async def put(self: Shard, question: Advance) -> Answer:
+        try:
+            return await _PUT(self, question)
+        except StoreUnavailable:
+            self._granted.extend(self.go(slot) for slot in question.slots)
+            self._beginning.wake()
+            raise
+
+    yield from instead(Shard, "_put", put)
+
+
+@bug("used-given-back", "stalls", 0)
+def _() -> Iterator[None]:
+    """The slot of a job that began is given back with the next question."""
+
+    def accept(self: Shard, waiter: Waiter) -> Go | None:
+        go = _ACCEPT(self, waiter)
+        if go is not None:
+            self._unused.append(go.slot)
+        return go
+
+    yield from instead(Shard, "accept", accept)
+
+
+@bug("order-lost", "stalls", 0)
+def _() -> Iterator[None]:
+    """When a slot is given up, the job that would have had it goes to the end of its shard's line."""
+
+    def give_up(self: Shard, go: Go) -> None:
+        _GIVE_UP(self, go)
+        if (waiter := self.line.first()) is not None:
+            others = [other for other in self.line.in_order() if other is not waiter]
+            last = max((other.order for other in others), default=waiter.order)
+            waiter.order = (last[0], last[1] + 1)
+            self.line._heap = [(other.order, other) for other in (*others, waiter)]  # noqa: SLF001
+
+    yield from instead(Shard, "give_up", give_up)
+
+
+@bug("last-in-first-out", "calm", 0)
+def _() -> Iterator[None]:
+    """The job that was added last begins first."""
+
+    def first(self: Line) -> Waiter | None:
+        waiting = self.in_order()
+        return waiting[-1] if waiting else None
+
+    yield from instead(Line, "first", first)
+
+
+@bug("wakeup-lost", "calm", 4)
+def _() -> Iterator[None]:
+    """A held shard sleeps until it is woken, and never asks by itself."""
+
+    def end_of_hold(self: Shard, patience: int) -> float:
+        del self, patience
+        return float("inf")
+
+    yield from instead(Shard, "_end_of_hold", end_of_hold)
+
+
+@bug("cost-forgotten", "calm", 15)
+def _() -> Iterator[None]:
+    """A job that costs several slots takes one."""
+
+    def let_pass(self: Shard) -> None:
+        self._owed = 0
+
+    yield from instead(Shard, "_let_pass", let_pass)
+
+
+@bug("leases-kept", "calm", 31)
+def _() -> Iterator[None]:
+    """With `max_running`, nobody tells the store that a job ended."""
+
+    def ended(self: Leases, ticket: int) -> None:
+        self.running.discard(ticket)
+
+    yield from instead(Leases, "ended", ended)

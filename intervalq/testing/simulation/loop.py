@@ -1,0 +1,198 @@
+"""The event loop of a simulated world: virtual time, and processes that stop between any two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final
+
+from intervalq._clock import CLOCK
+from intervalq.testing.virtual import Stuck, VirtualLoop
+
+OWNER: Final[ContextVar[Process]] = ContextVar("simulated_process")
+"""Whose step this is; the world's own steps have none."""
+
+
+class Process:
+    """One simulated process: its steps run one after the other, or not at all while it is stopped.
+
+    Every callback of an event loop carries the context that it was made in, so the context tells whose it
+    is. Those of a stopped process are kept aside, in order, while time and the others go on; this is what
+    SIGSTOP does. A dead one's are kept for ever: it releases nothing, and tells nobody.
+    """
+
+    def __init__(self, name: str, clock: ProcessClock) -> None:
+        self.name = name
+        self.clock = clock
+        self.dead = False
+        self.stops = 0
+        self.steps = 0
+        self.traps: dict[int, Callable[[], None]] = {}
+        """What happens to the process just before its n-th step."""
+        self.tasks: list[SimulatedTask] = []
+        self.kept: deque[asyncio.Handle] = deque()
+        self.context: Context = copy_context()
+        self.context.run(OWNER.set, self)
+        self.context.run(CLOCK.set, clock)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its steps are kept aside."""
+        return self.dead or self.stops > 0
+
+    def revive(self) -> None:
+        """Let a process run again, whatever stopped it."""
+        self.dead, self.stops, self.traps = False, 0, {}
+
+    def trap(self, steps: int, action: Callable[[], None]) -> None:
+        """Do something just before the process takes its n-th step from now."""
+        self.traps[self.steps + steps] = action
+
+    def keeps(self, handle: asyncio.Handle) -> bool:
+        """Whether a step must wait. Counts it."""
+        if not self.stopped:
+            self.steps += 1
+            if self.traps and (action := self.traps.pop(self.steps, None)) is not None:
+                action()
+        if self.stopped:
+            self.kept.append(handle)
+            return True
+        return False
+
+
+class ProcessClock:
+    """A process's own clock: it began anywhere, runs a little fast or slow, and its timers are a little late.
+
+    Args:
+        base: what it read when the world began, in microseconds.
+        ppm: by how many millionths it runs fast.
+        lateness: gives how late the next timer is, in seconds.
+    """
+
+    def __init__(self, base: int, ppm: float, lateness: Callable[[], float]) -> None:
+        self._base = base
+        self._rate = 1 + ppm / 1e6
+        self._lateness = lateness
+
+    def now(self) -> int:
+        """See `intervalq._clock.Clock`."""
+        return self._base + int(asyncio.get_running_loop().time() * 1e6 * self._rate)
+
+    async def sleep_until(self, instant: int) -> None:
+        """See `intervalq._clock.Clock`."""
+        loop = asyncio.get_running_loop()
+        while (left := instant - self.now()) > 0:
+            ended = loop.create_future()
+            timer = loop.call_later(left / 1e6 / self._rate + 1e-7 + self._lateness(), _end, ended)
+            try:
+                await ended
+            finally:
+                timer.cancel()
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """A task that sorts and hashes by its number, so that sets of tasks have the same order in every run."""
+
+    def __init__(self, number: int, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:  # cancel scopes of anyio print tasks, which takes long otherwise
+        return f"<task {self._number}>"
+
+
+class WorldLoop(VirtualLoop):
+    """A `VirtualLoop` that asks each step's process whether it may run."""
+
+    def __init__(self, horizon: float) -> None:
+        super().__init__(horizon)
+        self._made = 0
+        self._over = horizon
+        self._timers: list[tuple[float, int, Any]] = []
+        self._set = 0
+        self.set_task_factory(self._task)
+
+    def _task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Future[Any]:
+        self._made += 1
+        assert isinstance(coro, Coroutine)
+        task = SimulatedTask(self._made, coro, loop=loop, **options)
+        context: Context | None = options.get("context")
+        owner = OWNER.get(None) if context is None else context.get(OWNER)
+        if owner is not None:
+            owner.tasks.append(task)
+        return task
+
+    def stop_process(self, process: Process, seconds: float) -> None:
+        """Keep a process from running for a while."""
+        process.stops += 1
+        self.call_later(seconds, self._go_on, process, context=Context())
+
+    def _go_on(self, process: Process) -> None:
+        process.stops -= 1
+        self.release(process)
+
+    def release(self, process: Process) -> None:
+        """Let the steps run that were kept, unless the process is stopped for another reason."""
+        if not process.stopped:
+            ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+            ready.extendleft(reversed(process.kept))
+            process.kept.clear()
+
+    def timers(self, process: Process) -> int:
+        """How many timers of a process are running."""
+        return sum(
+            not timer.cancelled() and timer._context.get(OWNER) is process  # noqa: SLF001
+            for _, _, timer in self._timers
+        )
+
+    def call_at(  # type: ignore[override] # the base class tells more of its arguments than there is to tell
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As in any loop, but quicker, and in order where instants are the same."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._set += 1
+        heapq.heappush(self._timers, (when, self._set, timer))
+        return timer
+
+    def _run_once(self) -> None:
+        # The base class's own, less what waits for the outside world, plus the processes.
+        ready: deque[Any] = self._ready  # type: ignore[attr-defined]
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:  # noqa: SLF001
+            heapq.heappop(timers)
+        if not ready:
+            if not timers:
+                raise Stuck("every task waits, and nothing will ever happen")
+            self._virtual = max(self._virtual, timers[0][0])
+            if self._virtual > self._over:
+                raise Stuck(f"not ended after {self._over:g} virtual seconds")
+        while timers and timers[0][0] <= self._virtual:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # noqa: SLF001
+                owner = handle._context.get(OWNER)  # noqa: SLF001
+                if owner is None or not owner.keeps(handle):
+                    handle._run()  # noqa: SLF001
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """The base class counts these, to clean up now and then; runs are short enough without."""

@@ -1,0 +1,108 @@
+"""Many schedules, on one or several processors, and what they gave together."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from intervalq.testing.simulation.bugs import planted
+from intervalq.testing.simulation.run import Run, simulate
+
+_CHUNK: Final = 50
+"""So many schedules are run in a row before anybody hears of them."""
+
+_SHOWN: Final = 3
+"""Of so many broken schedules of a chunk the traces are kept; they are long."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Figures of the schedules of one mix."""
+
+    mix: str
+    schedules: int = 0
+    jobs: int = 0
+    starts: int = 0
+    given_up: int = 0
+    calls: int = 0
+    used: int = 0
+    wanted: float = 0.0
+    seconds: float = 0.0
+    """Virtual ones."""
+    broken: list[Run] = field(default_factory=list)
+
+    def add(self, run: Run) -> None:
+        """Count a schedule."""
+        self.schedules += 1
+        self.jobs += run.jobs
+        self.starts += run.starts
+        self.given_up += run.given_up
+        self.calls += run.calls
+        self.used += run.used
+        self.wanted += run.wanted
+        self.seconds += run.seconds
+        if run.violations:
+            self.broken.append(run)
+            if len(self.broken) > _SHOWN:
+                run.lines.clear()
+
+    def merge(self, other: Tally) -> None:
+        """Count all the schedules of another one."""
+        for name in ("schedules", "jobs", "starts", "given_up", "calls", "used", "wanted", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.broken += other.broken
+
+    @property
+    def rate(self) -> float:
+        """How many slots were used, of those there were while jobs waited and the queue was not held."""
+        return self.used / self.wanted if self.wanted else 0.0
+
+    @property
+    def calls_a_job(self) -> float:
+        """Commands to the store."""
+        return self.calls / self.jobs if self.jobs else 0.0
+
+
+def several(mix: str, seeds: range, *, bug: str = "") -> Tally:
+    """Run the schedules of a mix, one after the other."""
+    tally = Tally(mix)
+    with _quiet(), planted(bug):
+        for seed in seeds:
+            tally.add(simulate(mix, seed))
+    return tally
+
+
+def in_chunks(mixes: list[str], seeds: range, *, bug: str = "", processes: int = 1) -> Iterator[Tally]:
+    """Run the schedules of several mixes; gives figures of a chunk at a time, as they come."""
+    chunks = [(mix, seeds[first : first + _CHUNK]) for mix in mixes for first in range(0, len(seeds), _CHUNK)]
+    if processes == 1:
+        for mix, part in chunks:
+            yield several(mix, part, bug=bug)
+        return
+    context = multiprocessing.get_context("spawn")
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=ignore)
+    try:
+        pending: list[Future[Tally]] = [pool.submit(several, mix, part, bug=bug) for mix, part in chunks]
+        for done in as_completed(pending):
+            yield done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of jobs that failed and were meant to: they come when garbage is collected."""
+    logger = logging.getLogger("intervalq")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,263 @@
+"""The eight mixes of faults, and what one seed makes of a mix: the plan of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """How often which fault happens; every mix also has pauses, cancelled jobs, closed handles and so on."""
+
+    slow: float = 0.0
+    """The share of messages that take 0.1 to 2.5 s longer."""
+    lost: float = 0.0
+    """The share of requests, and again of answers and wake-ups, that get lost."""
+    outages: int = 0
+    """The most times that one process can't reach the store for a while."""
+    stalls: int = 0
+    """The most times that one process doesn't run for a while."""
+    crashes: float = 0.0
+    """The chance of a process to die."""
+    steps: int = 0
+    """The most times that the store's clock is set forward or back."""
+    losses: int = 0
+    """The most times that the store loses writes: a failover to an older copy, or all records."""
+
+
+MIXES: Final = {
+    "calm": Mix(),
+    "slow": Mix(slow=0.08),
+    "lossy": Mix(lost=0.05, outages=1),
+    "stalls": Mix(stalls=3),
+    "crashes": Mix(crashes=0.4),
+    "clock": Mix(steps=4),
+    "failover": Mix(losses=3),
+    "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
+}
+"""The mixes by name."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Route:
+    """The way between a process and the store, one way each, in seconds."""
+
+    up: tuple[float, float]
+    down: tuple[float, float]
+    deadline: float
+    """When an answer that has not come is given up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannedJob:
+    """One job: when it is added, how, and what becomes of it."""
+
+    at: float
+    way: str
+    priority: int = 0
+    cost: int = 1
+    takes: float = 0.0
+    fails: int = 0
+    """How many of its attempts raise."""
+    retries: int = 0
+    timeout: float | None = None
+    cancelled_after: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannedProcess:
+    """One process with a handle of the queue."""
+
+    name: str
+    options: dict[str, Any]
+    route: Route
+    base: int
+    ppm: float
+    lateness: float
+    at: float = 0.0
+    """When it joins."""
+    jobs: list[PlannedJob] = field(default_factory=list)
+    close: tuple[float, bool] | None = None
+    """When its handle is closed, and whether that drains."""
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    stalls: list[tuple[float, int, float]] = field(default_factory=list)
+    """From when on, before which step, for how long."""
+    crash: tuple[float, int] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """All that is settled before a run begins."""
+
+    interval: float
+    burst: int
+    max_running: int | None
+    tolerance: float | None
+    waking: bool
+    """Whether the store can wake held shards."""
+    store_base: int
+    store_ppm: float
+    processes: list[PlannedProcess]
+    keyed: bool
+    """Whether it is the queue of one key, whose record may be forgotten."""
+    verbs: list[tuple[float, str | None, str, float]]
+    """When who (None: an operator, in a process of his own) pauses, resumes, and so on, and how."""
+    steps: list[tuple[float, float]]
+    losses: list[tuple[float, float | None]]
+    """When the store loses writes, and how old the copy is that it falls back to; None: nothing is left."""
+    ends: float
+    """When the faults end."""
+
+
+def plan(mix: Mix, seed: str) -> Plan:
+    """What the seed makes of a mix."""
+    return _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+
+
+class _Planner:
+    def __init__(self, mix: Mix, random: Random) -> None:
+        self.mix = mix
+        self.random = random
+        self.interval = round(self.spread(0.05, 2.0), 4)
+        self.total = int(self.spread(4, 41))
+        self.length = self.total * self.interval * random.uniform(0.6, 1.2)
+        self.heavy = self.likely(0.2)
+        self.ranked = self.likely(0.25)
+        self.failing = self.likely(0.15)
+        self.impatient = self.likely(0.1)
+        self.slow_jobs = self.likely(0.3)
+        self.max_running = random.choice((1, 1, 2, 3)) if self.likely(0.2) else None
+        self.backlog = self.likely(0.5)
+
+    def likely(self, chance: float) -> bool:
+        return self.random.random() < chance
+
+    def spread(self, low: float, high: float) -> float:
+        """As often between 1 and 2 as between 10 and 20."""
+        return float(low * (high / low) ** self.random.random())
+
+    def moment(self) -> float:
+        return self.random.uniform(0, self.length)
+
+    def plan(self) -> Plan:
+        random, mix = self.random, self.mix
+        burst = random.choice((2, 3)) if self.likely(0.15) else 1
+        tolerance = round(self.interval * random.uniform(0.01, 0.9), 6) if self.likely(0.15) else None
+        given: dict[str, Any] = {
+            "interval": self.interval,
+            "burst": burst,
+            "max_running": self.max_running,
+            "tolerance": tolerance,
+        }
+        count = random.randint(2, 5)
+        processes = [self.process(chr(ord("A") + number), given) for number in range(count)]
+        if self.likely(0.2):
+            joins = self.process("J", {} if self.likely(0.5) else given)
+            joins.at = self.moment()
+            processes.append(joins)
+        busy = processes[:1] if self.likely(0.1) else processes
+        for _ in range(self.total):
+            process = random.choice(busy)
+            process.jobs.append(self.job(process.at))
+        names = [process.name for process in processes]
+        losses = [(self.moment(), self.loss()) for _ in range(random.randint(0, mix.losses))]
+        verbs = self.verbs(names)
+        for at, _ in losses:
+            # The news may come with the answer to any command: some ask before their jobs do.
+            soon = [name for name in names for _ in range(random.choice((0, 1, 2)))]
+            verbs += [
+                (max(0, at + random.uniform(-0.05, self.interval)), name, "inspect", 0) for name in soon
+            ]
+        longest = max((length for process in processes for _, _, length in process.stalls), default=0.0)
+        return Plan(
+            interval=self.interval,
+            burst=burst,
+            max_running=self.max_running,
+            tolerance=tolerance,
+            waking=self.likely(0.5),
+            store_base=random.randint(10**15, 2 * 10**15),
+            store_ppm=random.uniform(-200, 200),
+            processes=processes,
+            keyed=self.likely(0.2),
+            verbs=verbs,
+            steps=[(self.moment(), self.step()) for _ in range(random.randint(0, mix.steps))],
+            losses=losses,
+            ends=self.length + longest + 0.1,
+        )
+
+    def process(self, name: str, given: dict[str, Any]) -> PlannedProcess:
+        random, mix = self.random, self.mix
+        outages, crash = [], None
+        for _ in range(random.randint(0, mix.outages)):
+            at = self.moment()
+            outages.append((at, at + self.spread(0.05, 8)))
+        stalls = [
+            (self.moment(), random.randint(1, 30), self.spread(0.005, 5))
+            for _ in range(random.randint(0, mix.stalls))
+        ]
+        if self.likely(mix.crashes):
+            crash = (self.moment(), random.randint(1, 30))
+        return PlannedProcess(
+            name=name,
+            options={**given, "lookahead": random.choice((1, 3, 16, None))},
+            route=self.route(),
+            base=random.randint(0, 10**12),
+            ppm=random.uniform(-200, 200),
+            lateness=self.spread(0.00002, 0.002),
+            outages=outages,
+            stalls=stalls,
+            crash=crash,
+            close=(self.moment(), self.likely(0.5)) if self.likely(0.05) else None,
+        )
+
+    def route(self) -> Route:
+        low, high = (0.0001, 0.002) if self.likely(0.7) else (0.005, 0.04)
+        up, down = self.spread(low, high), self.spread(low, high)
+        deadline = 5.0 if self.likely(0.6) else self.random.uniform(0.3, 2)
+        return Route(up=(0.7 * up, 1.3 * up), down=(0.7 * down, 1.3 * down), deadline=deadline)
+
+    def job(self, earliest: float) -> PlannedJob:
+        random = self.random
+        at = self.random.uniform(0, self.interval) if self.backlog else self.moment()
+        fails = random.choice((0, 0, 1, 2)) if self.failing else 0
+        longest = 2.5 if self.max_running else 0.5
+        way = random.choice(("add", "add", "add", "slot", "run"))
+        return PlannedJob(
+            at=max(at, earliest + 1e-6),
+            way=way,
+            priority=random.choice((-1, 0, 0, 0, 1, 5)) if self.ranked else 0,
+            cost=random.choice((1, 1, 1, 2, 4)) if self.heavy else 1,
+            takes=self.interval * random.uniform(0, longest) if self.slow_jobs or self.max_running else 0.0,
+            fails=fails,
+            retries=random.randint(0, 2) if fails and way != "slot" else 0,
+            timeout=self.interval * random.uniform(1, 15) if self.impatient else None,
+            cancelled_after=random.uniform(0, self.length / 2) if self.likely(0.06) else None,
+        )
+
+    def verbs(self, names: list[str]) -> list[tuple[float, str | None, str, float]]:
+        random = self.random
+        verbs: list[tuple[float, str | None, str, float]] = []
+        if self.likely(0.25):
+            # By the operator: a shard's pause might come after the end of all faults, for ever.
+            at = self.moment()
+            verbs += [(at, None, "pause", 0), (at + self.spread(0.01, 6), None, "resume", 0)]
+        if self.likely(0.2):
+            verbs.append((self.moment(), random.choice(names), "cool_down", round(self.spread(0.01, 6), 6)))
+        if self.likely(0.2):
+            for _ in range(random.randint(1, 2)):
+                changed = round(self.interval * self.spread(0.25, 4), 6)
+                verbs.append((self.moment(), None, "configure", changed))
+        if self.likely(0.05):
+            verbs.append((self.moment(), random.choice(names), "reclaim", 0))
+        if self.likely(0.3):
+            for _ in range(random.randint(1, 3)):
+                verbs.append((self.moment(), random.choice(names), "inspect", 0))
+        return verbs
+
+    def step(self) -> float:
+        return self.spread(0.05, 5) * self.random.choice((-1, 1))
+
+    def loss(self) -> float | None:
+        return None if self.likely(0.4) else self.spread(0.01, 3)

@@ -1,0 +1,223 @@
+"""The store of a simulated world, the ways to it, and what goes wrong on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import Context
+from random import Random
+from typing import Any, TypeVar
+
+import anyio
+
+from intervalq.errors import StoreTimeout, StoreUnavailable
+from intervalq.rules import Answer, Command, Resume, State
+from intervalq.store import DocumentStore, Step, T
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.mixes import Mix, Route
+from intervalq.testing.simulation.observer import Observer
+
+R = TypeVar("R")
+
+URL = "simulated://store"
+
+
+class Records(DocumentStore):
+    """The one store: a dictionary under the verbs of every document store, and a clock that can be set."""
+
+    def __init__(self, base: int, ppm: float) -> None:
+        self.url = URL
+        self.states: dict[str, State] = {}
+        self.rate = 1 + ppm / 1e6
+        self._base = base
+        self._copies: list[tuple[float, dict[str, State]]] = []
+
+    def now(self) -> int:
+        """What the store's clock reads."""
+        return self._base + int(asyncio.get_running_loop().time() * 1e6 * self.rate)
+
+    def set_clock(self, seconds: float) -> None:
+        """Step the clock."""
+        self._base += round(seconds * 1e6)
+
+    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
+        """See `DocumentStore.update`."""
+        before = self.states.get(queue)
+        after, answer = step(before, self.now() if now is None else now)
+        if after is not before:
+            self._copies.append((asyncio.get_running_loop().time(), dict(self.states)))
+            if after is None:
+                del self.states[queue]
+            else:
+                self.states[queue] = after
+        return answer
+
+    def lose(self, age: float | None) -> None:
+        """Fall back to a copy that is so many seconds old; None: to nothing."""
+        then = asyncio.get_running_loop().time() - (age or 0.0)
+        later = [states for at, states in self._copies if at > then]
+        if age is None:
+            self.states.clear()
+        elif later:
+            self.states = dict(later[0])
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        return sorted(self.states)
+
+
+class Network:
+    """Carries commands and answers with delays, and loses some."""
+
+    def __init__(self, records: Records, mix: Mix, random: Random, observer: Observer) -> None:
+        self.records = records
+        self.observer = observer
+        self.is_healthy = False
+        """No faults any more."""
+        self.primary = 0
+        """How many times the store failed over."""
+        self.listeners: dict[Callable[[], None], Line] = {}
+        self._mix = mix
+        self._random = random
+
+    def delay(self, line: Line, way: tuple[float, float]) -> float:
+        """How long one message takes."""
+        delay = self._random.uniform(*way)
+        if (
+            not (self.is_healthy or line.is_good)
+            and self._mix.slow
+            and self._random.random() < self._mix.slow
+        ):
+            delay += self._random.uniform(0.1, 2.5)
+        return delay
+
+    def loses(self, line: Line) -> bool:
+        """Whether one message gets lost."""
+        if self.is_healthy or line.is_good or not self._mix.lost:
+            return False
+        return self._random.random() < self._mix.lost
+
+    def resume(self, queue: str) -> None:
+        """Somebody ends all pauses."""
+        self.observer.say("store", "resumes")
+        self.observer.resumes.append(asyncio.get_running_loop().time())
+        if _now(self.records.apply(queue, Resume())).woken:
+            self.wake()
+
+    def arrive(self, line: Line, command: Command, reply: asyncio.Future[Answer], primary: int) -> None:
+        """A command reaches the store, whether somebody still waits for the answer or not."""
+        if self.is_cut_short(primary):
+            return
+        loop = asyncio.get_running_loop()
+        before = self.records.states.get(line.queue)
+        answer = _now(self.records.apply(line.queue, command))
+        self.observer.stepped(line.process, command, before, self.records.states.get(line.queue), answer)
+        if answer.woken:
+            self.wake()
+        if not self.loses(line):
+            delay, context = self.delay(line, line.route.down), line.process.context
+            loop.call_later(delay, line.receive, reply, answer, self.primary, context=context)
+
+    def is_cut_short(self, primary: int) -> bool:
+        """Whether a message is lost because the store failed over while it was on its way."""
+        return primary != self.primary and self._random.random() < 0.5
+
+    def wake(self) -> None:
+        """Tell those that listen that a hold ended."""
+        loop = asyncio.get_running_loop()
+        for wake, line in self.listeners.items():
+            if not self.loses(line):
+                loop.call_later(self.delay(line, line.route.down), wake, context=line.process.context)
+
+
+class Line:
+    """One process's way to the store: the `Store` of its handle."""
+
+    def __init__(self, network: Network, process: Process, route: Route, queue: str) -> None:
+        self.url = URL
+        self.network = network
+        self.process = process
+        self.route = route
+        self.queue = queue
+        self.is_cut = False
+        self.is_good = False
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        assert (queue, now) == (self.queue, None)
+        network, loop = self.network, asyncio.get_running_loop()
+        sent = loop.time()
+        if self.is_cut:
+            await anyio.sleep(network.delay(self, self.route.up))
+            network.observer.failed(self.process)
+            raise StoreUnavailable(URL, "no way to it")
+        reply: asyncio.Future[Answer] = loop.create_future()
+        lost = network.loses(self)
+        network.observer.sent(self.process, command, lost=lost)
+        if not lost:
+            delay = network.delay(self, self.route.up)
+            loop.call_later(delay, network.arrive, self, command, reply, network.primary, context=Context())
+        timer = loop.call_later(self.route.deadline, _give_up, reply)
+        try:
+            answer = await reply
+        except StoreTimeout:
+            network.observer.failed(self.process)
+            raise
+        finally:
+            timer.cancel()
+        network.observer.answered(self.process, command, answer, sent)
+        return answer
+
+    def receive(self, reply: asyncio.Future[Answer], answer: Answer, primary: int) -> None:
+        """An answer is there, perhaps too late."""
+        if not self.network.is_cut_short(primary) and not reply.done():
+            reply.set_result(answer)
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        return await self.network.records.names()
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+
+
+class WakingLine(Line):
+    """A line to a store that tells held shards when a hold ends."""
+
+    @asynccontextmanager
+    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        assert queue == self.queue
+        if self.is_cut:
+            raise StoreUnavailable(URL, "no way to it")
+        event = anyio.Event()
+
+        def wake() -> None:
+            event.set()
+
+        async def woken() -> None:
+            nonlocal event
+            await event.wait()
+            event = anyio.Event()
+
+        self.network.listeners[wake] = self
+        try:
+            yield woken
+        finally:
+            del self.network.listeners[wake]
+
+
+def _give_up(reply: asyncio.Future[Answer]) -> None:
+    if not reply.done():
+        reply.set_exception(StoreTimeout(URL, "no answer in time"))
+
+
+def _now(step: Coroutine[Any, Any, R]) -> R:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        step.send(None)
+    except StopIteration as end:
+        result: R = end.value
+        return result
+    raise RuntimeError("a step of the store took time")

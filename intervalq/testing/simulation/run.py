@@ -1,0 +1,65 @@
+"""One run: one seed of one mix, from the plan to the verdict."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass, field
+
+from intervalq.testing.simulation.loop import WorldLoop
+from intervalq.testing.simulation.observer import Violation
+from intervalq.testing.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run gave."""
+
+    mix: str
+    seed: int
+    violations: list[Violation]
+    digest: str
+    """Of the trace."""
+    lines: list[str] = field(repr=False)
+    """The trace; empty unless it was asked for or a promise was broken."""
+    jobs: int
+    starts: int
+    used: int
+    """How many slots the starts took."""
+    wanted: float
+    """How many slots there were while jobs waited."""
+    given_up: int
+    calls: int
+    seconds: float
+    """True time at the end."""
+
+
+def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
+    """Run one schedule, and judge it."""
+    logger = logging.getLogger("intervalq")
+    quiet, logger.disabled = logger.disabled, True  # the faults are meant
+    dice = random.getstate()
+    random.seed(f"{mix}:{seed}:shards")  # theirs is the one in the module
+    loop = WorldLoop(horizon=1e6)
+    try:
+        world = World(mix, seed, loop)
+        loop.run_until_complete(world.run())
+    finally:
+        loop.close()
+        random.setstate(dice)
+        logger.disabled = quiet
+    seen = world.seen
+    return Run(
+        mix=mix,
+        seed=seed,
+        violations=seen.violations,
+        digest=seen.trace.digest() if trace else "",
+        lines=seen.trace.lines() if trace or seen.violations else [],
+        jobs=len(seen.jobs),
+        starts=len(seen.starts),
+        used=sum(start.job.plan.cost for start in seen.starts),
+        wanted=seen.wanted,
+        given_up=sum(actor.shard.given_up for actor in world.actors if actor.shard is not None),
+        calls=seen.calls,
+        seconds=world.ended,
+    )

@@ -1,0 +1,77 @@
+"""The trace of a run: what happened, in lines that people can read and that are the same in every run."""
+
+from __future__ import annotations
+
+import hashlib
+
+from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Finish, Hold
+
+
+class Trace:
+    """Takes in what happens, and puts it into words when somebody asks."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[float, str, str, tuple[object, ...]]] = []
+        self._names: dict[str, str] = {}
+
+    def add(self, at: float, who: str, what: str, *more: object) -> None:
+        """Something happened."""
+        self._events.append((at, who, what, more))
+
+    def name(self, generation: str) -> str:
+        """A record's generation, which is random, by a name that is not."""
+        return self._names.setdefault(generation, f"g{len(self._names) + 1}")
+
+    def lines(self) -> list[str]:
+        """All of it."""
+        return [
+            f"{at:11.6f}  {who:9} {what:8} {' '.join(map(self._word, more))}".rstrip()
+            for at, who, what, more in self._events
+        ]
+
+    def digest(self) -> str:
+        """Tells two traces apart."""
+        return hashlib.blake2b("\n".join(self.lines()).encode(), digest_size=12).hexdigest()
+
+    def _word(self, thing: object) -> str:
+        if isinstance(thing, Answer):
+            return " ".join(self._answer(thing))
+        return " ".join(_command(thing)) if isinstance(thing, Command) else str(thing)
+
+    def _answer(self, answer: Answer) -> list[str]:
+        state = answer.state
+        if state is None:
+            return ["no record"]
+        said = [
+            f"{self.name(state.generation)} ticket={state.ticket} current={state.current} void={state.void}",
+            f"clock={state.clock(answer.now)} due={state.due}",
+        ]
+        if state.held_since is not None:
+            said.append("held")
+        tickets = {"running": sorted(state.running), "granted": answer.granted, "missed": answer.missed}
+        said += [f"{name}={list(some)}" for name, some in tickets.items() if some]
+        if answer.first is not None:
+            said.append(f"takes={answer.first.ticket}+{answer.count} from {answer.first.due}")
+        if answer.begun:
+            said.append(f"begun={answer.begun}")
+        return said + [name for name in ("refused", "healed", "woken") if getattr(answer, name)]
+
+
+def _command(command: Command) -> list[str]:
+    said = [type(command).__name__]
+    if isinstance(command, Advance):
+        parts = {
+            "use": [slot.ticket for slot in command.slots],
+            "release": [slot.ticket for slot in command.release],
+            "take": command.take,
+            "notice": command.notice,
+            "reach": command.reach,
+        }
+        said += [f"{name}={value}" for name, value in parts.items() if value]
+    elif isinstance(command, Finish):
+        said.append(f"ended={list(command.ended)} running={list(command.running)}")
+    elif isinstance(command, Hold):
+        said.append("for ever" if command.length >= FOREVER else f"for {command.length}")
+    elif isinstance(command, Configure):
+        said.append(f"interval={command.interval}")
+    return said

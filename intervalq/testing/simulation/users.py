@@ -1,0 +1,138 @@
+"""What the users of queues do in a simulated world, by the same methods as in a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+
+from intervalq import IntervalQueue
+from intervalq._line import Waiter
+from intervalq._link import Go
+from intervalq._shard import Shard
+from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.mixes import PlannedJob
+from intervalq.testing.simulation.network import Line
+from intervalq.testing.simulation.observer import ObservedJob, Observer
+
+
+class JobError(Exception):
+    """What jobs raise that are to fail."""
+
+
+class Actor:
+    """A process with its handle."""
+
+    def __init__(self, process: Process, line: Line, queue: IntervalQueue) -> None:
+        self.process = process
+        self.line = line
+        self.queue = queue
+        self.shard: Shard | None = None
+        self.begins: Go | None = None  # the slot that was accepted last
+        self.busy = 0  # calls of users that have not come back
+
+    def open(self) -> Shard:
+        """The handle's shard, in the process's context; what it accepts is noted."""
+        if self.shard is None:
+            self.shard = shard = self.queue.shard()
+            accept = shard.accept
+
+            def noting(waiter: Waiter) -> Go | None:
+                go = accept(waiter)
+                self.begins = go or self.begins
+                return go
+
+            shard.accept = noting  # type: ignore[method-assign]
+        return self.shard
+
+
+class Users:
+    """Each of these is called in the actor's process."""
+
+    def __init__(self, seen: Observer) -> None:
+        self.seen = seen
+        self.over = False
+        """Nobody looks any more."""
+
+    async def job(self, actor: Actor, planned: PlannedJob) -> None:
+        """Add a job, wait for it, perhaps cancel it."""
+        actor.open()
+        job = self.seen.added(actor.process, planned)
+        with anyio.CancelScope() as scope:
+            if planned.cancelled_after is not None:
+                asyncio.get_running_loop().call_later(planned.cancelled_after, self._cancel, job, scope)
+            outcome = "cancelled"
+            try:
+                outcome = await self._outcome(actor, job)
+            finally:
+                if not self.over:
+                    self.seen.ended(job, outcome)
+
+    async def _outcome(self, actor: Actor, job: ObservedJob) -> str:
+        async def body() -> None:
+            go, shard = actor.begins, actor.shard
+            assert go is not None
+            assert shard is not None
+            assert shard.state is not None
+            self.seen.started(job, go.ticket, shard.state.generation)
+            try:
+                if job.plan.takes:
+                    await anyio.sleep(job.plan.takes)
+                if len(job.starts) <= job.plan.fails:
+                    raise JobError
+            finally:
+                self.seen.stopped(job)
+
+        wanted = job.plan
+        timing: dict[str, Any] = {
+            "priority": wanted.priority, "cost": wanted.cost, "timeout": wanted.timeout,
+        }  # fmt: skip
+        try:
+            if wanted.way == "add":
+                added = await actor.queue.add(body, retries=wanted.retries, **timing)
+                try:
+                    await added
+                except asyncio.CancelledError:
+                    added.cancel()
+                    raise
+            elif wanted.way == "run":
+                await actor.queue.run(body, retries=wanted.retries, **timing)
+            else:
+                async with actor.queue.slot(**timing) as slot:
+                    if actor.begins is None or slot.ticket != actor.begins.ticket:
+                        self.seen.violated(f"job {job.number} was told ticket {slot.ticket}")
+                    await body()
+        except (IntervalqError, JobError) as error:
+            return type(error).__name__
+        return "done"
+
+    def _cancel(self, job: ObservedJob, scope: anyio.CancelScope) -> None:
+        if job.outcome is None:
+            job.cancelled = True
+            self.seen.say(job.process.name, "cancels", job.number)
+            scope.cancel()
+
+    async def close(self, actor: Actor, *, drain: bool) -> None:
+        """Close the handle."""
+        actor.open()
+        self.seen.closed[actor.process] = self.seen.time()
+        self.seen.say(actor.process.name, "closes", "and drains" if drain else "")
+        await actor.queue.close(drain=drain)
+        self.seen.say(actor.process.name, "closed")
+
+    async def verb(self, actor: Actor, verb: str, amount: float) -> None:
+        """Pause, resume and so on."""
+        queue = actor.queue
+        actor.open()
+        self.seen.say(actor.process.name, verb, amount or "")
+        try:
+            if verb == "cool_down":
+                await queue.cool_down(amount)
+            elif verb == "configure":
+                await queue.configure(interval=amount)
+            else:
+                await getattr(queue, verb)()
+        except (ConfigMismatch, QueueClosed, QueueNotFound, StoreError) as error:
+            self.seen.say(actor.process.name, "fails", type(error).__name__)

@@ -1,0 +1,233 @@
+"""The world of one run: real handles in simulated processes, real rules in a simulated store, and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+
+from intervalq import IntervalQueue
+from intervalq.testing.simulation.judges import judge
+from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
+from intervalq.testing.simulation.mixes import MIXES, PlannedProcess, Route, plan
+from intervalq.testing.simulation.network import Line, Network, Records, WakingLine
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.users import Actor, Users
+
+QUEUE: Final = "simulated"
+_KEY: Final = "key"
+
+_NEAR: Final = Route(up=(0.0002, 0.001), down=(0.0002, 0.001), deadline=5.0)
+
+_PATIENCE: Final = 50.0
+"""Seconds, beside the slots, that a queue may take to recover: time-outs, pauses between attempts to reach
+the store, polls of held shards, cool-downs, and the leases of dead processes."""
+
+_QUIET: Final = 100.0
+"""Seconds after the last job, in which whatever still runs must end."""
+
+
+class World:
+    """See the module. `seen` is the observer, with the verdict at the end."""
+
+    def __init__(self, mix: str, seed: int, loop: WorldLoop) -> None:
+        self.loop = loop
+        self.plan = plan(MIXES[mix], f"{mix}:{seed}:plan")
+        self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
+        self.seen = Observer(loop.time)
+        self.users = Users(self.seen)
+        self.records = Records(self.plan.store_base, self.plan.store_ppm)
+        self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose
+        self.network = Network(self.records, MIXES[mix], self.dice, self.seen)
+        self.actors: list[Actor] = []
+        self.busy = 0  # the sum of theirs
+        self.idle: asyncio.Future[None] = loop.create_future()
+        self.ended = 0.0
+
+    # --- what is planned ----------------------------------------------------------------------------
+
+    def _actor(self, planned: PlannedProcess) -> Actor:
+        lateness = planned.lateness
+        clock = ProcessClock(planned.base, planned.ppm, lambda: self.dice.uniform(0, lateness))
+        process = Process(planned.name, clock)
+        kind = WakingLine if self.plan.waking else Line
+        line = kind(self.network, process, planned.route, self.queue)
+        queue = IntervalQueue(QUEUE, store=line, backoff=0.02, **planned.options)
+        actor = Actor(process, line, queue[_KEY] if self.plan.keyed else queue)
+        self.actors.append(actor)
+        return actor
+
+    def _at(self, instant: float, action: Callable[..., object], *args: object) -> None:
+        self.loop.call_at(instant, action, *args, context=Context())
+
+    def _prepare(self) -> None:
+        for planned in self.plan.processes:
+            actor = self._actor(planned)
+            for job in planned.jobs:
+                self._call(job.at, actor, partial(self.users.job, actor, job))
+            if planned.close is not None:
+                when, drain = planned.close
+                self._call(when, actor, partial(self.users.close, actor, drain=drain))
+            for begin, end in planned.outages:
+                self._at(begin, partial(self._cut, actor, is_cut=True))
+                self._at(end, partial(self._cut, actor, is_cut=False))
+            for when, steps, length in planned.stalls:
+                self._at(when, actor.process.trap, steps, partial(self._stall, actor, length))
+            if planned.crash is not None:
+                when, steps = planned.crash
+                self._at(when, actor.process.trap, steps, partial(self._crash, actor))
+        operator = self._actor(
+            PlannedProcess(name="operator", options={}, route=_NEAR, base=7, ppm=0.0, lateness=0.0001)
+        )
+        operator.line.is_good = True
+        by_name = {actor.process.name: actor for actor in self.actors}
+        for when, who, verb, amount in self.plan.verbs:
+            actor = operator if who is None else by_name[who]
+            self._call(when, actor, partial(self.users.verb, actor, verb, amount))
+        for when, seconds in self.plan.steps:
+            self._at(when, self._step_clock, seconds)
+        for when, age in self.plan.losses:
+            self._at(when, self._lose, age)
+
+    def _call(self, instant: float, actor: Actor, user: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """At an instant, a user in the actor's process calls something."""
+        self.busy += 1
+        actor.busy += 1
+
+        async def calls() -> None:
+            try:
+                await user()
+            finally:
+                self._back(actor, 1)
+
+        def begin() -> None:
+            if not self.users.over:
+                self.loop.create_task(calls())
+
+        self.loop.call_at(instant, begin, context=actor.process.context)
+
+    def _back(self, actor: Actor, calls: int) -> None:
+        self.busy -= calls
+        actor.busy -= calls
+        if self.busy == 0:
+            self._expire()
+
+    # --- faults -------------------------------------------------------------------------------------
+
+    def _cut(self, actor: Actor, is_cut: bool) -> None:
+        if self.loop.time() < self.plan.ends or not is_cut:
+            actor.line.is_cut = is_cut
+            self.seen.say(actor.process.name, "is cut off" if is_cut else "is back")
+
+    def _stall(self, actor: Actor, seconds: float) -> None:
+        if self.loop.time() < self.plan.ends:
+            self.seen.say(actor.process.name, "stalls", f"{seconds:.6f} s")
+            self.loop.stop_process(actor.process, seconds)
+
+    def _crash(self, actor: Actor) -> None:
+        if self.loop.time() < self.plan.ends:
+            actor.process.dead = True
+            self.seen.dies(actor.process)
+            self._back(actor, actor.busy)
+
+    def _step_clock(self, seconds: float) -> None:
+        self.records.set_clock(seconds)
+        self.seen.clock_set(seconds)
+
+    def _lose(self, age: float | None) -> None:
+        self.records.lose(age)
+        self.network.primary += 1
+        self.seen.lost(age, everything=self.queue not in self.records.states)
+
+    # --- the run ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From the first job to the verdict."""
+        self._prepare()
+        await self._until(self.plan.ends)
+        self._heal()
+        if self.busy:
+            self._at(self._deadline(), self._expire)
+            await self.idle
+        for job in self.seen.jobs:
+            if job.outcome is None and not job.process.dead:
+                self.seen.violated(f"job {job.number} of {job.process.name} still waits")
+                job.outcome = "waits"
+        if self.busy and not self.seen.violations:
+            self.seen.violated("something that was called, beside jobs, has not come back")
+        self.ended = self.loop.time()
+        if not self.seen.violations:
+            await self._rest()
+        judge(self.seen, self.plan)
+        self.users.over = True
+        await self._sweep()
+
+    async def _until(self, instant: float) -> None:
+        reached = self.loop.create_future()
+        self._at(instant, reached.set_result, None)
+        await reached
+
+    def _heal(self) -> None:
+        """The end of all faults: the network is as it should be, and somebody resumes."""
+        self.network.is_healthy = True
+        for actor in self.actors:
+            actor.line.is_cut = False
+        self.network.resume(self.queue)
+
+    def _deadline(self) -> float:
+        """By when all jobs must have ended: the tickets that are out, a slot for each job, and some."""
+        now, state = self.records.now(), self.records.states.get(self.queue)
+        interval = round(self.plan.interval * 1e6)
+        outstanding = 0
+        if state is not None:
+            interval = max(interval, state.settings.interval)
+            outstanding = max(0, state.due - state.clock(now))
+        slots, takes = 0, 0.0
+        for planned, actor in zip(self.plan.processes, self.actors, strict=False):
+            if not actor.process.dead:
+                slots += sum(job.cost * (1 + min(job.fails, job.retries)) for job in planned.jobs)
+                takes += sum(job.takes * (1 + min(job.fails, job.retries)) for job in planned.jobs)
+        return self.loop.time() + (outstanding + (2 * slots + 10) * interval) / 1e6 + takes + _PATIENCE
+
+    def _expire(self) -> None:
+        if not self.idle.done():
+            self.idle.set_result(None)
+
+    async def _rest(self) -> None:
+        """With nothing to do, a handle has no task and no timer."""
+        await self._until(self.loop.time() + _QUIET)
+        for actor in self.actors:
+            process = actor.process
+            if process.dead:
+                continue
+            running = [task for task in process.tasks if not task.done()]
+            if running or self.loop.timers(process):
+                self.seen.violated(
+                    f"{process.name} is idle and has {len(running)} tasks, {self.loop.timers(process)} timers"
+                )
+            for task in process.tasks:
+                if task.done() and not task.cancelled() and task.exception() is not None:
+                    self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
+
+    async def _sweep(self) -> None:
+        """End what is left, out of the judges' sight: what is dropped while it waits complains."""
+        for _ in range(200):
+            left = [task for actor in self.actors for task in actor.process.tasks if not task.done()]
+            if not left:
+                return
+            for actor in self.actors:
+                actor.line.is_cut = True
+                actor.process.revive()
+                self.loop.release(actor.process)
+            await anyio.lowlevel.checkpoint()
+            for task in left:
+                # One that has not begun would complain that it never did.
+                if inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED:  # type: ignore[arg-type]
+                    task.cancel()

@@ -1,0 +1,156 @@
+"""Simulated schedules: every promise is kept in every mix, planted bugs are found, old ones stay mended."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from intervalq.testing import simulation
+from intervalq.testing.simulation import MIXES, simulate
+from intervalq.testing.simulation.__main__ import main
+from intervalq.testing.simulation.bugs import BUGS
+from intervalq.testing.simulation.many import Tally, several
+
+SCHEDULES = int(os.environ.get("INTERVALQ_TEST_SCHEDULES", "1000"))
+"""Of each mix."""
+
+CHUNK = 50
+PLANTED = 2_000
+"""A planted bug must be found within so many schedules."""
+
+REGRESSIONS = Path(__file__).with_name("simulation_regressions.txt")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    """Without the warnings that simulated faults cause, also those that come with the garbage."""
+    logger = logging.getLogger("intervalq")
+    logger.disabled = True
+    yield
+    gc.collect()
+    logger.disabled = False
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def schedules(pool: ProcessPoolExecutor) -> dict[str, list[Future[Tally]]]:
+    """All of them at once, so that no processor waits for the last schedule of a mix."""
+    chunks = [range(first, min(first + CHUNK, SCHEDULES)) for first in range(0, SCHEDULES, CHUNK)]
+    return {mix: [pool.submit(several, mix, chunk) for chunk in chunks] for mix in MIXES}
+
+
+def said(tally: Tally) -> str:
+    """What to read, and what to run, when a schedule fails."""
+    lines = []
+    for run in tally.broken[:2]:
+        lines += ["", *run.lines[-40:], *(f"broken: {violation}" for violation in run.violations)]
+        lines.append(f"python -m intervalq.testing.simulation --mix {run.mix} --seed {run.seed} --trace")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_every_promise_is_kept_in_every_schedule(mix: str, schedules: dict[str, list[Future[Tally]]]) -> None:
+    tally = Tally(mix)
+    for part in schedules[mix]:
+        tally.merge(part.result())
+    assert not tally.broken, said(tally)
+    assert tally.schedules == SCHEDULES
+    assert tally.starts > 6 * SCHEDULES, "the schedules start too little to show anything"
+
+
+def test_the_queue_keeps_its_rate_when_nothing_goes_wrong(schedules: dict[str, list[Future[Tally]]]) -> None:
+    tally = Tally("calm")
+    for part in schedules["calm"]:
+        tally.merge(part.result())
+    assert tally.rate > 0.9
+    assert tally.calls_a_job < 4
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    """By the schedule that found it before; where schedules are made up otherwise now, by an early one."""
+    bug = BUGS[name]
+    for seeds in (
+        range(bug.seed, bug.seed + 1),
+        *(range(first, first + 20) for first in range(0, PLANTED, 20)),
+    ):
+        if several(bug.mix, seeds, bug=name).broken:
+            break
+    else:
+        pytest.fail(f"{name} was not found in {PLANTED} schedules: {bug.what}")
+    assert not several(bug.mix, seeds).broken, "what was found is not the planted bug"
+
+
+def test_enough_bugs_are_planted_and_each_says_what_it_is() -> None:
+    assert len(BUGS) >= 12
+    assert all(bug.what and bug.mix in MIXES for bug in BUGS.values())
+    table = simulation.__doc__ or ""
+    assert [name for name in BUGS if name not in table] == []
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in REGRESSIONS.read_text().splitlines() if line and not line.startswith("#")]
+)
+def test_schedules_that_failed_once_pass(line: str) -> None:
+    mix, seed = line.split()[:2]
+    run = simulate(mix, int(seed))
+    assert not run.violations, "\n".join([*run.lines[-60:], *map(str, run.violations)])
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_the_same_seed_gives_the_same_trace(mix: str) -> None:
+    first = [simulate(mix, seed, trace=True) for seed in range(12)]
+    again = [simulate(mix, seed, trace=True) for seed in range(12)]
+    assert [run.digest for run in first] == [run.digest for run in again]
+    assert len({run.digest for run in first}) == len(first)
+
+
+def test_the_trace_depends_on_nothing_but_the_seed() -> None:
+    """Not on the order of sets, which is another one in every process."""
+    program = (
+        "from intervalq.testing.simulation import MIXES, simulate\n"
+        "print(*(simulate(mix, 3, trace=True).digest for mix in MIXES))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "random")
+    }
+    assert said == {" ".join(simulate(mix, 3, trace=True).digest for mix in MIXES) + "\n"}
+
+
+def test_the_command_line_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mix", "calm", "--schedules", "3", "--processes", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "violations" in shown
+    assert "3 schedules" in shown
+
+
+def test_the_command_line_says_how_to_run_a_failure_again(capsys: pytest.CaptureFixture[str]) -> None:
+    bug = BUGS["slots-crowd"]
+    arguments = ["--mix", bug.mix, "--seed", str(bug.seed), "--bug", "slots-crowd"]
+    assert main([*arguments, "--processes", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert "broken: " in shown
+    assert f"--mix {bug.mix} --seed {bug.seed} --bug slots-crowd --trace" in shown
+    assert main([*arguments, "--trace"]) == 1
+    assert "apart" in capsys.readouterr().out
