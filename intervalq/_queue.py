@@ -61,8 +61,8 @@ class IntervalQueue(Handle):
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: take the settings that the queue already has.
         rate: instead of an interval, for example `10/s`, `5000/h`, `100/15m`.
-        store: a URL or a `Store`. None: the environment's `INTERVALQ_STORE`, else a JSON file in the user's
-            state folder, which works across the processes of one machine.
+        store: a URL or a `Store`. None: the environment's `INTERVALQ_STORE`, else a SQLite database in the
+            user's state folder, which works across the processes of one machine.
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
         lookahead: how many of this handle's waiting jobs hold a ticket. A process that dies leaves at most
             this many slots empty. None: all of them. 1: handles take turns, whatever their backlog. The

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,6 +19,7 @@ from intervalq.errors import (
     InvalidInterval,
     InvalidName,
     InvalidOption,
+    StoreError,
     StoreTimeout,
     UnknownStore,
     WrongLoop,
@@ -176,9 +179,32 @@ def test_without_a_store_the_environment_decides_then_the_users_state_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert open_store().url.endswith("/intervalq/state.json")
+    assert open_store().url.endswith("/intervalq/state.db")
+    assert open_store().url.startswith("sqlite:///")
     monkeypatch.setenv("INTERVALQ_STORE", "memory://")
     assert open_store().url == "memory://"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("state.db", "sqlite"),
+        ("STATE.SQLITE3", "sqlite"),
+        ("state.json", "file"),
+        ("db", "file"),
+        (".db", "file"),
+    ],
+)
+def test_a_plain_path_tells_by_its_end_which_store_it_is(path: str, kind: str, tmp_path: Path) -> None:
+    assert open_store(str(tmp_path / path)).url == f"{kind}://{tmp_path}/{path}"
+
+
+def test_a_python_without_sqlite_says_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    for name in ("_database", "sqlite"):
+        monkeypatch.delitem(sys.modules, f"intervalq_stores.{name}", raising=False)
+    with pytest.raises(StoreError, match=r"without its sqlite3 module.*INTERVALQ_STORE"):
+        open_store("state.db")
 
 
 def test_errors_travel_with_their_values() -> None:

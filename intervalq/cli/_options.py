@@ -14,9 +14,9 @@ from intervalq.store import open_store
 F = TypeVar("F", bound=Callable[..., Any])
 
 STORE_HELP = (
-    "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a JSON file. Better set "
-    "INTERVALQ_STORE in the environment: that keeps passwords out of `ps`. Without both, a file in your "
-    "state folder."
+    "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a SQLite file (.db) or a "
+    "JSON file (any other). Better set INTERVALQ_STORE in the environment: that keeps passwords out of `ps`. "
+    "Without both, a SQLite file in your state folder."
 )
 
 
@@ -77,7 +77,7 @@ def shared_store(url: str | None) -> None:
     store = open_store(url)
     if store.url.startswith("memory:"):
         raise InvalidOption(
-            "a store in memory can't pace several processes: use a file (--store ./state.json), redis:// or "
+            "a store in memory can't pace several processes: use a file (--store ./state.db), redis:// or "
             "postgresql://"
         )
 

@@ -59,7 +59,7 @@ def demo(ctx: click.Context, *, store: str | None, shards: int, jobs: int) -> No
     """
     shared_store(store)
     with tempfile.TemporaryDirectory(prefix="intervalq-demo-") as folder:
-        url = store or os.environ.get("INTERVALQ_STORE") or str(Path(folder, "state.json"))
+        url = store or os.environ.get("INTERVALQ_STORE") or str(Path(folder, "state.db"))
         ctx.exit(anyio.run(_Demo(url, Path(folder), shards, jobs).run))
 
 

@@ -37,7 +37,7 @@ class Advising(Protocol):
         ...
 
 
-@click.command(epilog=examples("intervalq doctor", "intervalq doctor --store ./state.json --json"))
+@click.command(epilog=examples("intervalq doctor", "intervalq doctor --store ./state.db --json"))
 @store_option
 @json_option
 @click.pass_context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,15 @@ from intervalq.rules import FOREVER, IDLE_KEPT, BadRecord, NewerRecord, State, l
 from intervalq_stores._fork_gate import GATE
 from intervalq_stores._records import QUEUE, bad_name, corrupt, newer, parse, shown
 from intervalq_stores._shared_file import MOST_BYTES, SharedFile
+
+try:
+    import sqlite3
+except ImportError as missing:
+    raise StoreError(
+        "sqlite://",
+        "this Python was built without its sqlite3 module: use another one, or set INTERVALQ_STORE to the "
+        "path of a JSON file, redis:// or postgresql://",
+    ) from missing
 
 LAYOUT: Final = 1
 """The version of the tables; the records have one of their own."""
