@@ -71,7 +71,8 @@ class Line:
     """Waiters by priority and order of arrival. A waiter that leaves is dropped when it comes up."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], Waiter]] = []
+        # The number is for a job that comes again, to the place of one that left and is not dropped yet.
+        self._heap: list[tuple[tuple[int, int], int, Waiter]] = []
         self._waiting = 0
         self.cost = 0
         """How many slots all the waiting jobs need together."""
@@ -81,7 +82,7 @@ class Line:
 
     def add(self, waiter: Waiter) -> None:
         """To the place that its order gives it."""
-        heapq.heappush(self._heap, (waiter.order, waiter))
+        heapq.heappush(self._heap, (waiter.order, next(_numbers), waiter))
         self._waiting += 1
         self.cost += waiter.cost
 
@@ -92,18 +93,18 @@ class Line:
             self._waiting -= 1
             self.cost -= waiter.cost
             if len(self._heap) > 64 and self._waiting < len(self._heap) // 2:
-                self._heap = [entry for entry in self._heap if not entry[1].gone]
+                self._heap = [entry for entry in self._heap if not entry[-1].gone]
                 heapq.heapify(self._heap)
 
     def first(self) -> Waiter | None:
         """Who is next; None: nobody waits."""
-        while self._heap and self._heap[0][1].gone:
+        while self._heap and self._heap[0][-1].gone:
             heapq.heappop(self._heap)
-        return self._heap[0][1] if self._heap else None
+        return self._heap[0][-1] if self._heap else None
 
     def in_order(self) -> list[Waiter]:
         """Everybody who waits, the next one first."""
-        return [waiter for _, waiter in sorted(self._heap, key=lambda entry: entry[0]) if not waiter.gone]
+        return [waiter for _, _, waiter in sorted(self._heap) if not waiter.gone]
 
     def slots_before(self, waiter: Waiter, most: int) -> int | None:
         """How many slots those before a waiter need; None: `most` or more, or it is not in line."""
