@@ -26,7 +26,10 @@ from intervalq.store import Store
 log: Final = logging.getLogger("intervalq")
 
 _told: Final[set[str]] = set()
-"""Stores that this process has warned of: once is enough, however many queues are in them."""
+"""Stores and queues that this process has warned of: once is enough, however many queues are in a store."""
+
+_WASTEFUL: Final = 20
+"""So many slots may go by, beyond jobs that began, before it is worth a warning: more than `lookahead`."""
 
 _SHORT: Final = 200_000
 """At shorter intervals a connection is made before the first ticket is taken."""
@@ -74,6 +77,8 @@ class Link(ABC):
         self.leases = Leases(self)
         self.calls = 0
         self.regressions = 0
+        self.begun = self.given_up = 0
+        self.wasted = 0  # by how many more slots went by of late than jobs began
         self.begun_at: int | None = None
         self._settings = settings
         self._lock = anyio.Lock(fast_acquire=True)  # answers are taken in in the order of the questions
@@ -250,6 +255,19 @@ class Link(ABC):
         """Whether the slot will surely have come `early` from now, and is surely not past; for any thread."""
         at = self.clock.now()
         return self.opens(go) - early <= at and not self.is_past(go, at)
+
+    def waste(self, slots: int) -> None:
+        """Slots went by before a job could use them."""
+        self.given_up += slots
+        self.wasted += slots
+        if self.wasted >= _WASTEFUL and self.queue not in _told:
+            _told.add(self.queue)
+            log.warning(
+                "queue %r: slots go by before this process can use them, %d so far: something blocks its "
+                "event loop (run that in a thread), the machine is overloaded, or the store answers late",
+                self.queue,
+                self.given_up,
+            )
 
     def due(self, slot: Slot) -> float:
         """A slot on the store's clock, in seconds since 1970."""

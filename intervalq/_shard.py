@@ -56,7 +56,6 @@ class Shard(Link):
         super().__init__(queue, store, settings)
         self.line = Line()
         self.closed = False
-        self.begun = self.given_up = 0
         self._lookahead = lookahead
         self._tickets: deque[Slot] = deque()  # not yet asked about, in slot order
         self._granted: deque[Go] = deque()  # may be used: all of them before those in _tickets
@@ -125,6 +124,7 @@ class Shard(Link):
             return None
         self._granted.popleft()
         self.begun += 1
+        self.wasted = max(0, self.wasted - 1)
         self.begun_at = self.clock.now()
         self.leases.started(go.ticket)
         self._owed += waiter.cost - 1
@@ -144,7 +144,7 @@ class Shard(Link):
 
     def give_up(self, go: Go) -> None:
         """A slot that was told to go can't be used after all."""
-        self.given_up += 1
+        self.waste(1)
         self._sharpened += 1  # where each go holds the queue, there is no other time to ask for its clock
         self._unused.append(go.slot)
         self.leases.ended(go.ticket)
@@ -251,7 +251,7 @@ class Shard(Link):
         lead = self._lead()
         while self._tickets and self.is_lost(self._tickets[0], at):
             self._unused.append(self._tickets.popleft())
-            self.given_up += 1
+            self.waste(1)
         near = []
         for slot in self._tickets:
             if self.comes(slot) - lead > at:
@@ -297,8 +297,10 @@ class Shard(Link):
                 self._granted.append(self.go(slot))
             else:  # let pass while the question was on its way
                 self.leases.ended(slot.ticket)
-        self._tickets = deque(slot for slot in self._tickets if slot.ticket not in gone)
-        self.given_up += len(answer.missed)
+        void = answer.state.void  # that ours are dead keeps nobody waiting
+        live = (slot for slot in self._tickets if slot.ticket > void and slot.ticket not in gone)
+        self._tickets = deque(live)
+        self.waste(sum(ticket > void for ticket in answer.missed))
         taken = answer.taken
         self._granted.extend(self.go(slot) for slot in taken[: answer.begun])
         self._tickets.extend(taken[answer.begun :])

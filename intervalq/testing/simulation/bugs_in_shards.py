@@ -142,7 +142,8 @@ def _() -> Iterator[None]:
             others = [other for other in self.line.in_order() if other is not waiter]
             last = max((other.order for other in others), default=waiter.order)
             waiter.order = (last[0], last[1] + 1)
-            self.line._heap = [(other.order, other) for other in (*others, waiter)]  # noqa: SLF001
+            entries = [(other.order, number, other) for number, other in enumerate((*others, waiter))]
+            self.line._heap = entries  # noqa: SLF001
 
     yield from instead(Shard, "give_up", give_up)
 
