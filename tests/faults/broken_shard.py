@@ -1,0 +1,106 @@
+"""A shard process with a bug planted, to see that the storm finds it: `broken_shard.py ... --bug NAME`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import anyio
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from faults import shard_process
+from intervalq import IntervalQueue
+from intervalq._clock import SystemClock
+from intervalq._link import Go, Link
+from intervalq._shard import Shard
+from intervalq.rules import Answer, Slot
+from intervalq.store import Store, open_store
+from intervalq_stores import json_file
+
+
+def instead(owner: object, name: str, bug: Callable[..., Any]) -> None:
+    """Put a bug in the place of what works."""
+    mock.patch.object(owner, name, bug).start()
+
+
+def own_timer() -> None:
+    """Each process paces itself, and never looks at the store."""
+    instead(shard_process, "open_store", lambda _: open_store("memory://"))
+
+
+def same_ticket() -> None:
+    """The store hands out a ticket that somebody has already."""
+
+    def opened(url: str | None = None) -> Store:
+        store = open_store(url)
+        inner = store.apply
+        tickets: list[int] = []
+
+        async def apply(*arguments: Any) -> Answer:
+            answer = await inner(*arguments)
+            if answer.first is None:
+                return answer
+            tickets.append(answer.first.ticket)
+            return replace(answer, first=Slot(tickets[0], answer.first.due))
+
+        instead(store, "apply", apply)
+        return store
+
+    instead(shard_process, "open_store", opened)
+
+
+def no_last_check() -> None:
+    """A job that comes late for its slot begins all the same."""
+    instead(Link, "is_past", lambda *_: False)
+
+
+def waits_after_check() -> None:
+    """A job waits for something between its last check and its first instruction."""
+    acquire = IntervalQueue.acquire
+
+    async def later(self: IntervalQueue, *arguments: Any) -> tuple[Shard, Go]:
+        acquired = await acquire(self, *arguments)
+        await anyio.sleep(0.001)
+        return acquired
+
+    instead(IntervalQueue, "acquire", later)
+
+
+def call_lost() -> None:
+    """A job that was passed over is forgotten."""
+    accept = Shard.accept
+
+    def forgetful(self: Shard, waiter: Any) -> Go | None:
+        go = accept(self, waiter)
+        if go is not None and self.begun == 3:
+            self.line.remove(waiter)
+            waiter.answer()
+            return None
+        return go
+
+    instead(Shard, "accept", forgetful)
+
+
+def own_clock() -> None:
+    """A store without a server goes by a clock that each process has for itself."""
+    instead(json_file, "wall_clock", lambda: SystemClock().now())
+
+
+BUGS: Final[dict[str, Callable[[], None]]] = {
+    "own-timer": own_timer,
+    "same-ticket": same_ticket,
+    "no-last-check": no_last_check,
+    "waits-after-check": waits_after_check,
+    "call-lost": call_lost,
+    "own-clock": own_clock,
+}
+
+if __name__ == "__main__":
+    at = sys.argv.index("--bug")
+    BUGS[sys.argv[at + 1]]()
+    del sys.argv[at : at + 2]
+    shard_process.main()

@@ -1,0 +1,56 @@
+"""What a test needs of the machine: without it, it is skipped, but fails in continuous integration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import servers
+
+
+def missing(what: str) -> NoReturn:
+    """There is no such thing here."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} (a continuous integration run skips nothing)", pytrace=False)
+    pytest.skip(what)
+
+
+def need_root() -> None:
+    """Name spaces of the kernel are for root."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        missing("needs Linux and root: it makes name spaces")
+
+
+def need_namespaces(*kinds: str) -> None:
+    """Namespaces of these kinds (`--net`, `--time`) can be made."""
+    need_root()
+    need_command("unshare", "util-linux")
+    tried = subprocess.run(["unshare", *kinds, "--fork", "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        missing(f"needs name spaces ({' '.join(kinds)}): {tried.stderr.strip()}")
+
+
+def need_command(name: str, package: str) -> str:
+    """A program."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        missing(f"needs {name}: apt install {package}")
+    return found
+
+
+def need_server(error: servers.NotInstalledError) -> NoReturn:
+    """A server that isn't installed."""
+    missing(str(error))
+
+
+def faketime() -> Path:
+    """The library that shows a process another time."""
+    for found in sorted(Path("/usr/lib").glob("**/faketime/libfaketime.so.1")):
+        return found
+    missing("needs libfaketime: apt install faketime")

@@ -1,0 +1,190 @@
+"""A queue at work: callers of several handles, what began and when, and how each of their calls ended."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from intervalq import IntervalQueue
+from intervalq._clock import CLOCK
+from intervalq.errors import IntervalqError
+
+INTERVAL = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One job that began."""
+
+    at: int
+    """The instant of the last check, on this process's clock: what comes after it is up to the machine."""
+    tolerance: int
+    """How late after its slot it may have begun, as far as its handle knew the store's clock."""
+    handle: int
+    job: int
+    ticket: int
+    generation: str
+    told: bool
+    """The store is known to have told that ticket, or a later one, to go."""
+
+
+class Work:
+    """See the module. Made by `working`."""
+
+    def __init__(self, urls: list[str], *, callers: int) -> None:
+        self.name = f"w{secrets.token_hex(8)}"
+        self.handles = [IntervalQueue(self.name, interval=INTERVAL / 1e6, store=url) for url in urls]
+        self.starts: list[Start] = []
+        self.calls: list[Counter[int]] = [Counter() for _ in urls]
+        """Of each handle: how often each of its calls ended well."""
+        self.asked = [0 for _ in urls]
+        self.errors: list[tuple[int, IntervalqError]] = []
+        """Calls that failed, each with the number of its handle."""
+        self._callers = callers
+        self._stopping = False
+        self._news = anyio.Event()
+        self._ended = anyio.Event()
+        self._running = 0
+
+    def go(self, group: TaskGroup) -> None:
+        """Let the callers begin."""
+        self._stopping = False
+        for handle in range(len(self.handles)):
+            for _ in range(self._callers):
+                self._running += 1
+                group.start_soon(self._call, handle)
+
+    async def stop(self) -> None:
+        """Let every call that was made end, and make no more."""
+        self._stopping = True
+        await self.until(lambda: self._running == 0)
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something that shows here."""
+        while not happened():
+            await self._news.wait()
+
+    async def more(self, count: int, handle: int | None = None) -> None:
+        """Wait until so many more jobs have begun: of one handle, or each."""
+        handles = range(len(self.handles)) if handle is None else [handle]
+        before = [self.begun(number) for number in handles]
+        await self.until(
+            lambda: all(self.begun(n) >= was + count for n, was in zip(handles, before, strict=True))
+        )
+
+    def begun(self, handle: int) -> int:
+        """How many jobs of a handle have begun."""
+        return sum(start.handle == handle for start in self.starts)
+
+    async def _call(self, handle: int) -> None:
+        queue = self.handles[handle]
+        try:
+            while not self._stopping:
+                number = self.asked[handle]
+                self.asked[handle] += 1
+
+                try:
+                    async with queue.slot() as slot:
+                        shard = queue.shard()
+                        assert shard.begun_at is not None
+                        assert shard.state is not None
+                        tolerance = shard.tolerance(CLOCK.get().now())
+                        self.starts.append(
+                            Start(
+                                shard.begun_at,
+                                tolerance,
+                                handle,
+                                number,
+                                slot.ticket,
+                                shard.state.generation,
+                                slot.ticket <= shard.state.current,
+                            )
+                        )
+                        self._tell()
+                except IntervalqError as error:
+                    self.errors.append((handle, error))
+                    return
+                else:
+                    self.calls[handle][number] += 1
+                finally:
+                    self._tell()
+        finally:
+            self._running -= 1
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    def check(self, *, losses: int = 0, healed: bool = False, failed: int = 0) -> None:
+        """Every call has ended, once; starts kept their distance and the order of their tickets.
+
+        Args:
+            losses: how often the store lost something that it had acknowledged. Slots that were told to go by
+                then are still used, beside those that were handed out since: at most one a caller.
+            healed: the record was brought forward, so both kinds of slots are of one generation.
+            failed: how many calls may have failed.
+        """
+        assert len(self.errors) <= failed, self.errors
+        begun = Counter((start.handle, start.job) for start in self.starts)
+        for handle, asked in enumerate(self.asked):
+            lost = sum(1 for where, _ in self.errors if where == handle)
+            assert sum(self.calls[handle].values()) == asked - lost
+            assert all(count == 1 for count in self.calls[handle].values())
+            assert all(begun[handle, number] == 1 for number in self.calls[handle])
+        assert max(begun.values()) == 1, "no job began twice"
+        if not healed:  # an older record knows less than was told
+            assert all(start.told for start in self.starts), "no job begins unless the store says so"
+        starts = sorted(self.starts, key=lambda start: start.at)
+        beside = losses * self._callers
+        assert len(_early(starts)) <= 2 * beside, "one before and one after each"
+        for generation in {start.generation for start in starts}:
+            of_one = [start for start in starts if start.generation == generation]
+            tickets = [start.ticket for start in of_one]
+            if healed:
+                assert len(tickets) - len(set(tickets)) <= beside
+            else:
+                assert tickets == sorted(set(tickets)), "in the order of the tickets, each once"
+                assert not _early(of_one)
+
+
+def _early(starts: list[Start]) -> list[tuple[int, int]]:
+    """Of starts that came too soon after the one before: how soon, and what is promised."""
+    gaps = [(later.at - one.at, INTERVAL - one.tolerance) for one, later in pairwise(starts)]
+    return [(gap, least) for gap, least in gaps if gap < least]
+
+
+@asynccontextmanager
+async def working(urls: list[str], *, callers: int = 3) -> AsyncIterator[Work]:
+    """Callers at work by handles on these URLs of one store, which have begun; at the end all calls end."""
+    work = Work(urls, callers=callers)
+    try:
+        async with anyio.create_task_group() as group:
+            work.go(group)
+            await work.more(2)
+            yield work
+            await work.stop()
+    finally:
+        with anyio.CancelScope(shield=True):
+            for handle in work.handles:
+                await handle.close(drain=False)
+
+
+async def stands_still(work: Work) -> None:
+    """Wait until each handle has met a trouble of the store, and see that no job begins while it lasts."""
+    shards = [handle.shard() for handle in work.handles]
+    while any(shard._failing_since is None or shard._granted for shard in shards):
+        await checkpoint()  # what was told to go before may begin
+        assert not work.errors, "calls don't wait"
+    begun, calls = len(work.starts), [shard.calls for shard in shards]
+    while not all(shard.calls > before + 1 for shard, before in zip(shards, calls, strict=True)):
+        await checkpoint()
+    assert len(work.starts) == begun, "a job began without the store"
