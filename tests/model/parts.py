@@ -1,0 +1,180 @@
+"""The parts of a state: flat tuples, so that two states that will go on alike are one.
+
+Instants on the store's clock are counted from what it reads now, those on the queue's clock (`due`) from what
+that reads now; so the same situation a while later is the same state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+
+class Record(NamedTuple):
+    """The record in the store."""
+
+    gen: int
+    interval: int
+    ticket: int
+    due: int
+    current: int
+    at: int
+    void: int
+    held: int
+    since: int | None
+    until: int | None
+    seen: int
+    running: tuple[tuple[int, int], ...]
+
+
+class Slot(NamedTuple):
+    """A ticket and its slot."""
+
+    ticket: int
+    due: int
+    old: int = 0
+    """Issued before the store lost writes."""
+
+
+class Go(NamedTuple):
+    """A slot that was told to go."""
+
+    ticket: int
+    due: int
+    old: int
+    """Excused: issued before the store lost writes, or told before a step that its shard hasn't heard of."""
+    instant: int
+    lease: int
+    """How long the lease that came with it lasts."""
+    interval: int
+    """The queue's interval when it was told."""
+
+    @property
+    def slot(self) -> Slot:
+        """To be given back."""
+        return Slot(self.ticket, self.due, self.old)
+
+
+class Question(NamedTuple):
+    """What a shard asks of the record: see `intervalq.rules.Advance`, and `Finish` if jobs are named."""
+
+    gen: int
+    slots: tuple[Slot, ...] = ()
+    release: tuple[Slot, ...] = ()
+    take: int = 0
+    notice: int = 0
+    reach: int = 0
+    mark: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+
+
+class Reply(NamedTuple):
+    """An answer on its way, as its shard will understand it."""
+
+    gen: int
+    mark: tuple[int, ...]
+    granted: tuple[Go, ...]
+    missed: tuple[int, ...]
+    begun: tuple[Go, ...]
+    taken: tuple[Slot, ...]
+    release: tuple[Slot, ...]
+    """What the question gave back: to be given back again, should the answer get lost."""
+    low: int
+    high: int
+    """How the store's clock is known by it: between so much less and so much more than it really reads."""
+
+
+class Shard(NamedTuple):
+    """A shard. It always has jobs that wait."""
+
+    gen: int = 0
+    """The record that it knows; 0: none yet. -1: the shard crashed."""
+    tickets: tuple[Slot, ...] = ()
+    granted: tuple[Go, ...] = ()
+    unused: tuple[Slot, ...] = ()
+    reply: tuple[Reply, ...] = ()
+    """The answer that it waits for, if it does."""
+    mark: tuple[int, ...] = ()
+    running: tuple[tuple[int, int], ...] = ()
+    """Tickets of running jobs, and how long the store was told to keep their leases."""
+    ended: tuple[int, ...] = ()
+    low: int = -99
+    high: int = 99
+
+
+DEAD: Final = Shard(gen=-1)
+
+
+class Court(NamedTuple):
+    """What the judges remember, by true time, and how much trouble is still to come."""
+
+    early: tuple[int, ...]
+    """For each interval, how long until a start is no longer early, if nothing may be late or saved up."""
+    used: int = 0
+    """Which tickets of the record have begun, a bit each."""
+    excuses: int = 0
+    """So many starts may still be early, since the store lost writes or its clock stepped."""
+    hold: int = 0
+    """How long the queue is paused yet."""
+    made: int = 0
+    """How many records were made."""
+    crashes: int = 0
+    copies: int = 0
+    holds: int = 0
+    reclaims: int = 0
+    changes: int = 0
+    steps: int = 0
+    failovers: int = 0
+    drops: int = 0
+
+
+class World(NamedTuple):
+    """A state."""
+
+    record: Record | None
+    copy: tuple[Record, ...]
+    """What the store will fall back to, once a replica has fallen behind."""
+    shards: tuple[Shard, ...]
+    requests: tuple[Question, ...]
+    """Those that their shards no longer wait for, and that arrive all the same."""
+    court: Court
+
+
+class Step(NamedTuple):
+    """A transition."""
+
+    who: int
+    """The place of the shard; -1: none."""
+    what: str
+    detail: tuple[object, ...]
+    world: World
+    broken: str = ""
+    """Which promise it breaks; empty: none."""
+    trouble: bool = False
+    """Something goes wrong; whoever waits may not count on it."""
+    begins: bool = False
+    """A job begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bugs:
+    """What is wrong with the abstract shards; see `model.planted`."""
+
+    no_last_check: bool = False
+    too_tolerant: bool = False
+    perhaps_come: bool = False
+    perhaps_not_past: bool = False
+    lost_is_granted: bool = False
+    used_given_back: bool = False
+    slots_kept: bool = False
+    gives_up_at_a_step: bool = False
+    """No bug: a shard that hears of a step of the store's clock gives all its tickets up."""
+
+    @property
+    def late(self) -> bool:
+        """Whether they may begin a job in a slot that is past."""
+        return self.no_last_check or self.too_tolerant or self.perhaps_not_past
+
+
+NO_BUGS: Final = Bugs()

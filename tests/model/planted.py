@@ -1,0 +1,153 @@
+"""Bugs planted in the abstract shard and in the rules: what the search must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Final
+from unittest import mock
+
+from intervalq import rules
+from intervalq.rules import Answer, Command, Hold, Slot, State
+from intervalq.testing.simulation import bugs
+from model.parts import NO_BUGS, Bugs
+from model.scope import SCOPES, Scope
+
+_GIVE_BACK: Final = rules._give_back
+_TRANSITION: Final = rules._transition
+_LAPSES: Final = rules.lapses
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A planted bug."""
+
+    what: str
+    scope: str
+    """The scope that finds it."""
+    shard: Bugs = NO_BUGS
+    """What is wrong with the shards."""
+    rules: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Has what is wrong with the rules for as long as it is open."""
+    changes: dict[str, int] = field(default_factory=dict)
+    """What makes that scope smaller, or strange enough, to find it soon."""
+
+    def bound(self) -> Scope:
+        """Where to look for it."""
+        return replace(SCOPES[self.scope], **self.changes)  # type: ignore[arg-type] # all of them are numbers
+
+
+def _freed_twice() -> AbstractContextManager[object]:
+    def give_back(state: State, slots: tuple[Slot, ...]) -> State:
+        freed = _GIVE_BACK(state, slots).due < state.due or any(s.ticket == state.ticket for s in slots)
+        return replace(state, due=state.due - state.settings.interval) if freed else state
+
+    return mock.patch.object(rules, "_give_back", give_back)
+
+
+def _last_hold_counts() -> AbstractContextManager[object]:
+    def transition(state: State, command: Command, answer: Answer) -> tuple[State, Answer]:
+        if isinstance(command, Hold):
+            state = replace(state, held_until=0)
+        return _TRANSITION(state, command, answer)
+
+    return mock.patch.object(rules, "_transition", transition)
+
+
+def _one_too_many() -> AbstractContextManager[object]:
+    def full(state: State) -> bool:
+        return 0 < state.settings.max_running < len(state.running)
+
+    def until(state: State) -> int:
+        return min(state.running.values()) if full(state) else 0
+
+    return _both(
+        mock.patch.object(State, "full", property(full)), mock.patch.object(rules, "_full_until", until)
+    )
+
+
+def _reclaimed_too_far() -> AbstractContextManager[object]:
+    def void_all(state: State) -> State:
+        return replace(state, void=state.ticket, due=state.at - state.settings.interval)
+
+    return mock.patch.object(rules, "_void_all", void_all)
+
+
+def _forgotten_too_soon() -> AbstractContextManager[object]:
+    def lapses(state: State) -> int:
+        end = _LAPSES(state)
+        return end if end == rules.FOREVER else end - 2 * state.settings.interval
+
+    return mock.patch.object(rules, "lapses", lapses)
+
+
+@contextmanager
+def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+def _simulated(name: str, scope: str, **changes: int) -> Planted:
+    """One that the simulation finds as well."""
+    return Planted(bugs.BUGS[name].what, scope, rules=lambda: bugs.planted(name), changes=changes)
+
+
+PLANTED: Final[dict[str, Planted]] = {
+    "slots-crowd": _simulated("slots-crowd", "calm"),
+    "clock-runs-on": _simulated("clock-runs-on", "holds"),
+    "hold-ignored": _simulated("hold-ignored", "holds"),
+    "heal-goes-back": _simulated("heal-goes-back", "failover"),
+    "not-healed": _simulated("not-healed", "failover", tickets=3),
+    "step-not-absorbed": _simulated("step-not-absorbed", "steps"),
+    "freed-not-dead": _simulated("freed-not-dead", "ahead"),
+    "void-ignored": _simulated("void-ignored", "crashes", shards=2),
+    "generation-ignored": _simulated("generation-ignored", "dropped"),
+    "no-quiet-interval": _simulated("no-quiet-interval", "dropped"),
+    "old-rate": _simulated("old-rate", "rates", shards=2),
+    "dead-waited-for": _simulated("dead-waited-for", "crashes", shards=2, tickets=4, reclaims=0, crashes=1),
+    "freed-twice": Planted(
+        "A slot that is given back twice, as its shard heard no answer, frees the one before it as well.",
+        "ahead",
+        rules=_freed_twice,
+    ),
+    "last-hold-counts": Planted(
+        "A shorter pause ends a longer one.",
+        "holds",
+        rules=_last_hold_counts,
+        changes={"holds": 2, "tickets": 2},
+    ),
+    "one-too-many": Planted("One job more runs than may.", "limit", rules=_one_too_many),
+    "reclaimed-too-far": Planted(
+        "With the tickets that are reclaimed, the slot that was used last is free again.",
+        "crashes",
+        rules=_reclaimed_too_far,
+    ),
+    "forgotten-too-soon": Planted(
+        "The record of a key is forgotten while it still matters.", "keyed", rules=_forgotten_too_soon
+    ),
+    "no-last-check": Planted(
+        "A job begins whenever it was told to go, however late.", "calm", Bugs(no_last_check=True)
+    ),
+    "too-tolerant": Planted("A job begins a tick later than it may.", "calm", Bugs(too_tolerant=True)),
+    "perhaps-come": Planted("A job begins when its slot may have come.", "blurred", Bugs(perhaps_come=True)),
+    "perhaps-not-past": Planted(
+        "A job begins when its slot may be past.", "blurred", Bugs(perhaps_not_past=True)
+    ),
+    "lost-is-granted": Planted(
+        "A shard whose answer was lost takes its slots for granted, and asks for them again.",
+        "calm",
+        Bugs(lost_is_granted=True),
+    ),
+    "used-given-back": Planted(
+        "The slot of a job that began is given back with the next question.",
+        "calm",
+        Bugs(used_given_back=True),
+    ),
+    "slots-kept": Planted(
+        "A shard uses the slots of a record that is gone as those of the new one.",
+        "dropped",
+        Bugs(slots_kept=True),
+    ),
+}
+"""The planted bugs by name."""

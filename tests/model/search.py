@@ -1,0 +1,152 @@
+"""The search: every state of a scope, breadth first, and what can still begin from each of them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from unittest import mock
+
+from intervalq import rules
+from model.parts import NO_BUGS, Bugs, Shard, Step, World
+from model.scope import Scope
+from model.world import Worlds
+
+Progress = Callable[[int, int, int], None]
+"""Is told how many states are known, how many transitions, and how deep the search is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a search gave."""
+
+    scope: Scope
+    states: int
+    transitions: int
+    begins: int
+    """So many of the transitions begin a job."""
+    depth: int
+    seconds: float
+    broken: str = ""
+    trace: tuple[tuple[str, Step], ...] = ()
+    """The shortest way to a broken promise: who, and what."""
+    complete: bool = True
+    """All states were seen."""
+
+
+def search(scope: Scope, bugs: Bugs = NO_BUGS, *, progress: Progress | None = None, most: int = 0) -> Result:
+    """Look at every state of a scope, or at `most`; stops at the first broken promise."""
+    kept = mock.patch.object(rules, "IDLE_KEPT", 0) if scope.ephemeral else nullcontext()
+    with kept:
+        return _Search(scope, bugs).run(progress, most)
+
+
+class _Search:
+    def __init__(self, scope: Scope, bugs: Bugs) -> None:
+        self.scope = scope
+        self.worlds = Worlds(scope, bugs)
+        self.index: dict[World, int] = {}
+        self.parents = array("q")
+        self.targets = array("q")
+        """Where one may get without trouble, of one state after the other;"""
+        self.offsets = array("q", [0])
+        """and where those of each state begin."""
+        self.good = bytearray()
+        """Whether a job can begin, or none waits."""
+        self.shards: dict[Shard, Shard] = {}
+        """Each kept once."""
+
+    def run(self, progress: Progress | None, most: int) -> Result:
+        began = time.perf_counter()
+        first = self.worlds.first
+        self.index[first] = 0
+        self.parents.append(-1)
+        layer, depth, transitions, begins = [first], 0, 0, 0
+        broken: tuple[int, Step] | None = None
+        while layer and broken is None and not (most and len(self.index) >= most):
+            below: list[World] = []
+            for world in layer:
+                here = self.index[world]
+                good = not self.worlds.waits(world)
+                for step in self.worlds.steps(world):
+                    transitions += 1
+                    if step.broken:
+                        broken = (here, step)
+                        break
+                    there = self._found(step.world, here, below)
+                    begins += step.begins
+                    good = good or step.begins
+                    if not step.trouble and there != here:
+                        self.targets.append(there)
+                if broken is not None:
+                    break
+                self.offsets.append(len(self.targets))
+                self.good.append(good)
+            layer = below
+            depth += 1
+            if progress is not None:
+                progress(len(self.index), transitions, depth)
+        complete = broken is None and not layer
+        what = ""
+        trace: tuple[tuple[str, Step], ...] = ()
+        if broken is not None:
+            what, trace = broken[1].broken, self._trace(broken[0], broken[1])
+        elif complete and (stuck := self._stuck()) is not None:
+            what, trace = "a job waits, and none can begin any more", self._trace(stuck, None)
+        seconds = time.perf_counter() - began
+        return Result(self.scope, len(self.index), transitions, begins, depth, seconds, what, trace, complete)
+
+    def _found(self, world: World, parent: int, below: list[World]) -> int:
+        world = _sorted(world)
+        number = self.index.get(world)
+        if number is None:
+            one = self.shards.setdefault
+            world = world._replace(shards=tuple(one(shard, shard) for shard in world.shards))
+            number = self.index[world] = len(self.parents)
+            self.parents.append(parent)
+            below.append(world)
+        return number
+
+    def _stuck(self) -> int | None:
+        """The first state from which no job can begin, unless something goes wrong."""
+        bad = [number for number in range(len(self.good) - 1, -1, -1) if not self.good[number]]
+        before = -1
+        while bad and len(bad) != before:
+            before = len(bad)
+            left = []
+            for number in bad:
+                for place in range(self.offsets[number], self.offsets[number + 1]):
+                    if self.good[self.targets[place]]:
+                        self.good[number] = 1
+                        break
+                else:
+                    left.append(number)
+            bad = left
+        return min(bad, default=None)
+
+    def _trace(self, number: int, last: Step | None) -> tuple[tuple[str, Step], ...]:
+        """The steps to a state, and one more, with a name for each shard that stays the same."""
+        path = [number]
+        while self.parents[path[-1]] >= 0:
+            path.append(self.parents[path[-1]])
+        path.reverse()
+        names = [chr(ord("A") + place) for place in range(self.scope.shards)]
+        world, steps = self.worlds.first, []
+        for there in path[1:]:
+            step = next(s for s in self.worlds.steps(world) if self.index.get(_sorted(s.world)) == there)
+            steps.append((names[step.who] if step.who >= 0 else "", step))
+            order = sorted(range(len(names)), key=step.world.shards.__getitem__)
+            names = [names[place] for place in order]
+            world = _sorted(step.world)
+        if last is not None:
+            steps.append((names[last.who] if last.who >= 0 else "", last))
+        return tuple(steps)
+
+
+def _sorted(world: World) -> World:
+    """Shards have no names: in whatever order they stand, the state is the same."""
+    shards: list[Shard] = sorted(world.shards)
+    after = tuple(shards)
+    return world if after == world.shards else world._replace(shards=after)

@@ -1,0 +1,165 @@
+"""What the abstract shard does by itself: it hears, begins, gives up; pure functions of one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from model.parts import Bugs, Go, Question, Reply, Shard, Slot
+from model.scope import Scope
+
+
+def questions(scope: Scope, shard: Shard) -> Iterator[tuple[Question, Shard]]:
+    """All that it may ask now, and what it is once the question is on its way."""
+    for near in range(len(shard.tickets) + 1):
+        slots = shard.tickets[:near]
+        room = scope.ahead - len(shard.tickets) - len(shard.granted)
+        last = near == len(shard.tickets)
+        for take in range(max(0, room) + 1):
+            if not near and not take and not scope.looking:
+                continue
+            for release in (shard.unused, ()) if shard.unused else ((),):
+                kept = shard if not release else shard._replace(unused=())
+                # A ticket that is not asked about yet comes before any new one.
+                for reach in scope.reaches if last and near + take else (0,):
+                    for notice in scope.notices if near + take else (0,):
+                        mark = shard.mark if scope.marks else ()
+                        yield Question(shard.gen, slots, release, take, notice, reach, mark), kept
+
+
+def farewell(scope: Scope, shard: Shard) -> tuple[Question, Shard] | None:
+    """Give everything back: all that wait were cancelled. None: there is nothing."""
+    back = (*shard.unused, *(go.slot for go in shard.granted), *shard.tickets)
+    if not back:
+        return None
+    ended = (*shard.ended, *(go.ticket for go in shard.granted)) if scope.max_running else ()
+    left = shard._replace(unused=(), granted=(), tickets=(), ended=tuple(sorted(ended)))
+    return Question(shard.gen, release=back, mark=shard.mark if scope.marks else ()), left
+
+
+def hears(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
+    """It takes an answer in."""
+    low, high = max(shard.low, reply.low), min(shard.high, reply.high)
+    if low > high:
+        # The store's clock was stepped: what was fixed on it is void.
+        low, high = reply.low, reply.high
+        shard = gives_up(scope, shard, len(shard.granted))
+        if bugs.gives_up_at_a_step:
+            while shard.tickets:
+                shard = passes(shard)
+    if reply.gen != shard.gen and not bugs.slots_kept:
+        shard = shard._replace(tickets=(), granted=(), unused=())
+    granted = shard.granted
+    if reply.low <= 0 <= reply.high and any(go.old & 2 for go in granted):
+        # It has heard of the step, if there was one: there is no excuse any more.
+        granted = tuple(go._replace(old=go.old & 1) for go in granted)
+    had = {slot.ticket for slot in shard.tickets}
+    granted += tuple(go for go in reply.granted if go.ticket in had) + reply.begun
+    gone = {*reply.missed, *(go.ticket for go in reply.granted)}
+    return shard._replace(
+        gen=reply.gen,
+        tickets=tuple(slot for slot in shard.tickets if slot.ticket not in gone) + reply.taken,
+        granted=granted,
+        mark=reply.mark,
+        reply=(),
+        low=low,
+        high=high,
+    )
+
+
+def loses(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
+    """The answer, or the question, got lost: nobody can tell which."""
+    shard = shard._replace(reply=(), unused=tuple(sorted({*shard.unused, *reply.release})))
+    if bugs.lost_is_granted:
+        shard = shard._replace(granted=shard.granted + reply.granted)
+    return shard
+
+
+def may_begin(scope: Scope, shard: Shard, bugs: Bugs) -> bool:
+    """The last check: its first slot has surely come, and is surely not past."""
+    if not shard.granted:
+        return False
+    instant = shard.granted[0].instant
+    come = shard.high if bugs.perhaps_come else shard.low
+    past = shard.low if bugs.perhaps_not_past else shard.high
+    late = instant + scope.window + (1 if bugs.too_tolerant else 0)
+    return come >= instant and (past <= late or bugs.no_last_check)
+
+
+def begins(scope: Scope, shard: Shard, bugs: Bugs) -> Shard:
+    """A job begins in its first slot."""
+    go = shard.granted[0]
+    running = shard.running
+    if scope.max_running:
+        running = tuple(sorted((*running, (go.ticket, go.lease))))
+    unused = (*shard.unused, go.slot) if bugs.used_given_back else shard.unused
+    return shard._replace(granted=shard.granted[1:], running=running, unused=unused)
+
+
+def gives_up(scope: Scope, shard: Shard, count: int) -> Shard:
+    """The first slots that it was told to use can't be used after all."""
+    if not count:
+        return shard
+    gone = shard.granted[:count]
+    ended = (*shard.ended, *(go.ticket for go in gone)) if scope.max_running else shard.ended
+    return shard._replace(
+        granted=shard.granted[count:],
+        unused=tuple(sorted({*shard.unused, *(go.slot for go in gone)})),
+        ended=tuple(sorted(ended)),
+    )
+
+
+def passes(shard: Shard) -> Shard:
+    """It takes its next ticket for lost."""
+    return shard._replace(tickets=shard.tickets[1:], unused=tuple(sorted({*shard.unused, shard.tickets[0]})))
+
+
+@lru_cache(maxsize=1 << 18)
+def moved(scope: Scope, shard: Shard, true: int, store: int, queue: int) -> Shard:
+    """The same while true time, the store's clock and the queue's went on by so much."""
+    if shard.gen < 0:
+        return shard
+    return shard._replace(
+        tickets=aged(scope, shard.tickets, queue),
+        granted=_aged_gos(scope, shard.granted, true, store, queue),
+        unused=aged(scope, shard.unused, queue),
+        reply=tuple(
+            reply._replace(
+                mark=_aged_mark(scope, reply.mark, queue),
+                granted=_aged_gos(scope, reply.granted, true, store, queue),
+                begun=_aged_gos(scope, reply.begun, true, store, queue),
+                taken=aged(scope, reply.taken, queue),
+                release=aged(scope, reply.release, queue),
+                low=reply.low - (store - true),
+                high=reply.high - (store - true),
+            )
+            for reply in shard.reply
+        ),
+        mark=_aged_mark(scope, shard.mark, queue),
+        running=tuple((ticket, max(0, lease - true)) for ticket, lease in shard.running),
+        low=shard.low if shard.high - shard.low > 50 else shard.low - (store - true),
+        high=shard.high if shard.high - shard.low > 50 else shard.high - (store - true),
+    )
+
+
+def aged(scope: Scope, slots: tuple[Slot, ...], queue: int) -> tuple[Slot, ...]:
+    """Slots after the queue's clock went on by so much."""
+    return tuple(Slot(ticket, max(due - queue, -scope.oldest), old) for ticket, due, old in slots)
+
+
+def _aged_mark(scope: Scope, mark: tuple[int, ...], queue: int) -> tuple[int, ...]:
+    return (mark[0], max(mark[1] - queue, -scope.oldest)) if mark else ()
+
+
+def _aged_gos(scope: Scope, gos: tuple[Go, ...], true: int, store: int, queue: int) -> tuple[Go, ...]:
+    return tuple(
+        Go(
+            go.ticket,
+            max(go.due - queue, -scope.oldest),
+            go.old,
+            max(go.instant - store, -scope.longest),
+            max(0, go.lease - true),
+            go.interval,
+        )
+        for go in gos
+    )

@@ -1,0 +1,223 @@
+"""The store of the model: the library's own rules, on records whose instants are counted from now."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from intervalq import rules
+from intervalq.rules import (
+    FOREVER,
+    Advance,
+    Answer,
+    Command,
+    Configure,
+    Drop,
+    Finish,
+    Hold,
+    Reclaim,
+    Resume,
+    Settings,
+    State,
+)
+from intervalq.rules import Slot as RealSlot
+from model.parts import Question, Record, Slot
+from model.scope import Scope
+
+NOW: Final = 1_000
+"""What the store's clock reads in every state."""
+
+ORIGIN: Final = 500
+"""What the queue's clock reads in every state."""
+
+
+class Outcome(NamedTuple):
+    """What a command did."""
+
+    record: Record | None
+    gen: int = 0
+    granted: tuple[int, ...] = ()
+    missed: tuple[int, ...] = ()
+    taken: tuple[Slot, ...] = ()
+    begun: int = 0
+    shift: int = 0
+    """From instants on the queue's clock to those on the store's."""
+    interval: int = 0
+    mark: tuple[int, ...] = ()
+    made: bool = False
+    broken: str = ""
+
+
+class Store:
+    """Applies the rules, each step once."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._settings = Settings(
+            scope.interval, scope.burst, scope.max_running, scope.tolerance, scope.ephemeral
+        )
+        self._asked: dict[tuple[Record | None, Question, int], Outcome] = {}
+        self._aged: dict[tuple[Record, int, bool], tuple[Record, int, str]] = {}
+
+    def ask(self, record: Record | None, question: Question, made: int) -> Outcome:
+        """A shard's question; `made` is the number of a record that is made by it."""
+        key = (record, question, made)
+        outcome = self._asked.get(key)
+        if outcome is None:
+            outcome = self._asked[key] = self._apply(record, self._command(question, made))
+        return outcome
+
+    def other(self, record: Record | None, what: str, value: int = 0) -> Outcome:
+        """A command of somebody who looks after the queue."""
+        commands: dict[str, Command] = {
+            "hold": Hold(length=value),
+            "resume": Resume(),
+            "reclaim": Reclaim(),
+            "configure": Configure(interval=value),
+            "drop": Drop(),
+        }
+        return self._apply(record, commands[what])
+
+    def aged(self, record: Record, by: int, *, step: bool = False) -> tuple[Record, int, str]:
+        """The record once the store's clock reads `by` more; how far the queue's went on; what is wrong."""
+        key = (record, by, step)
+        known = self._aged.get(key)
+        if known is None:
+            before = self._state(record)
+            after = rules.settle(before, NOW + by)
+            origin = after.clock(NOW + by)
+            went = origin - ORIGIN
+            # Nothing but a step back of the clock depends on when the record was looked at before.
+            kept = before if self._scope.steps else after
+            known = (
+                self._record(kept, NOW + by, origin),
+                went,
+                "" if step else self._wrong(record, went, by),
+            )
+            self._aged[key] = known
+        return known
+
+    def rebased(self, record: Record, origin: int) -> Record:
+        """Another record, after the queue's clock went on by so much and the store's by one."""
+        after = self._state(record)
+        if not self._scope.steps:
+            after = rules.settle(after, NOW + 1)
+        return self._record(after, NOW + 1, ORIGIN + origin)
+
+    def _wrong(self, record: Record, went: int, by: int) -> str:
+        """The queue's clock goes on with the store's, but for as long as the queue is held."""
+        if not 0 <= went <= by:
+            return f"the queue's clock went on by {went} ticks in {by}"
+        # After a step back it stands still until somebody asks.
+        if record.since is None and went != by and not self._scope.steps:
+            return "the queue's clock stands still, and nothing holds the queue"
+        return ""
+
+    def _command(self, question: Question, made: int) -> Command:
+        generation = str(question.gen) if question.gen > 0 else None
+        if question.ended or question.running:
+            return Finish(
+                settings=self._settings,
+                generation=generation,
+                nonce=str(made),
+                ended=question.ended,
+                running=question.running,
+                lease=self._scope.lease,
+            )
+        return Advance(
+            settings=self._settings,
+            generation=generation,
+            nonce=str(made),
+            release=tuple(_real(slot) for slot in sorted(question.release)),
+            slots=tuple(_real(slot) for slot in question.slots),
+            take=question.take,
+            notice=question.notice,
+            reach=question.reach,
+            lease=self._scope.lease,
+            mark=RealSlot(question.mark[0], question.mark[1] + ORIGIN) if question.mark else None,
+        )
+
+    def _apply(self, record: Record | None, command: Command) -> Outcome:
+        before = None if record is None else self._state(record)
+        state, answer = rules.apply(before, command, NOW)
+        if state is None or answer.state is None:
+            return Outcome(None)
+        made = before is None or before.generation != state.generation
+        broken = "" if made or before is None else _backwards(before, state)
+        settled = None if before is None else rules.settle(before, NOW)
+        if not made and settled is not None and settled.held_since is not None and _told(answer):
+            broken = broken or "the queue is held, and a slot was told to go"
+        origin = state.clock(NOW)
+        if not made and settled is not None and origin != settled.clock(NOW):
+            broken = broken or "a command moved the queue's clock"
+        return Outcome(
+            record=self._record(state, NOW, origin),
+            gen=int(state.generation),
+            granted=answer.granted,
+            missed=answer.missed,
+            taken=tuple(Slot(slot.ticket, slot.due - origin) for slot in answer.taken),
+            begun=answer.begun,
+            shift=origin + state.held - NOW,
+            interval=state.settings.interval,
+            mark=(state.ticket, state.due - origin),
+            made=made,
+            broken=broken,
+        )
+
+    def _state(self, record: Record) -> State:
+        scope = self._scope
+        settings = Settings(record.interval, scope.burst, scope.max_running, scope.tolerance, scope.ephemeral)
+        until = record.until
+        return State(
+            generation=str(record.gen),
+            settings=settings,
+            ticket=record.ticket,
+            due=record.due + ORIGIN,
+            current=record.current,
+            at=record.at + ORIGIN,
+            void=record.void,
+            held=record.held + NOW - ORIGIN,
+            held_since=None if record.since is None else record.since + NOW,
+            held_until=0 if until is None else until if until == FOREVER else until + NOW,
+            seen=record.seen + NOW,
+            running={ticket: end + NOW for ticket, end in record.running},
+        )
+
+    def _record(self, state: State, now: int, origin: int) -> Record:
+        scope = self._scope
+        until = state.held_until
+        # Of a hold only the difference matters: the queue's clock stands still, however long ago it began.
+        since = state.held_since
+        held = state.held - (now if since is None else since) + origin
+        farthest = max((abs(stride) for stride in scope.strides), default=0)
+        return Record(
+            gen=int(state.generation),
+            interval=state.settings.interval,
+            ticket=state.ticket,
+            due=max(state.due - origin, -scope.oldest),
+            current=state.current,
+            at=max(state.at - origin, -scope.oldest),
+            void=state.void,
+            held=held,
+            since=None if since is None else 0,
+            until=None if until == 0 else until if until == FOREVER else until - now,
+            # Only a step back to before this reading would matter.
+            seen=max(state.seen - now, -farthest),
+            running=tuple(sorted((ticket, end - now) for ticket, end in state.running.items())),
+        )
+
+
+def _real(slot: Slot) -> RealSlot:
+    return RealSlot(slot.ticket, slot.due + ORIGIN)
+
+
+def _told(answer: Answer) -> bool:
+    return bool(answer.granted or answer.begun)
+
+
+def _backwards(before: State, after: State) -> str:
+    for name in ("ticket", "current", "void"):
+        if getattr(after, name) < getattr(before, name):
+            return f"the counter {name!r} went back from {getattr(before, name)} to {getattr(after, name)}"
+    if after.clock(after.seen) < before.clock(before.seen):
+        return "the queue's clock went back"
+    return ""

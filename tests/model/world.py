@@ -1,0 +1,338 @@
+"""All that may happen next: the abstract shards, the way to the store, its faults, and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from intervalq.rules import FOREVER
+from model import court, shard
+from model.parts import DEAD, NO_BUGS, Bugs, Go, Question, Record, Reply, Shard, Slot, Step, World
+from model.scope import Scope
+from model.store import Outcome, Store
+
+
+class Worlds:
+    """The transitions of one scope."""
+
+    def __init__(self, scope: Scope, bugs: Bugs = NO_BUGS) -> None:
+        self.scope = scope
+        self.bugs = bugs
+        self.store = Store(scope)
+        self.first = World(None, (), (Shard(),) * scope.shards, (), court.opened(scope))
+        blur = scope.blur
+        self._samples = tuple((low, low + blur) for low in range(-blur, 1))
+
+    def steps(self, world: World) -> Iterator[Step]:
+        """Every transition from a state whose shards are sorted."""
+        before: Shard | None = None
+        for who, one in enumerate(world.shards):
+            if one.gen >= 0 and one != before:  # one that is just like the last one does the same
+                yield from self._shard(world, who, one)
+            before = one
+        yield from self._requests(world)
+        yield from self._keepers(world)
+        yield from self._faults(world)
+        yield self._tick(world)
+
+    def waits(self, world: World) -> bool:
+        """Whether a job must be able to begin some time: a shard may take a ticket, or has one in time."""
+        scope, record = self.scope, world.record
+        if world.shards[-1].gen < 0 or any(one.mark and one.mark[0] >= scope.tickets for one in world.shards):
+            return False  # nobody lives, or the record will be healed to the last ticket
+        if record is None or record.ticket < scope.tickets:
+            # One that may be forgotten doesn't count where no other may be made.
+            return world.court.made < scope.records or (record is not None and not scope.ephemeral)
+        return not scope.failovers and any(
+            slot.due >= 0 and slot.ticket > record.void
+            for one in world.shards
+            if one.gen == record.gen and not one.reply
+            for slot in one.tickets
+        )
+
+    # --- shards -------------------------------------------------------------------------------------
+
+    def _shard(self, world: World, who: int, one: Shard) -> Iterator[Step]:
+        scope, bugs = self.scope, self.bugs
+        if shard.may_begin(scope, one, bugs):
+            go = one.granted[0]
+            shards = _with(world.shards, who, shard.begins(scope, one, bugs))
+            after, broken = court.judged(scope, world.court, go, shards)
+            then = world._replace(shards=shards, court=after)
+            yield Step(who, "begins", (go,), then, broken, begins=True)
+        if one.granted:
+            yield Step(who, "gives up", one.granted[:1], self._put(world, who, shard.gives_up(scope, one, 1)))
+        if one.reply:
+            reply = one.reply[0]
+            back = reply.gen == one.gen and reply.mark[:1] < one.mark[:1]
+            broken = f"it knew of ticket {one.mark[0]}, and is told of {reply.mark[0]}" if back else ""
+            heard = self._put(world, who, shard.hears(scope, one, reply, bugs))
+            yield Step(who, "hears", (reply,), heard, broken)
+            lost = shard.loses(scope, one, reply, bugs)
+            yield Step(who, "loses the answer", (), self._put(world, who, lost), trouble=True)
+        else:
+            yield from self._asks(world, who, one)
+        if scope.max_running:
+            yield from self._jobs(world, who, one)
+        if world.court.crashes:
+            left = world.court._replace(crashes=world.court.crashes - 1)
+            yield Step(who, "crashes", (), self._put(world._replace(court=left), who, DEAD), trouble=True)
+
+    def _asks(self, world: World, who: int, one: Shard) -> Iterator[Step]:
+        scope = self.scope
+        if scope.passing and one.tickets:
+            yield Step(who, "passes over", one.tickets[:1], self._put(world, who, shard.passes(one)))
+        questions = list(shard.questions(scope, one))
+        if scope.leaving and (end := shard.farewell(scope, one)) is not None:
+            questions.append(end)
+        for question, asking in questions:
+            yield from self._sent(world, who, asking, question)
+            if world.court.copies:
+                # Its shard takes it for lost, and it arrives later.
+                left = world.court._replace(copies=world.court.copies - 1)
+                release = tuple(sorted({*asking.unused, *question.release}))
+                then = world._replace(court=left, requests=_and(world.requests, question))
+                lost = self._put(then, who, asking._replace(unused=release))
+                yield Step(who, "asks, late", (question,), lost, trouble=True)
+                for step in self._sent(then, who, asking, question):
+                    yield step._replace(what="asks, twice", trouble=True)
+
+    def _sent(self, world: World, who: int, asking: Shard, question: Question) -> Iterator[Step]:
+        """A question arrives, and its answer is on its way."""
+        applied = self._applied(world, question)
+        if applied is None:
+            return
+        then, outcome = applied
+        slots = {slot.ticket: slot for slot in question.slots}
+        taken = outcome.taken
+        for low, high in self._samples:
+            reply = Reply(
+                gen=outcome.gen,
+                mark=outcome.mark if self.scope.marks else (),
+                granted=tuple(self._go(slots[ticket], outcome) for ticket in outcome.granted),
+                missed=outcome.missed,
+                begun=tuple(self._go(slot, outcome) for slot in taken[: outcome.begun]),
+                taken=taken[outcome.begun :],
+                release=question.release,
+                low=low,
+                high=high,
+            )
+            after = self._put(then, who, asking._replace(reply=(reply,)))
+            yield Step(who, "asks", (question, reply), after, self._wrong(world, then, outcome))
+
+    def _go(self, slot: Slot, outcome: Outcome) -> Go:
+        lease = self.scope.lease if self.scope.max_running else 0
+        instant = max(slot.due + outcome.shift, -self.scope.longest)
+        return Go(slot.ticket, slot.due, slot.old, instant, lease, outcome.interval)
+
+    def _jobs(self, world: World, who: int, one: Shard) -> Iterator[Step]:
+        """Jobs end, and their shard says so."""
+        for place, (ticket, _) in enumerate(one.running):
+            running = one.running[:place] + one.running[place + 1 :]
+            after = one._replace(running=running, ended=tuple(sorted((*one.ended, ticket))))
+            yield Step(who, "a job ends", (ticket,), self._put(world, who, after))
+        if (one.running or one.ended) and not one.reply:
+            tickets = tuple(ticket for ticket, _ in one.running)
+            question = Question(one.gen, ended=one.ended, running=tickets)
+            applied = self._applied(world, question)
+            if applied is None:
+                return
+            then, outcome = applied
+            lease = self.scope.lease
+            # A job whose lease has lapsed once was renewed too late, and doesn't count any more.
+            known = one._replace(
+                running=tuple((ticket, lease if left else 0) for ticket, left in one.running)
+            )
+            yield Step(
+                who,
+                "tells of its jobs",
+                (question,),
+                self._put(then, who, known._replace(ended=())),
+                self._wrong(world, then, outcome),
+            )
+            if one.ended:
+                lost = self._put(then, who, known)
+                yield Step(who, "tells of its jobs, and hears nothing", (question,), lost, trouble=True)
+
+    # --- the store ----------------------------------------------------------------------------------
+
+    def _applied(self, world: World, question: Question) -> tuple[World, Outcome] | None:
+        """The world once a question was answered. None: it goes beyond the bound."""
+        now = world.court
+        outcome = self.store.ask(world.record, question, now.made + 1)
+        if outcome.record is not None and outcome.record.ticket > self.scope.tickets:
+            return None
+        if outcome.made and now.made == self.scope.records:
+            return None
+        if not outcome.made:
+            return world._replace(record=outcome.record), outcome
+        # One that knew of no record can't know that a job may have begun a moment ago.
+        excused = not question.gen and self.scope.drops > now.drops
+        now = now._replace(made=now.made + 1, used=0, excuses=now.excuses + excused)
+        shards = world.shards if world.record is None else tuple(_outlived(one) for one in world.shards)
+        return World(outcome.record, world.copy, shards, world.requests, now), outcome
+
+    @staticmethod
+    def _wrong(before: World, after: World, outcome: Outcome) -> str:
+        told = bool(outcome.granted or outcome.begun)
+        if told and before.court.hold > 0:
+            return outcome.broken or "the queue is paused, and a slot was told to go"
+        del after
+        return outcome.broken
+
+    def _requests(self, world: World) -> Iterator[Step]:
+        for place, question in enumerate(world.requests):
+            left = world._replace(requests=world.requests[:place] + world.requests[place + 1 :])
+            applied = self._applied(left, question)
+            if applied is not None:
+                then, outcome = applied
+                broken = self._wrong(world, then, outcome)
+                yield Step(-1, "a late request arrives", (question,), self._tidy(then), broken, trouble=True)
+
+    def _keepers(self, world: World) -> Iterator[Step]:
+        """Whoever looks after the queue pauses it, changes its rate, ..."""
+        now, record = world.court, world.record
+        if record is None:
+            return
+        if now.holds:
+            for length in self.scope.lengths:
+                after = now._replace(holds=now.holds - 1, hold=max(now.hold, length))
+                yield self._kept(world._replace(court=after), "hold", length, trouble=True)
+        if now.hold:
+            yield self._kept(world._replace(court=now._replace(hold=0)), "resume")
+        if now.reclaims:
+            after = now._replace(reclaims=now.reclaims - 1)
+            yield self._kept(world._replace(court=after), "reclaim", trouble=True)
+        if now.changes:
+            after = now._replace(changes=now.changes - 1)
+            for interval in self.scope.intervals:
+                if interval != record.interval:
+                    yield self._kept(world._replace(court=after), "configure", interval, trouble=True)
+
+    def _kept(self, world: World, what: str, value: int = 0, *, trouble: bool = False) -> Step:
+        outcome = self.store.other(world.record, what, value)
+        after = self._tidy(world._replace(record=outcome.record))
+        detail = () if not value else ("for ever" if value == FOREVER else value,)
+        return Step(-1, f"somebody: {what}", detail, after, outcome.broken, trouble=trouble)
+
+    def _faults(self, world: World) -> Iterator[Step]:
+        now, record = world.court, world.record
+        if record is None:
+            return
+        if now.drops:
+            after = now._replace(drops=now.drops - 1, used=0)
+            shards = tuple(_outlived(one) for one in world.shards)
+            gone = World(None, (), shards, world.requests, after)
+            yield Step(-1, "the record is lost", (), gone, trouble=True)
+        if now.failovers and not world.copy:
+            yield Step(-1, "a replica falls behind", (), world._replace(copy=(record,)), trouble=True)
+        elif now.failovers:
+            yield self._failover(world, world.copy[0])
+        if now.steps:
+            for stride in self.scope.strides:
+                yield self._stride(world, record, stride)
+
+    def _failover(self, world: World, copy: Record) -> Step:
+        after = world.court._replace(failovers=world.court.failovers - 1, used=0, excuses=1)
+        record, went, _ = self.store.aged(copy, 0, step=True)
+        shards = tuple(shard.moved(self.scope, _outlived(one), 0, 0, went) for one in world.shards)
+        requests = self._aged(world.requests, went)
+        then = self._tidy(World(record, (), shards, requests, after))
+        return Step(-1, "the store fails over to the replica", (), then, trouble=True)
+
+    def _stride(self, world: World, record: Record, stride: int) -> Step:
+        excuses = world.court.excuses + (stride > 0)
+        after = world.court._replace(steps=world.court.steps - 1, excuses=excuses)
+        record, went, _ = self.store.aged(record, stride, step=True)
+        shards = tuple(shard.moved(self.scope, _stepped(one), 0, stride, went) for one in world.shards)
+        then = World(record, (), shards, self._aged(world.requests, went), after)
+        return Step(-1, "the store's clock steps", (stride,), then, trouble=True)
+
+    def _tick(self, world: World) -> Step:
+        record, went, broken, copy = world.record, 0, "", world.copy
+        if record is not None:
+            record, went, broken = self.store.aged(record, 1)
+            if world.court.hold > 0 and went and not self.scope.steps:
+                broken = broken or "the queue is paused, and its clock goes on"
+            copy = tuple(self.store.rebased(one, went) for one in copy)
+        shards = tuple(shard.moved(self.scope, one, 1, 1, went) for one in world.shards)
+        after = court.later(self.scope, world.court)
+        then = World(record, copy, shards, self._aged(world.requests, went), after)
+        return Step(-1, "a tick", (), self._tidy(then), broken)
+
+    def _aged(self, requests: tuple[Question, ...], went: int) -> tuple[Question, ...]:
+        if not requests or not went:
+            return requests
+        aged, scope = shard.aged, self.scope
+        return tuple(
+            one._replace(slots=aged(scope, one.slots, went), release=aged(scope, one.release, went))
+            for one in requests
+        )
+
+    # --- one form for what is alike -----------------------------------------------------------------
+
+    def _put(self, world: World, who: int, one: Shard) -> World:
+        return self._tidy(world._replace(shards=_with(world.shards, who, one)))
+
+    def _tidy(self, world: World) -> World:
+        """Forget what can't matter any more."""
+        ticket = 0 if world.record is None else world.record.ticket
+        shards = tuple(self._tidied(one, ticket) for one in world.shards)
+        return world if shards == world.shards else world._replace(shards=shards)
+
+    def _tidied(self, one: Shard, last: int) -> Shard:
+        scope = self.scope
+        if one.granted and not scope.steps and not self.bugs.late:
+            past = 0
+            while past < len(one.granted) and one.granted[past].instant + scope.window < one.low:
+                past += 1
+            one = shard.gives_up(scope, one, past)
+        if one.unused and not scope.failovers and not scope.drops and not scope.ephemeral:
+            # Only the last slots issued become free again, and no ticket becomes the last one once more.
+            own = {slot.ticket for slot in (*one.unused, *one.tickets)} | {go.ticket for go in one.granted}
+            for reply in one.reply:
+                own |= {slot.ticket for slot in reply.taken} | {go.ticket for go in reply.begun}
+            while last in own:
+                last -= 1
+            if one.unused[0].ticket <= last:
+                one = one._replace(unused=tuple(slot for slot in one.unused if slot.ticket > last))
+        return one
+
+
+def _with(shards: tuple[Shard, ...], who: int, one: Shard) -> tuple[Shard, ...]:
+    return (*shards[:who], one, *shards[who + 1 :])
+
+
+def _and(requests: tuple[Question, ...], one: Question) -> tuple[Question, ...]:
+    return tuple(sorted((*requests, one)))
+
+
+def _outlived(one: Shard) -> Shard:
+    """Slots that were issued before the store lost writes: it may issue their numbers again."""
+    return one._replace(
+        tickets=tuple(slot._replace(old=1) for slot in one.tickets),
+        granted=tuple(go._replace(old=go.old | 1) for go in one.granted),
+        unused=tuple(slot._replace(old=1) for slot in one.unused),
+        reply=tuple(
+            reply._replace(
+                granted=tuple(go._replace(old=go.old | 1) for go in reply.granted),
+                begun=tuple(go._replace(old=go.old | 1) for go in reply.begun),
+                taken=tuple(slot._replace(old=1) for slot in reply.taken),
+                release=tuple(slot._replace(old=1) for slot in reply.release),
+            )
+            for reply in one.reply
+        ),
+    )
+
+
+def _stepped(one: Shard) -> Shard:
+    """Slots that were told to go before a step of the store's clock, of which their shard hasn't heard."""
+    return one._replace(
+        granted=tuple(go._replace(old=go.old | 2) for go in one.granted),
+        reply=tuple(
+            reply._replace(
+                granted=tuple(go._replace(old=go.old | 2) for go in reply.granted),
+                begun=tuple(go._replace(old=go.old | 2) for go in reply.begun),
+            )
+            for reply in one.reply
+        ),
+    )
