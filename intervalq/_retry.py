@@ -36,7 +36,9 @@ def retry_after(error: BaseException) -> float | None:
     if status not in (_TOO_MANY, _UNAVAILABLE) or headers is None:
         return None
     value = headers.get("Retry-After") or headers.get("retry-after")
-    return None if value is None else _parsed(str(value).strip())
+    if isinstance(value, int | float):  # of a client that reads headers itself
+        return _wait(value)
+    return _parsed(value.strip()) if isinstance(value, str) else None
 
 
 def _parsed(value: str) -> float | None:
@@ -50,6 +52,8 @@ def _parsed(value: str) -> float | None:
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)
         seconds = (date - datetime.now(UTC)).total_seconds()
-    if not math.isfinite(seconds) or seconds <= 0:
-        return None
-    return min(seconds, _LONGEST)
+    return _wait(seconds)
+
+
+def _wait(seconds: float) -> float | None:
+    return float(min(seconds, _LONGEST)) if 0 < seconds < math.inf else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from intervalq import _parse
-from intervalq.errors import InvalidInterval, InvalidOption
+from intervalq.errors import InvalidInterval, InvalidOption, short
 from intervalq.rules import Settings
 
 Duration = float | timedelta | str
@@ -70,9 +70,10 @@ def options(
         InvalidName, InvalidInterval: see there.
         InvalidOption: out of range, or two of them disagree.
     """
+    burst = whole("burst", burst, 1)
     if interval is not None and rate is not None:
         raise InvalidOption(
-            f"give interval={interval!r} or rate={rate!r}, not both: one follows from the other"
+            f"give interval={short(interval)} or rate={short(rate)}, not both: one follows from the other"
         )
     micros = None
     if interval is not None:
@@ -83,7 +84,7 @@ def options(
         raise InvalidOption(
             "burst, max_running and tolerance go with interval or rate: without, the queue's own are used"
         )
-    check_burst(micros, whole("burst", burst, 1))
+    check_burst(micros, burst)
     tolerated = 0 if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
     if micros is not None and tolerated >= micros:
         raise InvalidInterval(
@@ -124,7 +125,7 @@ def whole(what: str, value: object, least: int, most: int = _MOST) -> int:
         InvalidOption: it isn't.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidOption(f"{what}={value!r} must be a whole number from {least} to {most}")
+        raise InvalidOption(f"{what}={short(value)} must be a whole number from {least} to {most}")
     return value
 
 

@@ -29,7 +29,7 @@ class InvalidName(IntervalqError, ValueError):
     def __init__(self, name: object) -> None:
         self.name = name
         super().__init__(
-            f"{_short(name)} is not a queue name: use 1 to 128 of the characters A-Z a-z 0-9 . _ - "
+            f"{short(name)} is not a queue name: use 1 to 128 of the characters A-Z a-z 0-9 . _ - "
             "and begin with a letter or a digit"
         )
 
@@ -39,7 +39,7 @@ class InvalidInterval(IntervalqError, ValueError):
 
     def __init__(self, value: object, why: str) -> None:
         self.value = value
-        super().__init__(f"{_short(value)} {why}")
+        super().__init__(f"{short(value)} {why}")
 
 
 class InvalidOption(IntervalqError, ValueError):
@@ -53,7 +53,7 @@ class UnknownStore(IntervalqError, ValueError):
         self.scheme = scheme
         self.known = known
         super().__init__(
-            f"no store is registered for {_short(scheme + '://')}; known are {', '.join(known)}; "
+            f"no store is registered for {short(scheme + '://')}; known are {', '.join(known)}; "
             "install the package that brings it (entry-point group intervalq.stores)"
         )
 
@@ -191,7 +191,10 @@ class BackendUnsupported(StoreError):
     """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """A value as it may stand in a message: quoted, without control characters, not too long."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:  # noqa: BLE001 - a number of too many digits, or a type that can't say what it is
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:76]}...{text[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -13,10 +14,13 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from intervalq import rules
-from intervalq.errors import InvalidOption, UnknownStore
+from intervalq.errors import InvalidOption, UnknownStore, short
 from intervalq.rules import Answer, Command, State
 
 T = TypeVar("T")
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_SLIP: Final = re.compile(r"(?://)?[^/]*(?::|//).*@", re.DOTALL)
 
 _DATABASES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 """How the names of files end that are SQLite databases."""
@@ -122,13 +126,20 @@ def open_store(url: str | None = None) -> Store:
         StoreError: it can't work on this platform, or with this Python.
     """
     url = url or os.environ.get("INTERVALQ_STORE") or default_url()
-    if "\0" in url or not url.strip():
-        raise InvalidOption("a store is a URL such as redis://host:6379/0, or a path")
     scheme, separator, _ = url.partition("://")
+    # What may be a URL with a slip in it isn't taken for a path: that would show, and keep, its password.
+    sound = _SCHEME.fullmatch(scheme) if separator else url.strip() and not _SLIP.match(url)
+    if "\0" in url or not sound:
+        raise InvalidOption(
+            "a store is a URL such as redis://host:6379/0, or a path (with ./ before one that has : and @)"
+        )
     if not separator:
-        path = Path(url).expanduser().absolute()
-        scheme = "sqlite" if path.suffix.lower() in _DATABASES else "file"
-        url = f"{scheme}{path.as_uri().removeprefix('file')}"
+        try:
+            path = Path(url).expanduser().absolute()
+            scheme = "sqlite" if path.suffix.lower() in _DATABASES else "file"
+            url = f"{scheme}{path.as_uri().removeprefix('file')}"
+        except (RuntimeError, ValueError):  # there is no such user; or half of a surrogate pair, no text
+            raise InvalidOption(f"{short(url)} can't be the path of a store") from None
     known = {point.name: point for point in entry_points(group="intervalq.stores")}
     if scheme.lower() not in known:
         raise UnknownStore(scheme, sorted(known))
@@ -149,12 +160,17 @@ def default_url() -> str:
 
 def shown_url(url: str) -> str:
     """A URL as it may be shown: without user, password, and query, any of which may hold a secret."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:  # a path, if it has no place for a password
+        return "..." if "@" in url else url
+    if not _SCHEME.fullmatch(scheme):
+        return "..."
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
     except ValueError:  # a broken port or address: what can't be parsed can't be shown in part
-        return f"{url.partition('://')[0]}://..."
+        return f"{scheme}://..."
     if "@" in parts.path + parts.query + parts.fragment:  # where a password that is not escaped ends up
         return f"{parts.scheme}://..."
     host = f"[{host}]" if ":" in host else host

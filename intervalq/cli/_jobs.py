@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -13,6 +14,9 @@ from intervalq.errors import IntervalqError
 
 LONGEST: Final = 1 << 20
 """A line of more bytes than this is a mistake: no system takes it as one argument."""
+
+_DEEPEST: Final = 100
+"""An object that is nested deeper is taken for text."""
 
 _FIELD: Final = re.compile(r"\{\{([A-Za-z_][\w-]*|)\}\}|\{([A-Za-z_][\w-]*|)\}", re.ASCII)
 
@@ -103,10 +107,26 @@ def _object(line: str) -> dict[str, Any] | None:
     if not line.lstrip().startswith("{"):
         return None
     try:
-        value = json.loads(line, parse_constant=_no_number)
+        value = json.loads(line, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not _is_deep(value) else None
+
+
+def _is_deep(value: object) -> bool:
+    """Whether it is nested so deep that it may not be possible to write it again, wherever that is done."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+            )
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _check(argv: tuple[str, ...]) -> None:
@@ -121,6 +141,10 @@ def _check(argv: tuple[str, ...]) -> None:
 
 def _no_number(name: str) -> float:
     raise ValueError(name)  # NaN and infinities are no JSON, whatever Python says
+
+
+def _finite(text: str) -> float:
+    return number if math.isfinite(number := float(text)) else _no_number(text)
 
 
 def _filled(field: re.Match[str], line: str, found: dict[str, Any] | None) -> str:

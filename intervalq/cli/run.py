@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -134,6 +135,6 @@ def _lookahead(text: str | None) -> int | None:
         return None
     if text == "all":
         return 0
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 1_000_000:
+    if not re.fullmatch("[0-9]{1,7}", text) or not 1 <= int(text) <= 1_000_000:
         raise InvalidOption(f"--lookahead {text!a} must be a whole number from 1 to 1000000, or all")
     return int(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from functools import partial
@@ -15,6 +16,7 @@ from intervalq.cli._options import examples, store_option
 from intervalq.cli._show import console
 from intervalq.cli._states import table
 from intervalq.cli.admin import inspect_all
+from intervalq.errors import InvalidOption
 
 
 @click.command(epilog=examples("intervalq top", "intervalq top api --every 0.2"))
@@ -31,6 +33,8 @@ from intervalq.cli.admin import inspect_all
 @store_option
 def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
     """Show queues live, until Ctrl-C."""
+    if math.isnan(every):  # which no range keeps out
+        raise InvalidOption("--every nan is no time")
     if once or not sys.stdout.isatty():
         console().print(table(anyio.run(_states, name, store)))
     else:

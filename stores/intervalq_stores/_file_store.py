@@ -149,8 +149,8 @@ def path_of(url: str, example: str) -> Path:
     try:
         parts = urlsplit(url)
         path = os.fsdecode(unquote_to_bytes(parts.path))
-    except ValueError as error:
-        raise InvalidOption(f"not a URL of a file: {error}") from error
+    except ValueError:  # whose message may have a part of a password in it
+        raise InvalidOption(f"this isn't a URL of a file: write {example}") from None
     if parts.netloc not in {"", "localhost"}:
         raise InvalidOption(f"a file store is on this machine: write {example}, with three slashes")
     if parts.query or parts.fragment or "?" in url or "#" in url:

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 
 from intervalq.rules import Answer, Command, State, lapses, settle
-from intervalq.store import DocumentStore, Step, T, wall_clock
+from intervalq.store import DocumentStore, Step, T, shown_url, wall_clock
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class MemoryStore(DocumentStore):
     """Records in a dictionary of the process; with a `clock` (microseconds), one of its own, for tests."""
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
-        self.url = url
+        self.url = shown_url(url)
         self._clock = clock or wall_clock
         self._records = _PROCESS if clock is None else _Records()
 

@@ -74,6 +74,7 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 }
 # A refused connection has no SQLSTATE in libpq, only words: its own, or the server's, if that is English.
 _REFUSALS: Final = ("authentication", "pg_hba.conf", "no password supplied", "no such user", 'role "')
+_PASSING: Final = ("too many connections", "due to timeout")  # said of a role or an authentication as well
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
@@ -252,7 +253,8 @@ class PostgresStore:
             said += f"; let an administrator run {_FILE} (psql -f) and grant what its head says to this role"
         if code == "IQ002":
             said += "; upgrade intervalq here"
-        if code.startswith("28") or (not code and any(word in said for word in _REFUSALS)):
+        refused = any(word in said for word in _REFUSALS) and not any(word in said for word in _PASSING)
+        if code.startswith("28") or (not code and refused):
             return Unauthorized(self.url, f"{said}; check user and password of the URL")
         unknown = StoreTimeout if "timeout expired" in said else StoreUnavailable
         return _KINDS.get(code, unknown)(self.url, f"{said} ({code})" if code else said)
@@ -281,7 +283,7 @@ def _parameters(url: str) -> dict[str, Any]:
     try:
         given = conninfo.conninfo_to_dict(url)
         numeric = all(port.isdigit() for port in str(given.get("port", 0)).split(","))
-    except ProgrammingError:  # whose message may have the password in it
+    except (ProgrammingError, ValueError):  # whose message may have the password in it; or it is no UTF-8
         numeric = False
     if not numeric or "@" in str(given.get("dbname", "")):
         raise InvalidOption(

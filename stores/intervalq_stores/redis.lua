@@ -63,6 +63,19 @@ local function written(number, name)
   return string.format('%.0f', number)
 end
 
+-- Whether it is UTF-8: what is no text could not be shown, after the step was done.
+local function is_text(bytes)
+  if not string.find(bytes, '[\128-\255]') then return true end
+  for _, sequence in ipairs({
+    '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+    '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+    '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+  }) do
+    bytes = string.gsub(bytes, sequence, '.')
+  end
+  return not string.find(bytes, '[\128-\255]')
+end
+
 -- The record as a table of texts; an empty one if there is none.
 local function fields()
   local flat = redis.pcall('HGETALL', KEYS[1])
@@ -89,7 +102,9 @@ local function read(stored)
   if version > LAYOUT then
     error({ err = string.format('NEWER the record has layout %.0f, not up to %d', version, LAYOUT) })
   end
-  if not stored.generation or stored.generation == '' then corrupt("'generation' must be text") end
+  if not stored.generation or stored.generation == '' or not is_text(stored.generation) then
+    corrupt("'generation' must be text")
+  end
   local state = { generation = stored.generation, running = {}, leases = 0 }
   for _, number in ipairs(NUMBERS) do
     local name, least, most = unpack(number)
