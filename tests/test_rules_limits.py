@@ -291,3 +291,15 @@ def test_the_tolerance_is_a_tenth_or_as_agreed_and_never_more_than_the_interval(
     for tolerance, expected in ((0, SECOND // 10), (7, 7), (SECOND, SECOND), (SECOND + 1, SECOND)):
         state, _ = take(None, T0, replace(EACH_SECOND, tolerance=tolerance))
         assert state.tolerance == expected
+
+
+def test_a_pause_of_no_length_is_none() -> None:
+    state, _ = take(None, T0, take=2)
+    after, answer = do(state, Hold(length=0), T0)
+    assert (after.held_since, after.void, answer.woken) == (None, 0, False)
+
+
+def test_beyond_the_last_slot_there_is_no_ticket() -> None:
+    last = replace(take(None, T0)[0], due=FOREVER)
+    after, answer = take(last, T0, take=5)
+    assert (answer.count, answer.first, after.ticket) == (0, None, 1)

@@ -87,9 +87,11 @@ def command_lines(draw: st.DrawFn) -> list[str]:
             words += (
                 [parameter.opts[0]] if getattr(parameter, "is_flag", False) else [parameter.opts[0], value]
             )
+    first = 2 if "--store=" in "".join(words[1:2]) else 0  # after a "--" it would be no option
     if draw(st.integers(0, 5)) == 0:
         words.insert(
-            draw(st.integers(0, len(words))), draw(arguments() | st.sampled_from(["--", "-h", "--int", "-x"]))
+            draw(st.integers(first, len(words))),
+            draw(arguments() | st.sampled_from(["--", "-h", "--int", "-x"])),
         )
     if name in {"run", "exec"} and draw(st.integers(0, 3)):
         words += [

@@ -1,0 +1,332 @@
+"""One shard by itself, without a handle around it: hand-overs that fail, slots given up, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from intervalq._line import Waiter
+from intervalq._link import Go
+from intervalq._shard import Shard
+from intervalq.errors import QueueClosed, StoreUnavailable
+from intervalq.rules import Advance, Hold, Resume, Settings
+from intervalq.testing import virtual_time
+from intervalq.testing.virtual import VirtualLoop
+from virtual_store import BACKENDS, FarStore
+
+SECOND = 1_000_000
+EACH_SECOND = Settings(interval=SECOND)
+
+
+def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
+    return Shard("q", store, settings, lookahead=lookahead)
+
+
+def released(store: FarStore) -> set[int]:
+    """The tickets that were given back."""
+    return {slot.ticket for call in store.calls if isinstance(call, Advance) for slot in call.release}
+
+
+async def outstanding(store: FarStore) -> int:
+    """How many slots of the store's record are taken and not used."""
+    state = store.behind._records.states["q"]
+    return (state.due - state.at) // state.settings.interval
+
+
+class Interrupted(Waiter):
+    """A job whose task goes on only after something else has happened, the first time."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens: Callable[[], object] | None = happens
+
+    async def wait(self) -> None:
+        await super().wait()
+        if self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+
+
+@pytest.mark.parametrize("late", [0.09, 0.2, 0.99, 5.0])
+def test_a_job_that_was_handed_its_slot_and_comes_too_late_takes_another(late: float) -> None:
+    """A stall between the hand-over and the task of the job: only the last check can see it."""
+
+    async def scenario() -> tuple[int, float, int]:
+        shard = shard_on(FarStore())
+        await shard.slot(Waiter())
+        loop = cast("VirtualLoop", asyncio.get_running_loop())
+        go = await shard.slot(Interrupted(lambda: loop.stall(late)))
+        assert shard.is_open(go)
+        return go.ticket, anyio.current_time(), shard.given_up
+
+    ticket, at, given_up = virtual_time(scenario)
+    assert (ticket > 2) is (late > 0.1)
+    assert (given_up > 0) is (late > 0.1)
+    assert at == pytest.approx(1 + late, abs=1.2 if late > 0.1 else 0.001)
+
+
+@BACKENDS
+def test_a_slot_of_a_record_that_is_gone_by_then_is_not_used(backend: str) -> None:
+    async def scenario() -> int:
+        shard = shard_on(FarStore())
+        go = await shard.slot(Interrupted(shard.forget_slots))
+        return go.ticket
+
+    assert virtual_time(scenario, backend=backend) > 1
+
+
+@BACKENDS
+def test_a_slot_that_is_given_up_goes_back_with_the_next_question(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store)
+        go = await shard.slot(Waiter())
+        shard.give_up(go)
+        assert (shard.given_up, shard.wasted) == (1, 1)
+        await shard.slot(Waiter())
+        assert go.ticket in released(store)
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_slot_that_is_given_up_makes_room_for_a_running_job(backend: str) -> None:
+    async def scenario() -> float:
+        shard = shard_on(FarStore(), Settings(interval=SECOND, max_running=1))
+        shard.give_up(await shard.slot(Waiter()))
+        await shard.slot(Waiter())
+        return anyio.current_time()
+
+    assert virtual_time(scenario, backend=backend) < 2, "its lease would be ten seconds"
+
+
+@BACKENDS
+def test_slots_that_went_by_are_weighed_against_jobs_that_began(backend: str) -> None:
+    async def scenario() -> None:
+        shard = shard_on(FarStore())
+        shard.wasted = 2
+        for left in (1, 0, 0):
+            await shard.slot(Waiter())
+            assert shard.wasted == left
+            assert shard.begun_at == shard.clock.now()
+        assert shard.begun == 3
+
+    virtual_time(scenario, backend=backend)
+
+
+# --- its end ----------------------------------------------------------------------------------------
+
+
+@BACKENDS
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_closed_shard_takes_no_new_jobs(backend: str, drain: bool) -> None:
+    async def scenario() -> None:
+        shard = shard_on(FarStore())
+        await shard.close(drain=drain)
+        with pytest.raises(QueueClosed):
+            await shard.slot(Waiter())
+        if not drain:
+            with pytest.raises(QueueClosed):
+                await shard.slot(Waiter(again=True))
+        else:
+            await shard.slot(Waiter(again=True))
+
+    virtual_time(scenario, backend=backend)
+
+
+async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
+    """So many jobs wait, each of which notes what became of it."""
+    async with anyio.create_task_group() as group:
+
+        async def job() -> None:
+            try:
+                ended.append(await shard.slot(Waiter()))
+            except QueueClosed as error:
+                ended.append(error)
+
+        for _ in range(jobs):
+            group.start_soon(job)
+
+
+@BACKENDS
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_when_closing_returns_all_tickets_are_back(backend: str, before: int) -> None:
+    """However often the shard had been idle before."""
+
+    async def scenario() -> None:
+        store, ended = FarStore(delay=0.01), list[object]()
+        shard = shard_on(store)
+        for _ in range(before):
+            await shard.slot(Waiter())
+            await anyio.sleep(5)
+        async with anyio.create_task_group() as group:
+            group.start_soon(line_of, shard, 8, ended)
+            await anyio.sleep(0.5)
+            assert await outstanding(store) == 7
+            began = anyio.current_time()
+            await shard.close(drain=False)
+            assert anyio.current_time() - began < 0.1, "it waits for nothing but the store"
+            assert await outstanding(store) == 0
+            assert not shard.has_slots()
+        assert [type(end) for end in ended] == [Go] + [QueueClosed] * 7
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("drain", [False, True])
+def test_closing_in_a_pause(backend: str, drain: bool) -> None:
+    """Jobs fail at once; or they wait for its end, and then begin."""
+
+    async def scenario() -> list[object]:
+        store, ended = FarStore(), list[object]()
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        await shard.command(Hold())
+        async with anyio.create_task_group() as group:
+            group.start_soon(line_of, shard, 2, ended)
+            await anyio.sleep(33.3)
+            began = anyio.current_time()
+            if drain:
+                group.start_soon(resume, shard)
+            await shard.close(drain=drain)
+            assert (anyio.current_time() - began < 0.01) is not drain
+            assert await outstanding(store) == 0
+        return ended
+
+    async def resume(shard: Shard) -> None:
+        await anyio.sleep(100)
+        await shard.command(Resume())
+
+    assert [type(end) for end in virtual_time(scenario, backend=backend)] == [
+        Go if drain else QueueClosed
+    ] * 2
+
+
+@BACKENDS
+def test_when_closing_returns_the_store_knows_that_the_last_job_ended(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore(delay=0.1)
+        shard = shard_on(store, Settings(interval=SECOND, max_running=3))
+        go = await shard.slot(Waiter())
+        assert store.behind._records.states["q"].running
+        shard.leases.ended(go.ticket)
+        await shard.close(drain=True)
+        assert store.behind._records.states["q"].running == {}
+
+    virtual_time(scenario, backend=backend)
+
+
+# --- who waits --------------------------------------------------------------------------------------
+
+
+@BACKENDS
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_ticket_goes_back_as_soon_as_nobody_wants_it(backend: str, paused: bool) -> None:
+    """Not when its slot comes, in an hour, nor when a paused shard would look again by itself."""
+
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store, Settings(interval=3_600 * SECOND))
+        await shard.slot(Waiter())
+        with anyio.move_on_after(10.1):
+            async with anyio.create_task_group() as group:
+                group.start_soon(shard.slot, Waiter())
+                if paused:
+                    await anyio.sleep(0.1)
+                    await shard.command(Hold())
+        began = anyio.current_time()
+        while await outstanding(store):
+            assert anyio.current_time() - began < 0.1
+            await anyio.sleep(0.01)
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_tickets_are_waited_for_only_where_some_will_come(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore(delay=0.1)
+        shard = shard_on(store)
+        with anyio.fail_after(1):
+            await shard.placed()  # nobody is in line
+        waiter = Waiter()
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, waiter)
+            await checkpoint()
+            await checkpoint()
+            began = anyio.current_time()
+            await shard.placed()
+            assert anyio.current_time() > began, "the store was asked"
+            assert not shard._unplaced
+        await shard.command(Hold())
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(1)
+            with anyio.fail_after(1):
+                await shard.placed()  # in a hold there are none
+            group.cancel_scope.cancel()
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_who_waits_for_tickets_is_told_when_the_store_fails(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore(delay=0.1)
+        store.is_down = True
+        shard = shard_on(store)
+
+        async def job() -> None:
+            with pytest.raises(StoreUnavailable):
+                await shard.slot(Waiter())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(job)
+            await checkpoint()
+            await checkpoint()
+            await shard.placed()
+        assert not shard._unplaced
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_each_job_waits_a_minute_of_its_own_for_a_store_that_is_away(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        store.is_down = True
+        for _ in range(3):
+            began = anyio.current_time()
+            with pytest.raises(StoreUnavailable):
+                await shard.slot(Waiter())
+            assert 60 <= anyio.current_time() - began < 70
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_job_that_begins_early_is_heard_of_when_it_comes_last(backend: str) -> None:
+    """It is first in line, and its slot is handed over earlier than that of whom it overtakes."""
+
+    async def scenario() -> list[float]:
+        shard = shard_on(FarStore())
+        at: list[float] = []
+        await shard.slot(Waiter())
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(0.9985)  # its slot was told to go by now, and is waited for
+            assert shard._granted
+            await shard.slot(Waiter(priority=1, early=1_000))
+            at.append(anyio.current_time())
+        return at
+
+    (at,) = virtual_time(scenario, backend=backend)
+    assert 0.999 <= at < 0.9999

@@ -1,0 +1,159 @@
+"""What a shard remembers across answers that fail or get lost, and how long it waits in which trouble."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from intervalq._line import Waiter
+from intervalq._shard import Shard
+from intervalq.errors import StoreUnavailable
+from intervalq.rules import Advance, Hold, Resume, Settings
+from intervalq.testing import virtual_time
+from virtual_store import BACKENDS, FarStore
+
+SECOND = 1_000_000
+EACH_SECOND = Settings(interval=SECOND)
+
+
+def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
+    return Shard("q", store, settings, lookahead=lookahead)
+
+
+@BACKENDS
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_store_that_went_back_is_brought_forward_by_the_next_question(backend: str, paused: bool) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard, states = shard_on(store), store.behind._records.states
+        await shard.slot(Waiter())
+        if paused:
+            await shard.command(Hold())
+        older = states["q"]
+        for _ in range(3):
+            await shard.command(Advance(take=1, mark=shard.mark))
+        if paused:
+            await shard.command(Resume())
+            await shard.slot(Waiter())
+        highest = states["q"].ticket
+        states["q"] = older
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(0.5)
+            assert shard.regressions == 1
+            assert states["q"].ticket >= highest
+            group.cancel_scope.cancel()
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_what_could_not_be_given_back_is_given_back_later(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store)
+        shard.give_up(go := await shard.slot(Waiter()))
+        store.is_down = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(5)
+            store.calls.clear()
+            store.is_down = False
+        assert go.slot in [slot for call in store.calls if isinstance(call, Advance) for slot in call.release]
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("delay", [0.02, 0.1, 0.4])
+def test_on_an_idle_queue_a_slot_is_no_nearer_than_its_answer_and_not_much_further(
+    backend: str, delay: float
+) -> None:
+    async def scenario() -> list[float]:
+        shard, waits = shard_on(FarStore(delay=delay)), list[float]()
+        for _ in range(8):
+            began = anyio.current_time()
+            await shard.slot(Waiter())
+            waits.append(anyio.current_time() - began)
+            await anyio.sleep(20)
+        assert shard.given_up <= 4, "answers that are slower than most"
+        return waits
+
+    waits = virtual_time(scenario, backend=backend)
+    assert max(waits[3:]) < 2 * delay + 0.2
+
+
+@BACKENDS
+def test_slots_that_go_by_for_a_job_of_a_higher_cost_count_as_no_running_jobs(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store, Settings(interval=SECOND, burst=5, max_running=5))
+        go = await shard.slot(Waiter(cost=3))
+        await anyio.sleep(1)
+        state = store.behind._records.states["q"]
+        assert list(state.running) == [go.ticket]
+        assert state.current == 3
+
+    virtual_time(scenario, backend=backend)
+
+
+class Deaf(FarStore):
+    """A store that wakes nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.wakeups
+
+
+@BACKENDS
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("seconds", [0.2, 2, 7.3, 100])
+def test_a_job_begins_at_the_very_end_of_a_cool_down(backend: str, deaf: bool, seconds: float) -> None:
+    """Not when the shard would look again by itself."""
+
+    async def scenario() -> float:
+        shard = shard_on(Deaf() if deaf else FarStore())
+        await shard.slot(Waiter())
+        await anyio.sleep(10)
+        await shard.command(Hold(length=round(seconds * SECOND)))
+        began = anyio.current_time()
+        await shard.slot(Waiter())
+        return anyio.current_time() - began
+
+    assert virtual_time(scenario, backend=backend) == pytest.approx(seconds, abs=0.05)
+
+
+@BACKENDS
+@pytest.mark.parametrize("length", [100 * SECOND, 10**15])
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_pause_that_ends_before_its_time_is_noticed(backend: str, deaf: bool, length: int) -> None:
+    """At once, or by looking now and then where the store wakes nobody."""
+
+    async def scenario() -> float:
+        store = Deaf() if deaf else FarStore()
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        await shard.command(Hold(length=length))
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(33)
+            await store.apply("q", Resume())
+            resumed = anyio.current_time()
+        return anyio.current_time() - resumed
+
+    assert virtual_time(scenario, backend=backend) < (1.7 if deaf else 1.01)
+
+
+@BACKENDS
+def test_a_store_that_is_away_is_asked_less_and_less_often(backend: str) -> None:
+    async def scenario() -> int:
+        store = FarStore()
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        store.is_down = True
+        store.calls.clear()
+        with pytest.raises(StoreUnavailable):
+            await shard.slot(Waiter())
+        return len(store.calls)
+
+    assert 10 < virtual_time(scenario, backend=backend) < 150
