@@ -1,12 +1,13 @@
-"""What anyio leaves to its backends: background tasks without a nursery, and which event loop this is."""
+"""What anyio leaves to its backends: tasks without a nursery, a light way to wake one, which loop this is."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from typing import Any, Final
 
+import anyio
 from anyio.lowlevel import current_token
 
 # The event loop holds its tasks only weakly.
@@ -28,7 +29,43 @@ def spawn(function: Callable[..., Awaitable[None]], *args: object) -> None:
 
 def current_loop() -> object:
     """What tells the running event loop from all others: asyncio's loop, or trio's token."""
-    return current_token().native_token
+    return _loop() or current_token().native_token
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop if this is a task of asyncio's; trio may run within such a loop, not in its tasks."""
+    try:
+        return asyncio.get_running_loop() if asyncio.current_task() is not None else None
+    except RuntimeError:
+        return None
+
+
+class Bell:
+    """One task waits for it, once; anybody may ring. On asyncio a bare future: every job needs one."""
+
+    __slots__ = ("_event", "_future")
+
+    def __init__(self, future: asyncio.Future[None] | None, event: anyio.Event | None) -> None:
+        self._future = future
+        self._event = event
+
+    def ring(self) -> None:
+        """Wake who waits; ringing twice is ringing once."""
+        if self._event is not None:
+            self._event.set()
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waiting = self._future if self._event is None else self._event.wait()
+        assert waiting is not None
+        return waiting.__await__()
+
+
+def bell() -> Bell:
+    """A bell for the running task."""
+    loop = _loop()
+    return Bell(None, anyio.Event()) if loop is None else Bell(loop.create_future(), None)
 
 
 def is_over(loop: object) -> bool:

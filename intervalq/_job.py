@@ -15,8 +15,8 @@ from intervalq.rules import Slot
 
 if TYPE_CHECKING:
     from intervalq._line import Waiter
-    from intervalq._link import Go
     from intervalq._shard import Shard
+    from intervalq._slots import Go
 
 R = TypeVar("R")
 

@@ -33,14 +33,14 @@ class Leases:
 
     def started(self, ticket: int) -> None:
         """A job began; its lease was written by the step that told it to go."""
-        if self._limited:
+        if self._shard.is_limited:
             self.running.add(ticket)
             self._tell()
 
     def ended(self, ticket: int) -> None:
         """A job ended, or a slot that was told to go won't be used."""
         self.running.discard(ticket)
-        if self._limited:
+        if self._shard.is_limited:
             self._ended.add(ticket)
             self._tell()
             self._nap.wake()
@@ -57,11 +57,6 @@ class Leases:
             self._tell()  # it may have been cancelled in the meantime, with its event loop
             self._nap.wake()
             await told.wait()
-
-    @property
-    def _limited(self) -> bool:
-        state = self._shard.state
-        return state is not None and state.settings.max_running > 0
 
     def _tell(self) -> None:
         if not self._telling:

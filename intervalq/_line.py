@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import Final
 
-import anyio
-
-if TYPE_CHECKING:
-    from intervalq._link import Go
+from intervalq._backend import Bell, bell
 
 _numbers: Final = count()
+_order: Final = attrgetter("order")
 
 
 class Waiter:
-    """One job's place in the line. It is handed a slot, and answers whether it began in time."""
+    """One job's place in the line."""
 
-    __slots__ = ("_event", "again", "cost", "early", "entered", "error", "gone", "heard", "order", "slot")
+    __slots__ = ("_bell", "again", "cost", "early", "entered", "error", "gone", "order")
 
     def __init__(
         self,
@@ -32,48 +33,36 @@ class Waiter:
         """Sorts the line: higher priorities first, then first come, first served."""
         self.cost = cost
         self.early = early
-        """How long before its slot it is handed over, in microseconds: it waits for the rest by itself."""
+        """How long before its slot it begins, in microseconds: it waits for the rest by itself."""
         self.again = again
         """Of a job that was in line before: it may still enter while the queue drains."""
-        self.slot: Go | None = None
-        """The slot that is being handed over; None: none at the moment."""
         self.error: Exception | None = None
         """Why this job won't get a slot any more."""
         self.entered = False
         """Was put in line."""
         self.gone = False
         """Began, was given up by its caller, or failed: no longer in the line."""
-        self.heard: anyio.Event | None = None
-        """Set when the job has answered the hand-over."""
-        self._event: anyio.Event | None = None
+        self._bell: Bell | None = None
 
     async def wait(self) -> None:
-        """Until a slot is handed over or an error is set."""
-        if self.slot is None and self.error is None:
-            self._event = anyio.Event()
-            await self._event.wait()
+        """Until it is worth looking again: a slot may have come, or there is an error."""
+        self._bell = bell()
+        await self._bell
 
     def wake(self) -> None:
-        """Let the job look at its slot or its error."""
-        if self._event is not None:
-            self._event.set()
-            self._event = None
-
-    def answer(self) -> None:
-        """The hand-over is over, with whatever outcome."""
-        self.slot = None
-        if self.heard is not None:
-            self.heard.set()
-            self.heard = None
+        """Let the job look whether its slot has come."""
+        if self._bell is not None:
+            self._bell.ring()
+            self._bell = None
 
 
 class Line:
     """Waiters by priority and order of arrival. A waiter that leaves is dropped when it comes up."""
 
     def __init__(self) -> None:
-        # The number is for a job that comes again, to the place of one that left and is not dropped yet.
-        self._heap: list[tuple[tuple[int, int], int, Waiter]] = []
-        self._waiting = 0
+        self._ranks: dict[int, deque[Waiter]] = {}
+        self._priorities: list[int] = []  # the keys of the ranks, the most urgent first
+        self._waiting = self._kept = 0
         self.cost = 0
         """How many slots all the waiting jobs need together."""
 
@@ -82,8 +71,17 @@ class Line:
 
     def add(self, waiter: Waiter) -> None:
         """To the place that its order gives it."""
-        heapq.heappush(self._heap, (waiter.order, next(_numbers), waiter))
+        priority = waiter.order[0]
+        rank = self._ranks.get(priority)
+        if rank is None:
+            rank = self._ranks[priority] = deque()
+            insort(self._priorities, priority)
+        if not rank or rank[-1].order < waiter.order:
+            rank.append(waiter)
+        else:  # one that comes again
+            rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self._waiting += 1
+        self._kept += 1
         self.cost += waiter.cost
 
     def remove(self, waiter: Waiter) -> None:
@@ -92,27 +90,43 @@ class Line:
             waiter.gone = True
             self._waiting -= 1
             self.cost -= waiter.cost
-            if len(self._heap) > 64 and self._waiting < len(self._heap) // 2:
-                self._heap = [entry for entry in self._heap if not entry[-1].gone]
-                heapq.heapify(self._heap)
+            if self._kept > 64 and self._waiting < self._kept // 2:
+                self._sweep()
 
     def first(self) -> Waiter | None:
         """Who is next; None: nobody waits."""
-        while self._heap and self._heap[0][-1].gone:
-            heapq.heappop(self._heap)
-        return self._heap[0][-1] if self._heap else None
+        for priority in self._priorities:
+            rank = self._ranks[priority]
+            while rank and rank[0].gone:
+                rank.popleft()
+                self._kept -= 1
+            if rank:
+                return rank[0]
+        return None
 
-    def in_order(self) -> list[Waiter]:
+    def in_order(self) -> Iterator[Waiter]:
         """Everybody who waits, the next one first."""
-        return [waiter for _, _, waiter in sorted(self._heap) if not waiter.gone]
+        for priority in self._priorities:
+            for waiter in self._ranks[priority]:
+                if not waiter.gone:
+                    yield waiter
 
     def slots_before(self, waiter: Waiter, most: int) -> int | None:
         """How many slots those before a waiter need; None: `most` or more, or it is not in line."""
         slots = 0
-        for other in [] if waiter.gone else self.in_order():
+        for other in () if waiter.gone else self.in_order():
             if slots >= most:
                 break
             if other is waiter:
                 return slots
             slots += other.cost
         return None
+
+    def _sweep(self) -> None:
+        """Forget those that left."""
+        left = list(self.in_order())
+        self._ranks.clear()
+        for waiter in left:
+            self._ranks.setdefault(waiter.order[0], deque()).append(waiter)
+        self._priorities = sorted(self._ranks)
+        self._kept = self._waiting

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -19,6 +19,7 @@ from intervalq import _parse
 from intervalq._clock import CLOCK
 from intervalq._estimate import RoundTrips, StoreClock
 from intervalq._leases import Leases
+from intervalq._slots import Go
 from intervalq.errors import ConfigMismatch
 from intervalq.rules import Answer, Command, Inspect, Settings, Slot, State
 from intervalq.store import Store
@@ -31,32 +32,17 @@ _told: Final[set[str]] = set()
 _WASTEFUL: Final = 20
 """So many slots may go by, beyond jobs that began, before it is worth a warning: more than `lookahead`."""
 
+_TIMER: Final = 2_000
+"""By how much an event loop may wake late: room for the question before a slot."""
+
+_FIRST_LEAD: Final = 50_000
+"""How long before a slot to ask while no round trip is known."""
+
 _SHORT: Final = 200_000
 """At shorter intervals a connection is made before the first ticket is taken."""
 
 _SHARPEN: Final = 5
 """How many questions in a row are spent on knowing the store's clock better."""
-
-
-@dataclass(frozen=True, slots=True)
-class Go:
-    """A slot that was told to go."""
-
-    slot: Slot
-    instant: int
-    """The slot on the store's clock, in microseconds."""
-    steps: int
-    """How many steps of the store's clock were seen when it was told."""
-
-    @property
-    def ticket(self) -> int:
-        """The slot's ticket."""
-        return self.slot.ticket
-
-    @property
-    def due(self) -> float:
-        """The slot on the store's clock, in seconds since 1970."""
-        return self.instant / 1e6
 
 
 class Link(ABC):
@@ -94,6 +80,14 @@ class Link(ABC):
         """The record that the slots were of is gone."""
 
     @abstractmethod
+    def stepped(self) -> None:
+        """The store's clock was stepped: tickets from before are not to be used.
+
+        A step back loses the time since the clock was last read. A slot that was told to go begins at its
+        instant all the same, and by the new clock, one with an earlier ticket would begin beside it.
+        """
+
+    @abstractmethod
     def changed(self) -> None:
         """The queue was held, resumed, or its clock moved against the store's."""
 
@@ -120,7 +114,10 @@ class Link(ABC):
             answer = await self.store.apply(self.queue, command)
             received = self.clock.now()
             self.round_trips.add(received - sent)
+            steps = self.store_clock.steps
             self.store_clock.learn(sent, received, answer.now)
+            if self.store_clock.steps != steps:
+                self.stepped()
             if answer.refused and settings is not None and answer.state is not None:
                 raise ConfigMismatch(self.queue, describe(settings), describe(answer.state.settings))
             if not isinstance(command, Inspect):  # a look compares no settings
@@ -175,6 +172,11 @@ class Link(ABC):
         if before is None or (before.held, before.held_since) != (state.held, state.held_since):
             self.changed()
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the queue has a limit of running jobs."""
+        return self.state is not None and self.state.settings.max_running > 0
+
     # --- time ---------------------------------------------------------------------------------------
 
     @property
@@ -222,6 +224,11 @@ class Link(ABC):
             return False
         self._sharpened += 1
         return True
+
+    def lead(self) -> int:
+        """How long before a slot to ask about it: a question under way, the question itself, a late timer."""
+        slow = self.round_trips.slow()
+        return 2 * slow + _TIMER if slow is not None else _FIRST_LEAD
 
     def comes(self, slot: Slot) -> float:
         """When, on one's own clock, a slot may come at the earliest; infinity: the queue is held."""

@@ -17,11 +17,11 @@ from intervalq._handle import Handle
 from intervalq._inspect import QueueState, inspected, outstanding
 from intervalq._job import Job
 from intervalq._line import Waiter
-from intervalq._link import Go
 from intervalq._map import paced_map
 from intervalq._run import Plan, run, start
 from intervalq._settings import Duration, check_burst, options, wait_of, whole
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq.errors import InvalidOption, QueueNotFound, SlotTimeout
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
 from intervalq.store import DocumentStore, Store

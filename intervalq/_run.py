@@ -19,9 +19,9 @@ from intervalq._threads import EARLY, LATE, in_time
 from intervalq.errors import StoreError
 
 if TYPE_CHECKING:
-    from intervalq._link import Go
     from intervalq._queue import IntervalQueue
     from intervalq._shard import Shard
+    from intervalq._slots import Go
 
 R = TypeVar("R")
 

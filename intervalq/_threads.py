@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from intervalq._clock import Clock
-    from intervalq._link import Go
     from intervalq._shard import Shard
+    from intervalq._slots import Go
 
 EARLY: Final = 2_000
 """Slots are handed to threads this long before they come, in microseconds: waking a thread takes its time."""

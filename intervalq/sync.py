@@ -19,12 +19,12 @@ from intervalq import _queue
 from intervalq._decorate import decorate
 from intervalq._inspect import QueueState
 from intervalq._line import Waiter
-from intervalq._link import Go
 from intervalq._queue import Slot
 from intervalq._retry import backoff, retry_after
 from intervalq._run import Plan, late, start
 from intervalq._settings import Duration
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq._threads import EARLY, opens_here
 from intervalq.errors import ForkedError, StoreError
 

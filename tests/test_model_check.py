@@ -10,17 +10,12 @@ from multiprocessing import get_context
 
 import pytest
 
-from model.parts import NO_BUGS, Bugs
+from model.parts import NO_BUGS
 from model.planted import PLANTED
 from model.scope import SCOPES
 from model.search import Result, search
 from model.shown import story
 from model_check import NUMBERS, main
-
-FAULTS = {
-    "steps": "after a step back of the store's clock, a ticket from before it may be used beside a later one",
-}
-"""Faults of the protocol that are known, by the scope that finds them."""
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +30,12 @@ def results(pool: ProcessPoolExecutor) -> dict[str, Future[Result]]:
     return {name: pool.submit(search, SCOPES[name]) for name in SCOPES}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=FAULTS[name])) if name in FAULTS else name
-        for name in SCOPES
-    ],
-)
+@pytest.mark.parametrize("name", SCOPES)
 def test_every_interleaving_keeps_every_promise(name: str, results: dict[str, Future[Result]]) -> None:
     result = results[name].result()
     assert not result.broken, "\n".join(["", *story(result)])
     assert result.complete
     assert result.begins > 100, "too little begins to show anything"
-
-
-def test_a_shard_that_gives_its_tickets_up_at_a_step_mends_the_known_fault() -> None:
-    result = search(SCOPES["steps"], Bugs(gives_up_at_a_step=True))
-    assert not result.broken, "\n".join(["", *story(result)])
-    assert result.complete
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -11,8 +11,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from intervalq._line import Waiter
-from intervalq._link import Go
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq.errors import QueueClosed, StoreUnavailable
 from intervalq.rules import Advance, Hold, Resume, Settings
 from intervalq.testing import virtual_time
@@ -323,7 +323,7 @@ def test_a_job_that_begins_early_is_heard_of_when_it_comes_last(backend: str) ->
         async with anyio.create_task_group() as group:
             group.start_soon(shard.slot, Waiter())
             await anyio.sleep(0.9985)  # its slot was told to go by now, and is waited for
-            assert shard._granted
+            assert shard.slots.granted
             await shard.slot(Waiter(priority=1, early=1_000))
             at.append(anyio.current_time())
         return at

@@ -120,7 +120,7 @@ def census() -> Census:
         {
             f"{kind.__module__}.{kind.__qualname__}": count
             for kind, count in kinds.items()
-            if kind.__module__.partition(".")[0] in PACKAGES
+            if str(kind.__module__).partition(".")[0] in PACKAGES
         }
     )
     return Census(kinds.total(), ours)

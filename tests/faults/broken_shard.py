@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults import shard_process
 from intervalq import IntervalQueue
 from intervalq._clock import SystemClock
-from intervalq._link import Go, Link
+from intervalq._link import Link
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq.rules import Answer, Slot
 from intervalq.store import Store, open_store
 from intervalq_stores import json_file
@@ -78,7 +79,6 @@ def call_lost() -> None:
         go = accept(self, waiter)
         if go is not None and self.begun == 3:
             self.line.remove(waiter)
-            waiter.answer()
             return None
         return go
 

@@ -181,7 +181,7 @@ async def working(urls: list[str], *, callers: int = 3) -> AsyncIterator[Work]:
 async def stands_still(work: Work) -> None:
     """Wait until each handle has met a trouble of the store, and see that no job begins while it lasts."""
     shards = [handle.shard() for handle in work.handles]
-    while any(shard._failing_since is None or shard._granted for shard in shards):
+    while any(not shard.outage or shard.slots.granted for shard in shards):
         await checkpoint()  # what was told to go before may begin
         assert not work.errors, "calls don't wait"
     begun, calls = len(work.starts), [shard.calls for shard in shards]

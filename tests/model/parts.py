@@ -168,8 +168,7 @@ class Bugs:
     lost_is_granted: bool = False
     used_given_back: bool = False
     slots_kept: bool = False
-    gives_up_at_a_step: bool = False
-    """No bug: a shard that hears of a step of the store's clock gives all its tickets up."""
+    step_survived: bool = False
 
     @property
     def late(self) -> bool:

@@ -144,6 +144,11 @@ PLANTED: Final[dict[str, Planted]] = {
         "calm",
         Bugs(used_given_back=True),
     ),
+    "step-survived": Planted(
+        "A shard keeps its tickets when the store's clock was stepped.",
+        "steps",
+        Bugs(step_survived=True),
+    ),
     "slots-kept": Planted(
         "A shard uses the slots of a record that is gone as those of the new one.",
         "dropped",

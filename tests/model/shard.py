@@ -44,9 +44,8 @@ def hears(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
         # The store's clock was stepped: what was fixed on it is void.
         low, high = reply.low, reply.high
         shard = gives_up(scope, shard, len(shard.granted))
-        if bugs.gives_up_at_a_step:
-            while shard.tickets:
-                shard = passes(shard)
+        while shard.tickets and not bugs.step_survived:
+            shard = passes(shard)
     if reply.gen != shard.gen and not bugs.slots_kept:
         shard = shard._replace(tickets=(), granted=(), unused=())
     granted = shard.granted

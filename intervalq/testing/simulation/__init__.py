@@ -59,7 +59,6 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
     slot-resurrected              calm        97
     owed-in-a-hold                calm       166
     question-of-another-record    failover    41
-    given-back-to-another-record  all      2,589
     nobody-woken                  all         83
     never-sharpened               stalls     333
     leases-of-keys                calm        41

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from intervalq._leases import Leases
-from intervalq._link import Go, Link
+from intervalq._link import Link
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq.rules import Advance, Answer, Command
 from intervalq.testing.simulation.planting import bug, instead
 
@@ -22,9 +23,9 @@ def _() -> Iterator[None]:
 
     async def put(self: Shard, question: Advance) -> Answer:
         answer = await _PUT(self, question)
-        have = {go.ticket for go in self._granted}
+        have = {go.ticket for go in self.slots.granted}
         back = [slot for slot in question.slots if slot.ticket in answer.granted and slot.ticket not in have]
-        self._granted.extendleft(self.go(slot) for slot in reversed(back))
+        self.slots.granted.extendleft(self.go(slot) for slot in reversed(back))
         self._beginning.wake()
         return answer
 
@@ -53,30 +54,12 @@ def _() -> Iterator[None]:
     yield from instead(Link, "command", command)
 
 
-@bug("given-back-to-another-record", "all", 2588)
-def _() -> Iterator[None]:
-    """Slots whose return got lost are given back to a record that was made anew in the meantime."""
-
-    async def put(self: Shard, question: Advance) -> Answer:
-        before = self.state
-        try:
-            return await _PUT(self, question)
-        except BaseException:
-            if before is not None and self.state is not None and before.generation != self.state.generation:
-                self._unused.extend(question.release)
-            raise
-
-    yield from instead(Shard, "_put", put)
-
-
 @bug("nobody-woken", "all", 82)
 def _() -> Iterator[None]:
     """A shard whose slots are forgotten because of somebody else's answer is not told, and waits for ever."""
 
     def forget_slots(self: Shard) -> None:
-        self._tickets.clear()
-        self._granted.clear()
-        self._unused.clear()
+        self.slots.forget()
 
     yield from instead(Shard, "forget_slots", forget_slots)
 

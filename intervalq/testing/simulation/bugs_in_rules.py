@@ -8,7 +8,8 @@ from typing import Final
 from unittest import mock
 
 from intervalq import rules
-from intervalq._link import Go, Link
+from intervalq._link import Link
+from intervalq._slots import Go
 from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
 from intervalq.testing.simulation.planting import bug, instead
 

@@ -10,13 +10,15 @@ from unittest import mock
 from intervalq._estimate import StoreClock
 from intervalq._leases import Leases
 from intervalq._line import Line, Waiter
-from intervalq._link import Go, Link
+from intervalq._link import Link
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Answer, Settings
 from intervalq.store import Store
 from intervalq.testing.simulation.planting import bug, instead
 
+_IN_ORDER: Final = Line.in_order
 _ACCEPT: Final = Shard.accept
 _GIVE_UP: Final = Shard.give_up
 _PUT: Final = Shard._put  # noqa: SLF001
@@ -112,7 +114,7 @@ def _() -> Iterator[None]:
         try:
             return await _PUT(self, question)
         except StoreUnavailable:
-            self._granted.extend(self.go(slot) for slot in question.slots)
+            self.slots.granted.extend(self.go(slot) for slot in question.slots)
             self._beginning.wake()
             raise
 
@@ -126,7 +128,7 @@ def _() -> Iterator[None]:
     def accept(self: Shard, waiter: Waiter) -> Go | None:
         go = _ACCEPT(self, waiter)
         if go is not None:
-            self._unused.append(go.slot)
+            self.slots.unused.append(go.slot)
         return go
 
     yield from instead(Shard, "accept", accept)
@@ -139,11 +141,11 @@ def _() -> Iterator[None]:
     def give_up(self: Shard, go: Go) -> None:
         _GIVE_UP(self, go)
         if (waiter := self.line.first()) is not None:
-            others = [other for other in self.line.in_order() if other is not waiter]
-            last = max((other.order for other in others), default=waiter.order)
-            waiter.order = (last[0], last[1] + 1)
-            entries = [(other.order, number, other) for number, other in enumerate((*others, waiter))]
-            self.line._heap = entries  # noqa: SLF001
+            last = max(other.order for other in self.line.in_order())
+            self.line.remove(waiter)
+            waiter.order, waiter.gone = (last[0], last[1] + 1), False
+            self.line.first()  # sweeps it away from its old place
+            self.line.add(waiter)
 
     yield from instead(Shard, "give_up", give_up)
 
@@ -152,11 +154,14 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """The job that was added last begins first."""
 
-    def first(self: Line) -> Waiter | None:
-        waiting = self.in_order()
-        return waiting[-1] if waiting else None
+    def in_order(self: Line) -> Iterator[Waiter]:
+        return iter([*_IN_ORDER(self)][::-1])
 
-    yield from instead(Line, "first", first)
+    def first(self: Line) -> Waiter | None:
+        return next(in_order(self), None)
+
+    with mock.patch.object(Line, "in_order", in_order):
+        yield from instead(Line, "first", first)
 
 
 @bug("wakeup-lost", "calm", 4)

@@ -9,8 +9,8 @@ import anyio
 
 from intervalq import IntervalQueue
 from intervalq._line import Waiter
-from intervalq._link import Go
 from intervalq._shard import Shard
+from intervalq._slots import Go
 from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import PlannedJob

@@ -1,0 +1,45 @@
+"""How a shard bears a store that doesn't answer: it tries again, less and less often, then gives up."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+OUTAGE: Final = 60_000_000
+"""Jobs wait this long for a store that went away, in microseconds; then they fail with what it says."""
+
+_FIRST: Final = 50_000
+_LONGEST: Final = 5_000_000
+
+
+class Outage:
+    """The present one, if there is any. All instants are of the shard's own clock."""
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+        self._pause = _FIRST
+
+    def __bool__(self) -> bool:
+        return self._since is not None
+
+    def ended(self) -> None:
+        """The store answered."""
+        self._since = None
+        self._pause = _FIRST
+
+    def began(self, now: int) -> bool:
+        """The store didn't answer; whether it did the last time."""
+        if self._since is not None:
+            return False
+        self._since = now
+        return True
+
+    def is_over(self, now: int) -> bool:
+        """Whether it has lasted too long to go on waiting."""
+        return self._since is not None and now - self._since >= OUTAGE
+
+    def again(self, now: int) -> int:
+        """When to try again: with full jitter, so that shards don't come back all at once."""
+        at = now + random.randint(0, self._pause)  # noqa: S311
+        self._pause = min(2 * self._pause, _LONGEST)
+        return at
