@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from faults.proxy import Fault, proxied
 from faults.work import working
-from intervalq import IntervalQueue, _shard
+from intervalq import IntervalQueue, _outage, _shard
 from intervalq.errors import QueueNotFound, StoreUnavailable
 from intervalq_stores import _redis_wire, postgres
 
@@ -81,7 +81,7 @@ async def test_an_outage_that_lasts_ends_all_calls_with_an_error_and_the_queue_g
     server_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """None begins while the store is away; who asks afterwards is served, by the same handle."""
-    monkeypatch.setattr(_shard, "OUTAGE", 1)
+    monkeypatch.setattr(_outage, "OUTAGE", 1)
     async with proxied(server_url) as proxy, working([proxy.url], callers=4) as work:
         await proxy.begin(Fault.REFUSE)
         await work.until(lambda: len(work.errors) == 4)
