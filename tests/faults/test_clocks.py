@@ -18,7 +18,6 @@ from faults.called import now
 from faults.fake_clock import FakeClock
 from faults.needs import need_namespaces, need_server
 from faults.trial import Trial
-from faults.verdict import Verdict
 from servers import Server
 
 BROKEN: Final = Path(__file__).with_name("broken_shard.py")
