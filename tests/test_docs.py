@@ -53,6 +53,16 @@ def test_the_commands_of_the_readme_run(commands: str, environment: dict[str, st
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 8
 
 
+@pytest.mark.parametrize("path", ["README.md", "stores/README.md", "tests/README.md", "benchmarks/README.md"])
+def test_links_and_files_that_are_named_exist(path: str) -> None:
+    page = ROOT / path
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)[)#]", text):
+        assert (page.parent / link).exists(), link
+    for named in re.findall(r"`((?:test_|faults/|model/|stores/|fuzz/)[\w/*]*(?:\.py|/))`", text):
+        assert list(page.parent.glob(named)), named
+
+
 def test_the_set_up_commands_are_those_of_the_checks() -> None:
     setups = re.findall(r"<!-- set-up[^\n]*\n```sh\n(.*?)\n```", README, re.DOTALL)
     assert len(setups) == 2

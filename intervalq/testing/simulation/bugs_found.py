@@ -42,7 +42,7 @@ def _() -> Iterator[None]:
     yield from instead(Shard, "_wants", wants)
 
 
-@bug("question-of-another-record", "failover", 40)
+@bug("question-of-another-record", "failover", 10)
 def _() -> Iterator[None]:
     """A question made up for one record is sent to another, that an answer in between has told of."""
 
@@ -64,7 +64,7 @@ def _() -> Iterator[None]:
     yield from instead(Shard, "forget_slots", forget_slots)
 
 
-@bug("never-sharpened", "stalls", 332)
+@bug("never-sharpened", "stalls", 803)
 def _() -> Iterator[None]:
     """Far away, and held by its own start each time, a shard never learns the store's clock well enough."""
 

@@ -43,7 +43,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_advance", advance)
 
 
-@bug("clock-runs-on", "calm", 287)
+@bug("clock-runs-on", "calm", 22)
 def _() -> Iterator[None]:
     """A hold doesn't stop the queue's clock."""
 
@@ -78,7 +78,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_advance", advance)
 
 
-@bug("not-healed", "failover", 15)
+@bug("not-healed", "failover", 56)
 def _() -> Iterator[None]:
     """A record that lost writes issues the same tickets again, whatever its shards know."""
 
@@ -115,7 +115,7 @@ def _() -> Iterator[None]:
         yield from instead(rules, "_advance", advance)
 
 
-@bug("freed-not-dead", "calm", 5)
+@bug("freed-not-dead", "calm", 7)
 def _() -> Iterator[None]:
     """Slots that are given back are free, also where later ones are taken already."""
 

@@ -73,7 +73,7 @@ def _() -> Iterator[None]:
     yield from instead(Link, "tolerance", tolerance)
 
 
-@bug("way-is-nothing", "slow", 4)
+@bug("way-is-nothing", "slow", 2)
 def _() -> Iterator[None]:
     """An answer is taken to say what the store's clock reads now, however long it took."""
 
@@ -84,7 +84,7 @@ def _() -> Iterator[None]:
     yield from instead(StoreClock, "learn", learn)
 
 
-@bug("clocks-compared", "calm", 1)
+@bug("clocks-compared", "calm", 2)
 def _() -> Iterator[None]:
     """What one process knows of the store's clock is used by the others, whose own clocks read otherwise."""
     shared = StoreClock()
@@ -96,7 +96,7 @@ def _() -> Iterator[None]:
     yield from instead(Link, "__init__", init)
 
 
-@bug("step-unseen", "clock", 231)
+@bug("step-unseen", "clock", 934)
 def _() -> Iterator[None]:
     """A slot that was told to go stands, also when the clock that it is fixed on was stepped."""
 
@@ -134,7 +134,7 @@ def _() -> Iterator[None]:
     yield from instead(Shard, "accept", accept)
 
 
-@bug("order-lost", "stalls", 0)
+@bug("order-lost", "stalls", 30)
 def _() -> Iterator[None]:
     """When a slot is given up, the job that would have had it goes to the end of its shard's line."""
 
