@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,3 +16,11 @@ def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
     command = CommandLine(tmp_path)
     yield command
     command.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_as_at_a_terminal() -> Iterator[None]:
+    """Whoever runs the tests with `nohup` has them, and all that they start, ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
