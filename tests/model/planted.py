@@ -15,6 +15,7 @@ from model.parts import NO_BUGS, Bugs
 from model.scope import SCOPES, Scope
 
 _GIVE_BACK: Final = rules._give_back
+_RECHECK: Final = rules._recheck
 _TRANSITION: Final = rules._transition
 _LAPSES: Final = rules.lapses
 
@@ -44,6 +45,13 @@ def _freed_twice() -> AbstractContextManager[object]:
         return replace(state, due=state.due - state.settings.interval) if freed else state
 
     return mock.patch.object(rules, "_give_back", give_back)
+
+
+def _earlier_lives_on() -> AbstractContextManager[object]:
+    def recheck(state: State, now: int) -> State:
+        return replace(_RECHECK(state, now), void=state.void)
+
+    return mock.patch.object(rules, "_recheck", recheck)
 
 
 def _last_hold_counts() -> AbstractContextManager[object]:
@@ -143,6 +151,11 @@ PLANTED: Final[dict[str, Planted]] = {
         "The slot of a job that began is given back with the next question.",
         "calm",
         Bugs(used_given_back=True),
+    ),
+    "earlier-lives-on": Planted(
+        "A hold moves a slot beside a later one that was already told to go.",
+        "holds",
+        rules=_earlier_lives_on,
     ),
     "step-survived": Planted(
         "A shard keeps its tickets when the store's clock was stepped.",

@@ -129,7 +129,7 @@ SCOPES: Final[dict[str, Scope]] = _scopes(
         name="holds",
         about="2 shards, 3 tickets; 1 pause, with or without an end",
         shards=2,
-        reaches=(3,),
+        reaches=(0, 3),
         holds=1,
     ),
     Scope(
