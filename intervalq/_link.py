@@ -35,6 +35,9 @@ _WASTEFUL: Final = 20
 _TIMER: Final = 2_000
 """By how much an event loop may wake late: room for the question before a slot."""
 
+_TOGETHER: Final = 20_000
+"""Slots that come so soon after one that is asked about are asked about with it."""
+
 _FIRST_LEAD: Final = 50_000
 """How long before a slot to ask while no round trip is known."""
 
@@ -229,6 +232,17 @@ class Link(ABC):
         """How long before a slot to ask about it: a question under way, the question itself, a late timer."""
         slow = self.round_trips.slow()
         return 2 * slow + _TIMER if slow is not None else _FIRST_LEAD
+
+    def together(self) -> int:
+        """How long before they come slots are told to go; with a limit, such a job counts as running."""
+        return self.lead() if self.is_limited else max(self.lead(), _TOGETHER)
+
+    def is_near(self, slot: Slot) -> bool:
+        """Whether being told to go stands. Else a hold has moved the slot unheard: it is asked about again.
+
+        Not with a limit: the store has a lease for it, which can't be told from that of the second time.
+        """
+        return self.is_limited or self.comes(slot) <= self.clock.now() + self.together()
 
     def comes(self, slot: Slot) -> float:
         """When, on one's own clock, a slot may come at the earliest; infinity: the queue is held."""

@@ -34,9 +34,6 @@ log: Final = logging.getLogger("intervalq")
 _REACTION: Final = 200
 """How long a job takes to begin after the answer that tells it to go has come."""
 
-_TOGETHER: Final = 20_000
-"""Slots that come so soon after one that is asked about are asked about with it."""
-
 _RIDE: Final = 50_000
 """How long the next ticket may wait for a question about a slot, if there are tickets."""
 
@@ -252,8 +249,7 @@ class Shard(Link):
         while self.slots.tickets and self.is_lost(self.slots.tickets[0], at):
             self.slots.pass_by()
             self.waste(1)
-        # With a limit of running jobs, one that is told to go counts as running.
-        together = lead if self.is_limited else max(lead, _TOGETHER)
+        together = self.together()
         near = []
         if self.slots.tickets and self.comes(self.slots.tickets[0]) - lead <= at:
             near = list(takewhile(lambda slot: self.comes(slot) - together <= at, self.slots.tickets))
@@ -295,13 +291,14 @@ class Shard(Link):
         self.outage.ended()
         if answer.state is None:
             raise QueueNotFound(self.queue)
-        for slot in (slot for slot in question.slots if slot.ticket in answer.granted):
+        told = [slot for slot in question.slots if slot.ticket in answer.granted and self.is_near(slot)]
+        for slot in told:
             if slot in self.slots.tickets:
                 self.slots.granted.append(self.go(slot))
             else:  # let pass while the question was on its way
                 self.leases.ended(slot.ticket)
         void = answer.state.void
-        self.slots.drop((*answer.granted, *answer.missed), void)
+        self.slots.drop((*(slot.ticket for slot in told), *answer.missed), void)
         self.waste(sum(ticket > void for ticket in answer.missed))
         taken = answer.taken
         self.slots.granted.extend(self.go(slot) for slot in taken[: answer.begun])

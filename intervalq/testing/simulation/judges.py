@@ -122,7 +122,7 @@ def holds(seen: Observer, plan: Plan) -> Findings:
                 continue
             told = start.grants[-1].at if start.grants else begin
             soon = _lead(seen, start.job.process, start.at) + _tolerance(seen, plan, start)
-            unaware = bool(start.grants) and start.grants[-1].unaware
+            unaware = plan.max_running is not None and bool(start.grants) and start.grants[-1].unaware
             if told > begin or (start.at > begin + soon and not unaware):
                 yield (
                     start.at,

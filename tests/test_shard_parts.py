@@ -1,0 +1,117 @@
+"""The parts of a shard by themselves: the sweeping of its line, its slots, and the pauses of an outage."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from intervalq._line import Line, Waiter
+from intervalq._outage import OUTAGE, Outage
+from intervalq._slots import Go, Slots
+from intervalq.rules import Slot
+
+
+class Counted(Line):
+    """A line that counts how often it was swept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sweeps = 0
+
+    def _sweep(self) -> None:
+        self.sweeps += 1
+        super()._sweep()
+
+
+def kept(line: Line) -> int:
+    return sum(len(rank) for rank in line._ranks.values())
+
+
+def test_a_line_is_swept_seldom_and_knows_how_many_it_keeps() -> None:
+    line = Counted()
+    waiters = [Waiter() for _ in range(1_000)]
+    for waiter in waiters:
+        line.add(waiter)
+    assert line._kept == kept(line) == 1_000
+    for waiter in waiters[:100]:
+        line.remove(waiter)
+        line.first()
+        assert line._kept == kept(line)
+    assert line.sweeps == 0, "those in front go as they come up"
+    for waiter in reversed(waiters[101:]):
+        line.remove(waiter)
+        assert line._kept == kept(line)
+    assert 1 <= line.sweeps <= 5
+    assert list(line.in_order()) == [waiters[100]]
+
+
+def test_a_short_line_is_not_swept() -> None:
+    line = Counted()
+    waiters = [Waiter() for _ in range(60)]
+    for waiter in waiters:
+        line.add(waiter)
+    for waiter in waiters[1:]:
+        line.remove(waiter)
+    assert line.sweeps == 0
+
+
+def test_after_a_sweep_the_order_is_what_it_was_and_new_jobs_find_their_place() -> None:
+    line = Counted()
+    urgent = [Waiter(priority=9) for _ in range(62)]
+    jobs = [Waiter(priority=n % 3) for n in range(60)]
+    for waiter in urgent + jobs:
+        line.add(waiter)
+    for waiter in urgent:
+        line.remove(waiter)
+    assert line.sweeps == 1
+    assert line._priorities == [-2, -1, 0]
+    line.add(late := Waiter(priority=1))
+    line.add(again := Waiter(priority=9))
+    expected = sorted([*jobs, late, again], key=lambda waiter: waiter.order)
+    assert list(line.in_order()) == expected
+    assert line.first() is again
+    assert len(line) == line.cost == 62
+
+
+def test_a_place_beyond_the_slots_that_come_is_not_known() -> None:
+    line = Line()
+    line.add(Waiter(cost=2))
+    line.add(waiter := Waiter())
+    assert line.slots_before(waiter, 2) is None
+    assert line.slots_before(waiter, 3) == 2
+
+
+def test_the_instant_of_a_slot_is_told_in_seconds() -> None:
+    assert Go(Slot(7, 0), 1_500_000, 0).due == 1.5
+
+
+def test_slots_of_a_record_that_is_gone_are_not_given_back() -> None:
+    slots = Slots()
+    slots.unused.append(Slot(1, 0))
+    slots.forget()
+    assert slots.given_back() == ()
+
+
+def test_tickets_that_are_passed_go_back() -> None:
+    slots = Slots()
+    slots.tickets += [Slot(1, 0), Slot(2, 5)]
+    assert slots.pass_all() == 2
+    assert slots.given_back() == (Slot(1, 0), Slot(2, 5))
+    assert not slots
+
+
+def test_the_pauses_of_an_outage_grow_and_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "randint", lambda _, most: most)
+    outage = Outage()
+    for _ in range(2):
+        assert not outage
+        assert outage.began(5)
+        assert outage
+        assert not outage.began(6)
+        pauses = [outage.again(0) for _ in range(9)]
+        assert pauses[:3] == [50_000, 100_000, 200_000]
+        assert pauses[-1] == 5_000_000
+        assert not outage.is_over(4 + OUTAGE)
+        assert outage.is_over(5 + OUTAGE)
+        outage.ended()

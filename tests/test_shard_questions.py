@@ -1,0 +1,255 @@
+"""What a shard asks the store, and when: no more than it needs, no later than it must."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from intervalq._line import Waiter
+from intervalq._shard import Shard
+from intervalq.rules import Advance, Answer, Command, Hold, Inspect, Resume, Settings
+from intervalq.testing import virtual_time
+from intervalq.testing.virtual import virtual_micros
+from virtual_store import BACKENDS, FarStore
+
+SECOND = 1_000_000
+EACH_SECOND = Settings(interval=SECOND)
+
+
+def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
+    return Shard("q", store, settings, lookahead=lookahead)
+
+
+def advances(store: FarStore) -> list[Advance]:
+    return [call for call in store.calls if isinstance(call, Advance)]
+
+
+async def wait_in(shard: Shard, jobs: int) -> list[Waiter]:
+    """So many jobs in line that nobody runs: the test begins them itself."""
+    waiters = [Waiter() for _ in range(jobs)]
+    for waiter in waiters:
+        shard.enter(waiter)
+    await anyio.sleep(0.0001)
+    return waiters
+
+
+@pytest.mark.parametrize("early", [0, 700])
+def test_a_new_slot_leaves_time_for_its_answer_and_for_a_job_that_begins_early(early: int) -> None:
+    """Less half of the tolerance, as soon as that is known."""
+
+    async def scenario() -> list[int]:
+        store = FarStore()
+        shard = shard_on(store, Settings(interval=1_000))
+        for _ in range(2):
+            await shard.slot(Waiter(early=early))
+            await anyio.sleep(0.01)
+        return [call.notice for call in advances(store) if call.take]
+
+    assert virtual_time(scenario) == [200 + early, 150 + early]
+
+
+@pytest.mark.parametrize("lookahead", [1, 2, 16])
+def test_one_question_a_job_is_enough(lookahead: int) -> None:
+    """The next ticket comes with the answer that tells the last one to go."""
+
+    async def scenario() -> int:
+        store = FarStore(delay=0.001)
+        shard = shard_on(store, lookahead=lookahead)
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(shard.slot, Waiter())
+        return len(advances(store))
+
+    assert virtual_time(scenario) <= 22
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_new_ticket_rides_along_with_the_next_question_if_nobody_waits_for_it(told: bool) -> None:
+    async def scenario() -> int:
+        store = FarStore()
+        shard = shard_on(store, Settings(interval=40_000))
+        await shard.slot(Waiter())
+        await wait_in(shard, 2)
+        await anyio.sleep(0.001)
+        store.calls.clear()
+        for _ in range(3):
+            shard.enter(Waiter())
+        if told:
+            with anyio.fail_after(0.001):
+                await shard.placed()
+        await anyio.sleep(0.001)
+        taken = len(store.calls)
+        await shard.close(drain=False)
+        return taken
+
+    assert virtual_time(scenario) == int(told)
+
+
+def test_the_next_ticket_is_taken_before_the_last_slot_that_was_told_to_go() -> None:
+    async def scenario() -> None:
+        shard = shard_on(FarStore(), Settings(interval=10_000))
+        await shard.slot(Waiter())
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(0.0085)
+            assert [go.ticket for go in shard.slots.granted] == [2, 3]
+            third = Waiter()
+            group.start_soon(shard.slot, third)
+            await anyio.sleep(0.0001)
+            assert shard.expected(third) is None
+            await anyio.sleep(0.0105)
+            assert next(go.ticket for go in shard.slots.granted) == 3
+            assert shard.expected(third) is not None
+
+    virtual_time(scenario)
+
+
+@BACKENDS
+def test_a_job_that_comes_first_is_seen_though_the_store_need_not_be_asked(backend: str) -> None:
+    async def scenario() -> list[float]:
+        at: list[float] = []
+        shard = shard_on(FarStore(), Settings(interval=30_000))
+        began = anyio.current_time()
+        await shard.slot(Waiter())
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(began + 0.0285 - anyio.current_time())
+            assert shard.slots.granted
+            assert shard.slots.tickets
+            await shard.slot(Waiter(priority=1, early=1_000))
+            at.append(anyio.current_time() - began)
+        return at
+
+    (at,) = virtual_time(scenario, backend=backend)
+    assert 0.029 <= at < 0.0298
+
+
+@BACKENDS
+def test_the_clock_of_the_store_is_looked_at_only_shortly_before_a_slot(backend: str) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        settings = Settings(interval=100 * SECOND, tolerance=10_000)
+        await shard_on(store, settings).slot(Waiter())
+        far = FarStore(store.behind, delay=0.05)
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard_on(far, settings).slot, Waiter())
+            await anyio.sleep(90)
+            assert not [call for call in far.calls if isinstance(call, Inspect)]
+        assert [call for call in far.calls if isinstance(call, Inspect)]
+
+    virtual_time(scenario, backend=backend)
+
+
+class Quickening(FarStore):
+    """A store whose first answer is slow, as when a connection is made."""
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        answer = await super().apply(queue, command, now)
+        self.delay = 0
+        return answer
+
+
+@BACKENDS
+def test_a_slot_is_used_as_soon_as_the_clock_is_known_well_enough(backend: str) -> None:
+    async def scenario() -> float:
+        store = FarStore()
+        settings = Settings(interval=SECOND, tolerance=90_000)
+        first = await shard_on(store, settings).slot(Waiter())
+        await anyio.sleep(0.906)
+        shard = shard_on(Quickening(store.behind, delay=0.05), settings)
+        await shard.slot(Waiter())
+        return virtual_micros() / 1e6 - first.due
+
+    assert 1 <= virtual_time(scenario, backend=backend) < 1.01
+
+
+@BACKENDS
+def test_in_a_hold_tickets_are_asked_for_with_each_question(backend: str) -> None:
+    """So that the very question that finds the hold ended brings them."""
+
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        await shard.command(Hold())
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            store.calls.clear()
+            await anyio.sleep(20)
+            assert len(advances(store)) >= 3
+            assert all(call.take == 1 for call in advances(store))
+            await store.behind.apply("q", Resume())
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_store_that_went_back_in_a_hold_is_brought_forward_though_there_is_nothing_to_ask(
+    backend: str,
+) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard, states = shard_on(store), store.behind._records.states
+        await shard.slot(Waiter())
+        await shard.command(Hold())
+        older = states["q"]
+        await shard.command(Resume())
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(0.1)
+            await shard.command(Hold())
+            states["q"] = older
+            await anyio.sleep(20)
+            assert shard.regressions == 1
+            assert states["q"].ticket == 2
+            group.cancel_scope.cancel()
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_resume_by_the_shard_itself_is_noticed_though_the_store_wakes_nobody(backend: str) -> None:
+    async def scenario() -> float:
+        store = FarStore()
+        del store.wakeups
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        await anyio.sleep(10)
+        await shard.command(Hold())
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(33.3)
+            await shard.command(Resume())
+            resumed = anyio.current_time()
+        return anyio.current_time() - resumed
+
+    assert virtual_time(scenario, backend=backend) < 0.05
+
+
+@BACKENDS
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_held_shard_listens_once_and_again_only_where_it_failed_and_not_soon(
+    backend: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> int:
+        store, times = FarStore(), 0
+        hears = store.behind.wakeups
+
+        def wakeups(queue: str) -> object:
+            nonlocal times
+            times += 1
+            if fails:
+                raise OSError("no connection left")
+            return hears(queue)
+
+        monkeypatch.setattr(store, "wakeups", wakeups)
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        await shard.command(Hold())
+        with anyio.move_on_after(100):
+            await shard.slot(Waiter())
+        return times
+
+    assert virtual_time(scenario, backend=backend) == (4 if fails else 1)
