@@ -46,8 +46,8 @@ Allowances, each for what can't be known, and no more
     losses      one early start (`burst`) for each failover, and for each record that was made anew by a
                 process that knew of no earlier one; and jobs on tickets that were issued before the store
                 lost writes: it may have issued the same again, or have forgotten that they are void
-    holds       with a limit of running jobs, a slot that was asked about too early, because its process had not
-                heard of a hold or a step that moved it, may begin long after a pause began
+    holds       with a limit of running jobs, a slot that was asked about too early, because its process had
+                not heard of a hold or a step that moved it, may begin long after a pause began
     costs       not judged where the store could not be reached, lost writes, or was paused
     processes   a stall falls between two steps of the event loop, never between the last check and the first
                 instruction of an async job: there is no step in between
