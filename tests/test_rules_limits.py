@@ -19,6 +19,7 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    NewerRecord,
     Reclaim,
     Resume,
     Settings,
@@ -303,3 +304,11 @@ def test_beyond_the_last_slot_there_is_no_ticket() -> None:
     last = replace(take(None, T0)[0], due=FOREVER)
     after, answer = take(last, T0, take=5)
     assert (answer.count, answer.first, after.ticket) == (0, None, 1)
+
+
+def test_a_record_of_a_newer_layout_is_refused() -> None:
+    after, _ = do(None, Advance(settings=EACH_SECOND, nonce="g"), T0)
+    with pytest.raises(NewerRecord):
+        State.from_dict(after.to_dict() | {"version": 2})
+    with pytest.raises(BadRecord):
+        State.from_dict([after.to_dict()])

@@ -393,17 +393,3 @@ def test_no_more_jobs_run_than_may_over_all_shards(backend: str) -> None:
     assert most == 2
     assert len(starts.log) == 9
     assert starts.log[-1][0] - starts.log[0][0] < 4 * 25.5 + 1
-
-
-@BACKENDS
-def test_the_jobs_of_a_dead_shard_stop_counting_when_their_leases_lapse(backend: str) -> None:
-    async def scenario() -> float:
-        store, starts = FarStore(), Starts()
-        limited = Settings(1_000_000, max_running=1)
-        dead = Advance(settings=limited, nonce="g", take=1, lease=10_000_000)
-        await store.apply("q", dead)
-        begin = anyio.current_time()
-        await queue_on(store, max_running=1).run(partial(starts.job, "alive"))
-        return starts.log[0][0] - begin
-
-    assert virtual_time(scenario, backend=backend) == pytest.approx(11, abs=0.1)

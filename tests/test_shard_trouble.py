@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from intervalq import IntervalQueue, Job, JobCancelled, QueueClosed, StoreUnavailable
+from intervalq.rules import Advance, Settings
 from intervalq.testing import virtual_time
 from virtual_store import BACKENDS, FarStore, Starts, gather, queue_on
 
@@ -364,3 +365,17 @@ def test_keyed_queues_do_not_wait_for_one_another_and_leave_nothing_behind(backe
         assert await store.names() == ["q:another"]
 
     virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_the_jobs_of_a_dead_shard_stop_counting_when_their_leases_lapse(backend: str) -> None:
+    async def scenario() -> float:
+        store, starts = FarStore(), Starts()
+        limited = Settings(1_000_000, max_running=1)
+        dead = Advance(settings=limited, nonce="g", take=1, lease=10_000_000)
+        await store.apply("q", dead)
+        begin = anyio.current_time()
+        await queue_on(store, max_running=1).run(partial(starts.job, "alive"))
+        return starts.log[0][0] - begin
+
+    assert virtual_time(scenario, backend=backend) == pytest.approx(11, abs=0.1)

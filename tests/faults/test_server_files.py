@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+import servers
 from faults.work import Work, stands_still, working
 from intervalq import errors
 from intervalq_stores._file_store import FileStore
@@ -159,8 +160,8 @@ async def test_calls_wait_while_the_disk_is_full(scheme: str, small_disk: Path) 
 @pytest.mark.parametrize("scheme", ["file"])  # a disk with an open file of SQLite can't be made read-only
 async def test_calls_wait_while_the_disk_is_read_only(scheme: str, small_disk: Path) -> None:
     def remount(how: str) -> None:
-        while subprocess.run(["mount", "-o", f"remount,{how}", str(small_disk)], check=False).returncode:
-            pass  # somebody is writing just now
+        command = ["mount", "-o", f"remount,{how}", str(small_disk)]  # fails while somebody is writing
+        servers.until(lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0)
 
     async with working([f"{scheme}://{small_disk}/state"] * 2) as work:
         remount("ro")
