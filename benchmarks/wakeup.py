@@ -16,8 +16,8 @@ import time
 import anyio
 import anyio.lowlevel
 
+from _store import store_of
 from intervalq import IntervalQueue
-from pacing import store_of
 
 
 async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], list[float], list[float]]:
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--store", default="memory://,redis,valkey,postgres,file", help="several, or URLs")
+    parser.add_argument("--store", default="memory,redis,valkey,postgres,file", help="several, or URLs")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--shards", type=int, default=8)
     arguments = parser.parse_args()

@@ -1,0 +1,120 @@
+"""Starts worker processes in any language, lets them begin at one instant, reads their results, ends them all.
+
+A worker gets one JSON argument, says `ready` in a line when it has connected, reads one line with the common
+beginning (nanoseconds of CLOCK_MONOTONIC), and writes one JSON object. It ends by itself when its standard
+input is closed, so none outlives this process, however this one ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+_READY_WITHIN = 60.0
+_AFTER_THE_END = 60.0
+
+
+class WorkerError(Exception):
+    """A worker didn't do its work; the message says what it had to say."""
+
+
+class Fleet:
+    """Workers of one run. Use it as a context: at its end none is left."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        works: Sequence[Mapping[str, Any]],
+        *,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command = command
+        self._works = works
+        self._folder = folder
+        self._environment = {**os.environ, **(environment or {})}
+        self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for work in self._works:
+                said = tempfile.TemporaryFile()  # closed with the worker
+                worker = subprocess.Popen(
+                    [*self._command, json.dumps(work)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    cwd=self._folder,
+                    env=self._environment,
+                    start_new_session=True,  # an interrupt from the keyboard is for the one who started it
+                )
+                self._workers.append((worker, said))
+            self._each(self._line, _READY_WITHIN)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker, _said in self._workers:
+            worker.kill()
+        for worker, said in self._workers:
+            worker.wait()
+            for pipe in (worker.stdin, worker.stdout, said):
+                if pipe is not None:
+                    pipe.close()
+        self._workers.clear()
+
+    def begin(self, at: int) -> None:
+        """Tell all of them when to begin."""
+        for worker, _ in self._workers:
+            assert worker.stdin is not None
+            worker.stdin.write(b"%d\n" % at)
+            worker.stdin.flush()
+
+    def results(self, until: int) -> list[dict[str, Any]]:
+        """What each one found; waits for a minute after `until`."""
+        left = max(0.0, (until - time.monotonic_ns()) / 1e9) + _AFTER_THE_END
+        lines = self._each(self._line, left)
+        return [json.loads(line) for line in lines]
+
+    def _line(self, index: int) -> bytes:
+        stdout = self._workers[index][0].stdout
+        assert stdout is not None
+        return stdout.readline()
+
+    def _each(self, read: Callable[[int], bytes], within: float) -> list[bytes]:
+        """Read from all at the same time, or say what the first that failed had to say."""
+        found: dict[int, bytes] = {}
+
+        def keep(index: int) -> None:
+            found[index] = read(index)
+
+        threads = [
+            threading.Thread(target=keep, args=(index,), daemon=True) for index in range(len(self._workers))
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + within
+        for index, thread in enumerate(threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if not found.get(index):
+                raise WorkerError(self._trouble(index, late=thread.is_alive()))
+        return [found[index] for index in range(len(threads))]
+
+    def _trouble(self, index: int, *, late: bool) -> str:
+        worker, said = self._workers[index]
+        worker.kill()
+        worker.wait()
+        said.seek(0)
+        words = said.read().decode(errors="replace").strip()
+        return (
+            f"worker {index} {'took too long' if late else 'ended'}: {words[-1_500:] or '(it said nothing)'}"
+        )

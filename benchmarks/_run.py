@@ -1,0 +1,91 @@
+"""One run of one contender: its processes, from their start to what they found."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _node
+from _fleet import Fleet, WorkerError
+from _judge import Window
+from _store import Meter
+from peers import Peer
+from peers.base import Work
+
+HERE = Path(__file__).parent
+
+_LEAD = 0.1
+"""From telling the beginning to the beginning."""
+
+
+class MissingError(Exception):
+    """A contender can't run here; says why."""
+
+
+@dataclass
+class Found:
+    """What all processes found, and what the store was asked for."""
+
+    results: list[dict[str, Any]]
+    window: Window
+    store: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """Says on standard error what runs now."""
+
+    total: int
+    done: int = 0
+
+    def step(self, what: str) -> None:
+        """One more begins."""
+        self.done += 1
+        sys.stderr.write(f"[{self.done}/{self.total}] {what}\n")
+        sys.stderr.flush()
+
+
+def run(peer: Peer, works: Sequence[Work], *, meter_url: str | None = None) -> Found:
+    """Start the processes, let them begin together, read what they found; none is left."""
+    environment: dict[str, str] = {}
+    if peer.node:
+        modules = _node.modules()
+        if isinstance(modules, str):
+            raise MissingError(modules)
+        command = ["node", str(_node.HERE / "worker.js")]
+        environment["NODE_PATH"] = str(modules)
+    else:
+        command = [sys.executable, "-m", "peers.worker"]
+    meter = Meter(meter_url) if meter_url else None
+    try:
+        with Fleet(command, [asdict(work) for work in works], folder=HERE, environment=environment) as fleet:
+            begin = time.monotonic_ns() + int(_LEAD * 1e9)
+            window_begin = begin + int(works[0].settle * 1e9)
+            window = Window(window_begin, window_begin + int(works[0].seconds * 1e9))
+            fleet.begin(begin)
+            if meter is None:
+                return Found(fleet.results(window.end), window)
+            _sleep_until(window.begin)
+            before = meter.read()
+            _sleep_until(window.end)
+            after = meter.read()
+            results = fleet.results(window.end)
+            return Found(results, window, {"meter": meter, "before": before, "after": after})
+    finally:
+        if meter is not None:
+            meter.close()
+
+
+def _sleep_until(instant: int) -> None:
+    while (left := instant - time.monotonic_ns()) > 0:
+        time.sleep(left / 1e9)
+
+
+def failed(error: Exception) -> str:
+    """Why a row is missing, in one line."""
+    text = str(error).strip().splitlines()
+    return text[-1][:160] if text and isinstance(error, WorkerError) else f"{error}"[:160]

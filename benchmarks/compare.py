@@ -1,0 +1,100 @@
+"""intervalq and its peers on the same work in the same run: how exact, how fast, how soon.
+
+Prints a table for each piece of work as soon as it is done; README.md says what the columns mean. Run it on a
+quiet machine, and compare within one run only: the row "timer only" shows what the machine itself did to everybody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from _latency import Latency
+from _pacing import Pacing
+from _run import Progress
+from _throughput import Throughput
+from peers import PACING
+
+_Question = type[Pacing] | type[Throughput] | type[Latency]
+_QUESTIONS: dict[str, _Question] = {"pacing": Pacing, "throughput": Throughput, "latency": Latency}
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="peers: " + ", ".join(PACING),
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", type=_words, default=list(_QUESTIONS), help="some of pacing,throughput,latency"
+    )
+    parser.add_argument("--peers", type=_words, default=[], help="only these; `intervalq` is one")
+    parser.add_argument("--stores", type=_words, default=[], help="of throughput and latency: only these")
+    parser.add_argument("--rates", type=lambda text: [float(word) for word in _words(text)], default=[],
+                        help="of pacing: only these")  # fmt: skip
+    parser.add_argument("--processes", type=lambda text: [int(word) for word in _words(text)], default=[],
+                        help="of pacing: only these")  # fmt: skip
+    parser.add_argument(
+        "--runs", type=int, default=1, help="each row so often, in turns; tables show medians"
+    )
+    parser.add_argument("--quick", action="store_true", help="rows of 1 s, to try it out")
+    parser.add_argument("--json", type=Path, help="write each run of each row here")
+    parser.add_argument("--plot", type=Path, help="draw a PNG here")
+    options = parser.parse_args()
+    for name in options.only:
+        if name not in _QUESTIONS:
+            parser.error(f"--only: {name} is none of {', '.join(_QUESTIONS)}")
+    return options
+
+
+def machine() -> dict[str, Any]:
+    """Where this runs."""
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load": os.getloadavg(),
+        "begun": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+    }
+
+
+def main() -> None:
+    """Read the options, run, print, write."""
+    options = _options()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts end what they started
+    here = machine()
+    print(", ".join(f"{name} {value}" for name, value in here.items()))
+    questions = [_QUESTIONS[name](options) for name in _QUESTIONS if name in options.only]
+    progress = Progress(sum(question.steps for question in questions))
+    if not progress.total:
+        sys.exit("nothing to do: no peer, rate, number of processes or store of that name; see --help")
+    rows: list[dict[str, Any]] = []
+    try:
+        for question in questions:
+            rows += question.rows(progress)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    finally:
+        if options.json and rows:
+            known = [{name: None if value != value else value for name, value in row.items()} for row in rows]  # noqa: PLR0124 - NaN
+            options.json.write_text(json.dumps({"machine": here, "rows": known}, indent=1, allow_nan=False))
+        if options.plot and rows:
+            from _plot import plot  # noqa: PLC0415 - it needs matplotlib
+
+            plot(rows, options.plot)
+
+
+if __name__ == "__main__":
+    main()
