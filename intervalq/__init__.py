@@ -2,7 +2,8 @@
 
 from intervalq._inspect import QueueState
 from intervalq._job import Job
-from intervalq._queue import IntervalQueue, Slot
+from intervalq._queue import IntervalQueue
+from intervalq._slot import Slot
 from intervalq.errors import (
     ConfigMismatch,
     IntervalqError,

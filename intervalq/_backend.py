@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.lowlevel import current_token
@@ -27,12 +27,16 @@ def spawn(function: Callable[..., Awaitable[None]], *args: object) -> None:
         trio.lowlevel.spawn_system_task(_run, function, args, context=copy_context())
 
 
+running_loop: Final = asyncio.events._get_running_loop  # noqa: SLF001 - None where there is none, and fast
+"""The event loop of asyncio that runs in this thread, if one does; not in a child that was forked from it."""
+
+
 def current_loop() -> object:
     """What tells the running event loop from all others: asyncio's loop, or trio's token."""
-    return _loop() or current_token().native_token
+    return asyncio_loop() or current_token().native_token
 
 
-def _loop() -> asyncio.AbstractEventLoop | None:
+def asyncio_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop if this is a task of asyncio's; trio may run within such a loop, not in its tasks."""
     try:
         return asyncio.get_running_loop() if asyncio.current_task() is not None else None
@@ -40,32 +44,43 @@ def _loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-class Bell:
-    """One task waits for it, once; anybody may ring. On asyncio a bare future: every job needs one."""
+class Bell(Protocol):
+    """One task waits for it, once. A bare future on asyncio, for every job needs one."""
 
-    __slots__ = ("_event", "_future")
+    def done(self) -> bool:
+        """Whether it was rung, or given up."""
+        ...
 
-    def __init__(self, future: asyncio.Future[None] | None, event: anyio.Event | None) -> None:
-        self._future = future
-        self._event = event
+    def set_result(self, result: None, /) -> None:
+        """Ring it, if it isn't done."""
+        ...
 
-    def ring(self) -> None:
-        """Wake who waits; ringing twice is ringing once."""
-        if self._event is not None:
-            self._event.set()
-        elif self._future is not None and not self._future.done():
-            self._future.set_result(None)
+    def __await__(self) -> Generator[Any, Any, None]: ...
+
+
+class _EventBell:
+    """A bell where there are no futures."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def set_result(self, result: None, /) -> None:
+        del result
+        self._event.set()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        waiting = self._future if self._event is None else self._event.wait()
-        assert waiting is not None
-        return waiting.__await__()
+        return self._event.wait().__await__()
 
 
-def bell() -> Bell:
-    """A bell for the running task."""
-    loop = _loop()
-    return Bell(None, anyio.Event()) if loop is None else Bell(loop.create_future(), None)
+def bells() -> Callable[[], Bell]:
+    """What makes bells for the tasks of the running event loop."""
+    loop = asyncio_loop()
+    return _EventBell if loop is None else loop.create_future
 
 
 def is_over(loop: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from intervalq._record import FOREVER, Settings, Slot, State
@@ -27,7 +27,8 @@ class Command:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Settings):
-                value = [*astuple(value)[:-1], int(value.ephemeral)]
+                numbers = (value.interval, value.burst, value.max_running, value.tolerance)
+                value = [*numbers, int(value.ephemeral)]
             elif isinstance(value, Slot):
                 value = [value.ticket, value.due]
             elif isinstance(value, tuple):
@@ -127,6 +128,9 @@ class Answer:
     """How many of the new tickets, from the first, were told to go in this step."""
     woken: bool = False
     """The step ended a hold: a store that can push wakes the shards that wait."""
+    trip: tuple[int, int] | None = field(default=None, compare=False)
+    """When the command left and the answer came, on `intervalq.store.stopwatch`, if the store can tell that
+    more closely than its caller: the shorter it was, the better is the store's clock known."""
 
     @property
     def taken(self) -> tuple[Slot, ...]:

@@ -25,6 +25,8 @@ class StoreClock:
         self.known = False
         self.steps = 0
         """How many times the store's clock was seen to step."""
+        self.answers = 0
+        """How many were taken in."""
 
     def learn(self, sent: int, received: int, now: int) -> None:
         """Take in that the store's clock read `now` between two readings of one's own."""
@@ -36,6 +38,7 @@ class StoreClock:
             else:
                 self.steps += 1
         self._low, self._high, self._at, self.known = low, high, received, True
+        self.answers += 1
 
     def earliest(self, at: int) -> int:
         """The store's clock reads at least this when one's own reads `at`."""

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intervalq import _parse
-from intervalq._backend import current_loop, is_over
+from intervalq._backend import current_loop, is_over, running_loop
 from intervalq._job import RunningJob
 from intervalq._settings import Options
 from intervalq._shard import Shard
@@ -27,7 +27,8 @@ class Handle:
         self._options = mine
         self._given_store = given
         self._store: Store | None = given
-        self._shard: Shard | None = None
+        self.shard_here: Shard | None = None
+        """Internal: the shard, if there is one. It may be of another event loop: see `shard`."""
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None
@@ -63,7 +64,7 @@ class Handle:
         belong to their callers. Unused tickets go back, connections close. The queue itself, and other
         handles, go on.
         """
-        shard = None if self._closed else self._shard
+        shard = None if self._closed else self.shard_here
         if shard is not None and self._home is not None and self._home[0] == os.getpid():
             shard = self.shard()
             for child in list(self._children.values()):
@@ -92,20 +93,23 @@ class Handle:
             QueueClosed: the handle was closed.
             ForkedError, WrongLoop: it lives elsewhere.
         """
+        shard = self.shard_here
+        if shard is not None and shard.loop is running_loop() and not shard.closed:
+            return shard
         if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
             raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
-        if self._shard is not None and self._home is not None and self._home != home:
+        if self.shard_here is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:
                 raise ForkedError(self.name)
             if not is_over(self._home[1]):
                 raise WrongLoop(self.name)
-            self._shard, self._store, self.jobs = None, self._given_store, {}
-        if self._shard is None:
+            self.shard_here, self._store, self.jobs = None, self._given_store, {}
+        if self.shard_here is None:
             mine = self._options
-            self._shard = Shard(mine.record, self._open(), mine.settings, lookahead=mine.lookahead)
+            self.shard_here = Shard(mine.record, self._open(), mine.settings, lookahead=mine.lookahead)
             self._home = home
-        return self._shard
+        return self.shard_here
 
     def _open(self) -> Store:
         if self._parent is not None:

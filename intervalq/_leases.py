@@ -27,19 +27,19 @@ class Leases:
         self._shard = shard
         self.running: set[int] = set()
         self._ended: set[int] = set()
-        self._nap = Nap()
+        self._nap = Nap(shard.clock)
         self._telling = False
         self._told: anyio.Event | None = None  # somebody waits until there is nothing left to tell
 
     def started(self, ticket: int) -> None:
         """A job began; its lease was written by the step that told it to go."""
-        if self._shard.is_limited:
-            self.running.add(ticket)
-            self._tell()
+        self.running.add(ticket)
+        self._tell()
 
     def ended(self, ticket: int) -> None:
         """A job ended, or a slot that was told to go won't be used."""
-        self.running.discard(ticket)
+        if self.running:
+            self.running.discard(ticket)
         if self._shard.is_limited:
             self._ended.add(ticket)
             self._tell()
@@ -68,7 +68,7 @@ class Leases:
         try:
             while self.running or self._ended:
                 if not self._ended:
-                    await self._nap.until(clock.now() + LEASE // 3, clock)
+                    await self._nap.until(clock.now() + LEASE // 3)
                 ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
                 try:
                     await self._shard.command(Finish(ended=ended, running=running, lease=LEASE))
@@ -76,7 +76,7 @@ class Leases:
                     log.debug("queue %r: leases could not be renewed: %s", self._shard.queue, error)
                     if self._told is not None:
                         return
-                    await self._nap.until(clock.now() + LEASE // 10, clock)
+                    await self._nap.until(clock.now() + LEASE // 10)
                 else:
                     self._ended.difference_update(ended)
                 if self._told is not None and not self._ended:
@@ -84,6 +84,7 @@ class Leases:
                     self._told = None
         finally:
             self._telling = False
+            self._nap.end()
             if self._told is not None:
                 self._told.set()
                 self._told = None

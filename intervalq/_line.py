@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from operator import attrgetter
 from typing import Final
 
-from intervalq._backend import Bell, bell
+from intervalq._backend import Bell
 
 _numbers: Final = count()
 _order: Final = attrgetter("order")
@@ -18,42 +18,50 @@ _order: Final = attrgetter("order")
 class Waiter:
     """One job's place in the line."""
 
-    __slots__ = ("_bell", "again", "cost", "early", "entered", "error", "gone", "order")
+    # Every job needs one of these, so what few of them have, and none has at first, is the class's.
+
+    cost = 1
+    """How many slots it takes."""
+    early = 0
+    """How long before its slot it begins, in microseconds: it waits for the rest by itself."""
+    again = False
+    """Of a job that was in line before: it may still enter while the queue drains."""
+    error: Exception | None = None
+    """Why this job won't get a slot any more."""
+    entered = False
+    """Was put in line."""
+    gone = False
+    """Began, was given up by its caller, or failed: no longer in the line."""
+    _bell: Bell | None = None
 
     def __init__(
         self,
-        *,
         priority: int = 0,
         cost: int = 1,
         early: int = 0,
+        *,
         order: tuple[int, int] | None = None,
         again: bool = False,
     ) -> None:
         self.order = order or (-priority, next(_numbers))
         """Sorts the line: higher priorities first, then first come, first served."""
-        self.cost = cost
-        self.early = early
-        """How long before its slot it begins, in microseconds: it waits for the rest by itself."""
-        self.again = again
-        """Of a job that was in line before: it may still enter while the queue drains."""
-        self.error: Exception | None = None
-        """Why this job won't get a slot any more."""
-        self.entered = False
-        """Was put in line."""
-        self.gone = False
-        """Began, was given up by its caller, or failed: no longer in the line."""
-        self._bell: Bell | None = None
+        if cost > 1:
+            self.cost = cost
+        if early:
+            self.early = early
+        if again:
+            self.again = again
 
-    async def wait(self) -> None:
-        """Until it is worth looking again: a slot may have come, or there is an error."""
-        self._bell = bell()
-        await self._bell
+    def wait(self, bell: Bell) -> Bell:
+        """What to await until it is worth looking again: a slot may have come, or there is an error."""
+        self._bell = bell
+        return bell
 
     def wake(self) -> None:
         """Let the job look whether its slot has come."""
-        if self._bell is not None:
-            self._bell.ring()
-            self._bell = None
+        bell, self._bell = self._bell, None
+        if bell is not None and not bell.done():
+            bell.set_result(None)
 
 
 class Line:
@@ -61,13 +69,15 @@ class Line:
 
     def __init__(self) -> None:
         self._ranks: dict[int, deque[Waiter]] = {}
-        self._priorities: list[int] = []  # the keys of the ranks, the most urgent first
-        self._waiting = self._kept = 0
+        self._in_order: list[deque[Waiter]] = []  # the ranks, the most urgent first
+        self._kept = 0
+        self.waiting = 0
+        """How many jobs wait."""
         self.cost = 0
         """How many slots all the waiting jobs need together."""
 
     def __len__(self) -> int:
-        return self._waiting
+        return self.waiting
 
     def add(self, waiter: Waiter) -> None:
         """To the place that its order gives it."""
@@ -75,12 +85,12 @@ class Line:
         rank = self._ranks.get(priority)
         if rank is None:
             rank = self._ranks[priority] = deque()
-            insort(self._priorities, priority)
+            self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
         if not rank or rank[-1].order < waiter.order:
             rank.append(waiter)
         else:  # one that comes again
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
-        self._waiting += 1
+        self.waiting += 1
         self._kept += 1
         self.cost += waiter.cost
 
@@ -88,15 +98,14 @@ class Line:
         """The waiter leaves, for whatever reason; leaving twice is leaving once."""
         if not waiter.gone:
             waiter.gone = True
-            self._waiting -= 1
+            self.waiting -= 1
             self.cost -= waiter.cost
-            if self._kept > 64 and self._waiting < self._kept // 2:
+            if self._kept > 64 and self.waiting < self._kept // 2:
                 self._sweep()
 
     def first(self) -> Waiter | None:
         """Who is next; None: nobody waits."""
-        for priority in self._priorities:
-            rank = self._ranks[priority]
+        for rank in self._in_order:
             while rank and rank[0].gone:
                 rank.popleft()
                 self._kept -= 1
@@ -106,8 +115,8 @@ class Line:
 
     def in_order(self) -> Iterator[Waiter]:
         """Everybody who waits, the next one first."""
-        for priority in self._priorities:
-            for waiter in self._ranks[priority]:
+        for rank in self._in_order:
+            for waiter in rank:
                 if not waiter.gone:
                     yield waiter
 
@@ -128,5 +137,5 @@ class Line:
         self._ranks.clear()
         for waiter in left:
             self._ranks.setdefault(waiter.order[0], deque()).append(waiter)
-        self._priorities = sorted(self._ranks)
-        self._kept = self._waiting
+        self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
+        self._kept = self.waiting

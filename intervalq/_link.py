@@ -19,9 +19,9 @@ from intervalq import _parse
 from intervalq._clock import CLOCK
 from intervalq._estimate import RoundTrips, StoreClock
 from intervalq._leases import Leases
-from intervalq._slots import Go
+from intervalq._slots import Go, Run
 from intervalq.errors import ConfigMismatch
-from intervalq.rules import Answer, Command, Inspect, Settings, Slot, State
+from intervalq.rules import FOREVER, Answer, Command, Inspect, Settings, Slot, State
 from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
@@ -61,6 +61,7 @@ class Link(ABC):
         self.attached = False
         """The store has accepted our settings, or the queue's are taken."""
         self.clock = CLOCK.get()
+        self.now = self.clock.now
         self.store_clock = StoreClock()
         self.round_trips = RoundTrips()
         self.leases = Leases(self)
@@ -118,6 +119,8 @@ class Link(ABC):
             received = self.clock.now()
             self.round_trips.add(received - sent)
             steps = self.store_clock.steps
+            if answer.trip is not None and sent <= answer.trip[0] <= answer.trip[1] <= received:
+                sent, received = answer.trip
             self.store_clock.learn(sent, received, answer.now)
             if self.store_clock.steps != steps:
                 self.stepped()
@@ -174,6 +177,10 @@ class Link(ABC):
         self.mark = Slot(state.ticket, state.due)
         if before is None or (before.held, before.held_since) != (state.held, state.held_since):
             self.changed()
+
+    def last(self) -> int:
+        """The highest ticket that is known of; 0: none is."""
+        return self.mark.ticket if self.mark is not None else 0
 
     @property
     def is_limited(self) -> bool:
@@ -257,25 +264,34 @@ class Link(ABC):
             return False
         return self.store_clock.earliest(at) > slot.due + state.held + state.credit + self.tolerance(at)
 
-    def go(self, slot: Slot) -> Go:
-        """The slot was told to go: fix it on the store's clock. A hold that begins later doesn't move it."""
-        held = self.state.held if self.state is not None else 0
-        return Go(slot, slot.due + held, self.store_clock.steps)
+    def run(self, first: Slot, count: int = 1, *, likely: bool = False) -> Run:
+        """Slots in a row were told to go: fix them on the store's clock."""
+        state = self.state
+        held, step = (0, 0) if state is None else (state.held, state.settings.interval)
+        steps = self.store_clock.steps
+        return Run(first, held=held, steps=steps, count=count, step=step, likely=likely)
 
-    def opens(self, go: Go) -> int:
-        """When, on one's own clock, the slot has surely come."""
-        return self.store_clock.surely(go.instant)
+    def bounded(self, run: Run) -> Run:
+        """The run, with the bounds of its slots as the last answer shows them.
 
-    def is_past(self, go: Go, at: int) -> bool:
-        """Whether the slot may be past its tolerance; also when the clock that it is fixed on was stepped."""
-        credit = self.state.credit if self.state is not None else 0
-        late = self.store_clock.latest(at) > go.instant + credit + self.tolerance(at)
-        return late or go.steps != self.store_clock.steps
+        They are, on one's own clock, when a slot has surely come, and until when it is surely not past its
+        tolerance. None is open any more if the store's clock was stepped.
+        """
+        clock = self.store_clock
+        if run.known != clock.answers:
+            last = run.last  # what drift makes uncertain until then is more than it makes for the others
+            late = self.tolerance(self.clock.now()) + (self.state.credit if self.state is not None else 0)
+            closes = clock.perhaps(last + late) - 1 if run.steps == clock.steps else last - FOREVER
+            run.known, run.after, run.before = clock.answers, clock.surely(last) - last, closes - last
+        return run
 
-    def is_open(self, go: Go, early: int = 0) -> bool:
-        """Whether the slot will surely have come `early` from now, and is surely not past; for any thread."""
-        at = self.clock.now()
-        return self.opens(go) - early <= at and not self.is_past(go, at)
+    def is_open(self, go: Go) -> bool:
+        """Whether a slot out of its run has surely come, and is surely not past; for any thread."""
+        return go.opens <= self.clock.now() and not self.is_past(go)
+
+    def is_past(self, go: Go) -> bool:
+        """Whether it may be past its tolerance by now, or the clock that it is fixed on was stepped."""
+        return self.clock.now() > go.closes or go.run.steps != self.store_clock.steps
 
     def waste(self, slots: int) -> None:
         """Slots went by before a job could use them."""

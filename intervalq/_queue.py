@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
-
-import anyio
 
 from intervalq import _parse, rules
 from intervalq._decorate import decorate
@@ -21,8 +19,9 @@ from intervalq._map import paced_map
 from intervalq._run import Plan, run, start
 from intervalq._settings import Duration, check_burst, options, wait_of, whole
 from intervalq._shard import Shard
+from intervalq._slot import ComingSlot, Slot
 from intervalq._slots import Go
-from intervalq.errors import InvalidOption, QueueNotFound, SlotTimeout
+from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
 from intervalq.store import DocumentStore, Store
 
@@ -32,21 +31,6 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Slot:
-    """The slot that a job runs in."""
-
-    __slots__ = ("due", "ticket")
-
-    def __init__(self, ticket: int, due: float) -> None:
-        self.ticket = ticket
-        """The job's place in the queue: slots are used in the order of their tickets."""
-        self.due = due
-        """The instant that the slot stands for: seconds since 1970 on the store's clock."""
-
-    def __repr__(self) -> str:
-        return f"Slot(ticket={self.ticket}, due={self.due!r})"
 
 
 class IntervalQueue(Handle):
@@ -68,7 +52,7 @@ class IntervalQueue(Handle):
             this many slots empty. None: all of them. 1: handles take turns, whatever their backlog. The
             default, 16, keeps a busy handle in line and a dead one cheap.
         tolerance: how late after its slot a job may begin; a job that is later takes a new slot. So starts
-            are at least `interval - tolerance` apart. None: a tenth of the interval.
+            are at least `interval - tolerance` apart. None: a tenth of the interval, times the burst.
         max_running: how many jobs may run at the same time over all handles; None: no limit. While the
             limit is reached the queue's clock stands still. A dead process's jobs count for 10 s.
         timeout: how long a job may wait for its slot before `SlotTimeout`; None: as long as it takes.
@@ -236,39 +220,42 @@ class IntervalQueue(Handle):
 
         An error of the function ends the iteration with it; jobs whose results were not given are cancelled.
         """
-        plan = self.plan(0, 1, None, None)
+        plan = self.plan()
         return paced_map(self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
 
-    @asynccontextmanager
-    async def slot(
+    def slot(
         self, *, priority: int = 0, cost: int = 1, timeout: Duration | None = None
-    ) -> AsyncIterator[Slot]:
+    ) -> AbstractAsyncContextManager[Slot]:
         """`async with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
-        plan = self.plan(priority, cost, timeout, 0)
-        shard, slot = await self.acquire(Waiter(priority=plan.priority, cost=plan.cost), plan.timeout)
-        try:
-            yield Slot(slot.ticket, slot.due)
-        finally:
-            shard.leases.ended(slot.ticket)
+        usual = timeout is None and priority == 0 and cost == 1
+        return ComingSlot(self, None if usual else self.plan(priority, cost, timeout))
 
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Go]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
-        with anyio.move_on_after(timeout):
-            return shard, await shard.slot(waiter)
-        raise SlotTimeout(self.name, timeout or 0)
+        return shard, await shard.slot(waiter, timeout)
 
-    def plan(self, priority: int, cost: int, timeout: Duration | None, retries: int | None) -> Plan:
+    def plan(
+        self, priority: int = 0, cost: int = 1, timeout: Duration | None = None, retries: int | None = None
+    ) -> Plan:
         """Internal: a job's own options, checked, over those of the queue."""
+        if timeout is None and retries is None and priority == 0 and cost == 1:
+            return self._usual
         mine = self._options
         return Plan(
-            priority=whole("priority", priority, -1_000_000),
-            cost=whole("cost", cost, 1, rules.MOST_TICKETS),
-            timeout=mine.timeout if timeout is None else wait_of(timeout),
-            retries=mine.retries if retries is None else whole("retries", retries, 0),
-            backoff=mine.backoff,
-            retry_after=mine.retry_after,
+            whole("priority", priority, -1_000_000),
+            whole("cost", cost, 1, rules.MOST_TICKETS),
+            mine.timeout if timeout is None else wait_of(timeout),
+            mine.retries if retries is None else whole("retries", retries, 0),
+            mine.backoff,
+            mine.retry_after,
         )
+
+    @cached_property
+    def _usual(self) -> Plan:
+        """The plan of a job without options of its own."""
+        mine = self._options
+        return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
 
     # --- the whole queue, everywhere ----------------------------------------------------------------
 

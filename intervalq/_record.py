@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
@@ -20,8 +20,7 @@ class NewerRecord(ValueError):
     """A stored record has a layout of a newer version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """A ticket and the instant it owns, on the queue's clock in microseconds."""
 
     ticket: int
@@ -39,7 +38,7 @@ class Settings:
     max_running: int = 0
     """The most jobs that may run at the same time over all shards; 0 is no limit."""
     tolerance: int = 0
-    """How late after its slot a job may begin, in microseconds; 0: a tenth of the interval.
+    """How late after its slot a job may begin, in microseconds; 0: a tenth of the interval, times the burst.
 
     Agreed by all shards, so that a slot which was missed once is missed for good, whoever asks again.
     """
@@ -88,7 +87,8 @@ class State:
     def tolerance(self) -> int:
         """How late after its slot a job may begin."""
         settings = self.settings
-        return min(settings.tolerance, settings.interval) or settings.interval // 10
+        window = settings.burst * settings.interval
+        return min(settings.tolerance, window) or window // 10
 
     @property
     def credit(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How one job is run; see `IntervalQueue.add`. Times are seconds."""
 
@@ -37,10 +37,9 @@ class Plan:
     backoff: float
     retry_after: bool
 
-    def waiter(self, *, in_thread: bool, again: bool = False) -> Waiter:
+    def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:
         """A place in line."""
-        early = EARLY if in_thread else 0
-        return Waiter(priority=self.priority, cost=self.cost, early=early, again=again)
+        return Waiter(self.priority, self.cost, EARLY if in_thread else 0, again=again)
 
 
 async def run(

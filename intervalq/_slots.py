@@ -3,27 +3,96 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from operator import attrgetter
+from collections.abc import Iterator
 
 from intervalq.rules import Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
-    """A slot that was told to go."""
+class Run:
+    """Slots that were told to go together: tickets in a row, one step apart; used from the first on."""
 
-    slot: Slot
-    instant: int
-    """The slot on the store's clock, in microseconds."""
-    steps: int
-    """How many steps of the store's clock were seen when it was told."""
+    __slots__ = ("after", "before", "count", "end", "held", "known", "last", "likely", "step", "steps")
+
+    def __init__(
+        self, first: Slot, *, held: int, steps: int, count: int = 1, step: int = 0, likely: bool = False
+    ) -> None:
+        self.count = count
+        """How many of them are left."""
+        self.end = first.ticket + count
+        """The ticket after the last one."""
+        self.held = held
+        """How far the queue's clock was behind the store's when they were told."""
+        self.last = first.due + held + (count - 1) * step
+        """The last slot on the store's clock. A hold that begins later doesn't move it."""
+        self.step = step
+        self.steps = steps
+        """How many steps of the store's clock were seen when they were told."""
+        self.likely = likely
+        """Some were taken for jobs that were likely to come: nothing is wrong if they don't."""
+        self.known = -1
+        """Of which of the store's answers, counted, the bounds are."""
+        self.after = self.before = 0
+        """A slot may be used from `after` to `before` after its instant: it has surely come, and is surely
+        not past its tolerance. Added to an instant on the store's clock, they give one on one's own."""
+
+    @property
+    def instant(self) -> int:
+        """The first slot that is left, on the store's clock, in microseconds."""
+        return self.last - (self.count - 1) * self.step
+
+    @property
+    def opens(self) -> int:
+        """When the first slot has surely come, on the process's own clock."""
+        return self.instant + self.after
+
+    @property
+    def closes(self) -> int:
+        """Until when the first slot is surely not past its tolerance."""
+        return self.instant + self.before
+
+    def all_open(self, at: int) -> bool:
+        """Whether the last slot has surely come, and the first is surely not past."""
+        return self.last + self.after <= at <= self.closes
+
+    def __iter__(self) -> Iterator[Slot]:
+        for ahead in range(self.count, 0, -1):
+            yield Go(self, ahead).slot
+
+
+class Go:
+    """One slot out of a run, for the job that begins in it."""
+
+    __slots__ = ("ahead", "run")
+
+    def __init__(self, run: Run, ahead: int) -> None:
+        self.run = run
+        self.ahead = ahead
+        """Its place in the run, counted from the end."""
 
     @property
     def ticket(self) -> int:
-        """The slot's ticket."""
-        return self.slot.ticket
+        """Its ticket."""
+        return self.run.end - self.ahead
+
+    @property
+    def instant(self) -> int:
+        """The slot on the store's clock, in microseconds."""
+        return self.run.last - (self.ahead - 1) * self.run.step
+
+    @property
+    def opens(self) -> int:
+        """When it has surely come, on the process's own clock."""
+        return self.instant + self.run.after
+
+    @property
+    def closes(self) -> int:
+        """Until when it is surely not past its tolerance."""
+        return self.instant + self.run.before
+
+    @property
+    def slot(self) -> Slot:
+        """The ticket and its instant on the queue's clock."""
+        return Slot(self.ticket, self.instant - self.run.held)
 
     @property
     def due(self) -> float:
@@ -36,21 +105,48 @@ class Slots:
 
     def __init__(self) -> None:
         self.tickets: deque[Slot] = deque()
-        self.granted: deque[Go] = deque()
+        self.granted: deque[Run] = deque()
         self.unused: list[Slot] = []
         """To be given back with the next question."""
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
 
-    def coming(self) -> list[Slot]:
-        """All that jobs may still begin in."""
-        return [*(go.slot for go in self.granted), *self.tickets]
+    @property
+    def told(self) -> int:
+        """How many slots were told to go."""
+        return sum([run.count for run in self.granted])
 
-    def drop(self, gone: Iterable[int], void: int) -> None:
-        """Tickets that were answered for, and those up to `void`, which are dead and keep nobody waiting."""
-        gone = {*gone}
-        self.tickets = deque(slot for slot in self.tickets if slot.ticket > void and slot.ticket not in gone)
+    def use(self) -> Go:
+        """Take the first slot that was told to go."""
+        run = self.granted[0]
+        go = Go(run, run.count)
+        run.count -= 1
+        if not run.count:
+            self.granted.popleft()
+        return go
+
+    def coming(self) -> Iterator[Slot]:
+        """All that jobs may still begin in."""
+        for run in self.granted:
+            yield from run
+        yield from self.tickets
+
+    def answered(self, asked: set[Slot], told: set[Slot], missed: set[int], void: int) -> set[Slot]:
+        """Sort out the tickets that were asked about, and those up to `void`, which are dead.
+
+        Returns those of `told` that are still waited for.
+        """
+        here: set[Slot] = set()
+        left: list[Slot] = []
+        while self.tickets and (self.tickets[0] in asked or self.tickets[0].ticket <= void):
+            slot = self.tickets.popleft()
+            if slot in told:
+                here.add(slot)
+            elif slot.ticket > void and slot.ticket not in missed:
+                left.append(slot)
+        self.tickets.extendleft(reversed(left))
+        return here
 
     def pass_by(self) -> None:
         """The next ticket will not be used."""
@@ -63,15 +159,26 @@ class Slots:
         self.tickets.clear()
         return passed
 
-    def given_back(self) -> tuple[Slot, ...]:
-        """What goes back with a question; it is the question's now."""
-        back, self.unused = tuple(sorted(self.unused, key=attrgetter("ticket"))), []
-        return back
+    def given_back(self, last: int) -> tuple[Slot, ...]:
+        """What goes back with a question; it is the question's now.
 
-    def give_all_back(self) -> tuple[Slot, ...]:
+        Args:
+            last: the highest ticket that is known of. Only the very last ones become free again: what was
+                issued before another's ticket stays empty, and need not be told.
+        """
+        back: list[Slot] = []
+        for slot in sorted({*self.unused}, reverse=True):
+            if slot.ticket < last:
+                break
+            back.append(slot)
+            last = slot.ticket - 1
+        self.unused = []
+        return tuple(reversed(back))
+
+    def give_all_back(self, last: int) -> tuple[Slot, ...]:
         """Nobody waits any more: everything goes back."""
         self.unused += self.coming()
-        back = self.given_back()
+        back = self.given_back(last)
         self.forget()
         return back
 

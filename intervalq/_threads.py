@@ -23,7 +23,7 @@ LATE: Final = object()
 
 def opens_here(shard: Shard, go: Go) -> bool:
     """Block this thread until a slot comes, and say whether it may be used: the last check before a start."""
-    _sleep_until(shard.opens(go), shard.clock)
+    _sleep_until(go.opens, shard.clock)
     return shard.is_open(go)
 
 

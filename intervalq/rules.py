@@ -214,10 +214,12 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
         return state, answer
     first = Slot(state.ticket + 1, due)
     state = replace(state, ticket=state.ticket + count, due=due + (count - 1) * step)
+    near = max(0, min(count, (clock + command.reach - due) // step + 1))
     begun = 0
-    while begun < count and state.held_since is None and due + begun * step <= clock + command.reach:
-        state = _go(state, Slot(first.ticket + begun, due + begun * step), now, command.lease)
-        begun += 1
+    while begun < near and state.held_since is None:
+        begun = begun + 1 if state.settings.max_running else near  # any may be the last of `max_running`
+        slot = Slot(first.ticket + begun - 1, due + (begun - 1) * step)
+        state = _go(state, slot, now, command.lease)
     return state, replace(answer, first=first, count=count, begun=begun)
 
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from intervalq import rules
+from intervalq._clock import CLOCK
 from intervalq.errors import InvalidOption, UnknownStore, short
 from intervalq.rules import Answer, Command, State
 
@@ -107,6 +108,11 @@ class DocumentStore(ABC):
 def wall_clock() -> int:
     """Microseconds since 1970: the clock of the stores that have no server."""
     return time.time_ns() // 1_000
+
+
+def stopwatch() -> int:
+    """Microseconds on the clock that shards measure by: what `Answer.trip` is of."""
+    return CLOCK.get().now()
 
 
 def open_store(url: str | None = None) -> Store:

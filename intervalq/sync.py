@@ -19,11 +19,11 @@ from intervalq import _queue
 from intervalq._decorate import decorate
 from intervalq._inspect import QueueState
 from intervalq._line import Waiter
-from intervalq._queue import Slot
 from intervalq._retry import backoff, retry_after
 from intervalq._run import Plan, late, start
 from intervalq._settings import Duration
 from intervalq._shard import Shard
+from intervalq._slot import Slot
 from intervalq._slots import Go
 from intervalq._threads import EARLY, opens_here
 from intervalq.errors import ForkedError, StoreError
@@ -200,7 +200,7 @@ class IntervalQueue:
                 raise
             waiter = _background.call(_late, shard, slot, waiter)
         try:
-            yield Slot(slot.ticket, slot.due)
+            yield Slot.of(slot)
         finally:
             _background.tell(shard.leases.ended, slot.ticket)
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVarTuple
 import anyio
 import pytest
 
-from intervalq import IntervalQueue, _clock, sync
+from intervalq import IntervalQueue, _alarms, _clock, sync
 from intervalq.rules import Advance, Settings, Slot
 from intervalq.store import open_store
 from intervalq.testing import virtual, virtual_time
@@ -264,7 +264,8 @@ def test_no_job_starts_before_its_slot_on_uvloop(
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
     if not timerfd:
-        monkeypatch.setattr(_clock, "_timer", lambda _: None)
+        monkeypatch.setattr(_alarms, "timer_at", lambda _: None)
+        monkeypatch.setattr(_clock, "timer_at", lambda _: None)
     now = _clock.SystemClock().now
     started: list[tuple[int, int]] = []
 

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from intervalq._backend import Bell
 from intervalq._line import Waiter
 from intervalq._shard import Shard
 from intervalq._slots import Go
@@ -45,11 +46,15 @@ class Interrupted(Waiter):
         super().__init__()
         self.happens: Callable[[], object] | None = happens
 
-    async def wait(self) -> None:
-        await super().wait()
-        if self.happens is not None:
-            happens, self.happens = self.happens, None
-            happens()
+    def wait(self, bell: Bell) -> Bell:
+        happens, self.happens = self.happens, None
+        super().wait(bell)
+        return bell if happens is None else cast("Bell", _then(bell, happens))
+
+
+async def _then(bell: Bell, happens: Callable[[], object]) -> None:
+    await bell
+    happens()
 
 
 @pytest.mark.parametrize("late", [0.09, 0.2, 0.99, 5.0])

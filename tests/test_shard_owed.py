@@ -9,11 +9,11 @@ import pytest
 
 from intervalq._line import Waiter
 from intervalq._shard import Shard
-from intervalq._slots import Go, Slots
+from intervalq._slots import Run, Slots
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings, Slot
 from intervalq.testing import virtual_time
-from virtual_store import BACKENDS, FarStore
+from virtual_store import BACKENDS, FarStore, told
 
 SECOND = 1_000_000
 EACH_SECOND = Settings(interval=SECOND)
@@ -32,11 +32,11 @@ def test_a_slot_of_any_kind_is_a_slot(kind: str) -> None:
     if kind == "tickets":
         slots.tickets.append(slot)
     elif kind == "granted":
-        slots.granted.append(Go(slot, 0, 0))
+        slots.granted.append(Run(slot, held=0, steps=0))
     else:
         slots.unused.append(slot)
     assert slots
-    assert slots.give_all_back() == (slot,)
+    assert slots.give_all_back(1) == (slot,)
     assert not slots
 
 
@@ -92,7 +92,7 @@ def test_a_shard_never_has_more_slots_than_its_lookahead_allows(
                 group.start_soon(shard.slot, Waiter())
             await anyio.sleep(0.001)
             while shard.line:
-                most = max(most, len(shard.slots.coming()))
+                most = max(most, len([*shard.slots.coming()]))
                 await anyio.sleep(0.001)
         return most
 
@@ -111,9 +111,9 @@ def test_slots_that_come_soon_after_another_are_asked_about_with_it_but_not_wher
             for _ in range(5):
                 group.start_soon(shard.slot, Waiter())
             await anyio.sleep(began + 0.005 - shard.store_time())
-            assert [go.ticket for go in shard.slots.granted] == ([] if limit else [2, 3])
+            assert told(shard) == ([] if limit else [2, 3])
             await anyio.sleep(began + 0.009 - shard.store_time())
-            assert [go.ticket for go in shard.slots.granted] == ([2] if limit else [2, 3])
+            assert told(shard) == ([2] if limit else [2, 3])
             group.cancel_scope.cancel()
 
     virtual_time(scenario, backend=backend)

@@ -8,7 +8,7 @@ import pytest
 
 from intervalq._line import Line, Waiter
 from intervalq._outage import OUTAGE, Outage
-from intervalq._slots import Go, Slots
+from intervalq._slots import Go, Run, Slots
 from intervalq.rules import Slot
 
 
@@ -65,7 +65,7 @@ def test_after_a_sweep_the_order_is_what_it_was_and_new_jobs_find_their_place() 
     for waiter in urgent:
         line.remove(waiter)
     assert line.sweeps == 1
-    assert line._priorities == [-2, -1, 0]
+    assert [rank[0].order[0] for rank in line._in_order] == [-2, -1, 0]
     line.add(late := Waiter(priority=1))
     line.add(again := Waiter(priority=9))
     expected = sorted([*jobs, late, again], key=lambda waiter: waiter.order)
@@ -83,21 +83,22 @@ def test_a_place_beyond_the_slots_that_come_is_not_known() -> None:
 
 
 def test_the_instant_of_a_slot_is_told_in_seconds() -> None:
-    assert Go(Slot(7, 0), 1_500_000, 0).due == 1.5
+    run = Run(Slot(7, 1_000_000), held=500_000, steps=0, count=2, step=1_000_000)
+    assert [Go(run, ahead).due for ahead in (2, 1)] == [1.5, 2.5]
 
 
 def test_slots_of_a_record_that_is_gone_are_not_given_back() -> None:
     slots = Slots()
     slots.unused.append(Slot(1, 0))
     slots.forget()
-    assert slots.given_back() == ()
+    assert slots.given_back(1) == ()
 
 
 def test_tickets_that_are_passed_go_back() -> None:
     slots = Slots()
     slots.tickets += [Slot(1, 0), Slot(2, 5)]
     assert slots.pass_all() == 2
-    assert slots.given_back() == (Slot(1, 0), Slot(2, 5))
+    assert slots.given_back(2) == (Slot(1, 0), Slot(2, 5))
     assert not slots
 
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
+from intervalq._shard import Shard
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command
 from intervalq.testing.virtual import virtual_micros
@@ -80,3 +81,8 @@ class Starts:
 def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
     settings: dict[str, Any] = {"interval": 1, "store": store} | options
     return IntervalQueue("q", **settings)
+
+
+def told(shard: Shard) -> list[int]:
+    """The tickets that were told to go, and whose jobs have not begun."""
+    return [slot.ticket for run in shard.slots.granted for slot in run]

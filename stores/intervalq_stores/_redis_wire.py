@@ -40,9 +40,12 @@ from intervalq.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from intervalq.store import shown_url
+from intervalq.store import shown_url, stopwatch
 
 # Answers are `Any`: whatever the server says, which only the sender of the command knows.
+
+Trip: TypeAlias = tuple[int, int]
+"""When a command left, and when its answer had come: see `Answer.trip`."""
 
 Address: TypeAlias = tuple[str, int] | None
 """Host and port of a node; None: the one of the URL."""
@@ -141,7 +144,7 @@ class Wire:
         self._homes: list[Address] = [None]  # nodes that may be asked about the cluster, the best first
         self._slots: list[Address] = []  # the node of each of a cluster's slots
 
-    async def run(self, key: str, script: Script, *arguments: str) -> Any:  # noqa: ANN401
+    async def run(self, key: str, script: Script, *arguments: str) -> tuple[Any, Trip]:
         """Run a script where `key` is: by its digest, and with its text if the server doesn't know it yet."""
         async with self._bounded():
             try:
@@ -221,17 +224,19 @@ class Wire:
         except Exception as error:
             raise told(self.url, error) from error
 
-    async def _send(self, key: str, *command: str) -> Any:  # noqa: ANN401
+    async def _send(self, key: str, *command: str) -> tuple[Any, Trip]:
         """Send a command to the node that has `key`; one that sends us elsewhere has not done it."""
         if not self._cluster:
-            return await self._link(None).call(*command)
+            link = self._link(None)
+            return await link.call(*command), link.trip
         if not self._slots:
             await self._look()
         slot = key_slot(key.encode())
         node, asking = self._slots[slot], False
         for _ in range(_REDIRECTS):
+            link = self._link(node)
             try:
-                return await self._link(node).call(*command, asking=asking)
+                return await link.call(*command, asking=asking), link.trip
             except driver.MovedError as moved:
                 node, asking = (moved.host or self._host(node), moved.port), False
                 self._slots[slot] = node
@@ -300,6 +305,8 @@ class Link:
         self._connection: AbstractConnection | None = None
         self._turn = asyncio.Lock()
         self._closed = False
+        self.trip: Trip = (0, 0)
+        """Of the last call."""
 
     async def call(self, *command: str, asking: bool = False) -> Any:  # noqa: ANN401
         """Send a command and wait for its answer; `asking`: about a slot that is on its way to this node."""
@@ -316,8 +323,10 @@ class Link:
                 if asking:
                     await connection.send_command("ASKING")
                     await connection.read_response()
+                sent = stopwatch()
                 await connection.send_command(*command)
                 answer = await connection.read_response()
+                self.trip = sent, stopwatch()
                 whole = True
             except driver.ResponseError:
                 whole = True

@@ -390,7 +390,8 @@ begin
             -- Beyond 2**60 no more credit makes any difference, but might overflow.
             credit := case r.burst when 1 then 0
                 else least((r.burst::numeric - 1) * r.interval, 1152921504606846976)::bigint end;
-            late := coalesce(nullif(least(r.tolerance, r.interval), 0), r.interval / 10);
+            late := least(r.burst::numeric * r.interval, 1152921504606846976)::bigint;
+            late := coalesce(nullif(least(r.tolerance, late), 0), late / 10);
             lease := command ->> 'lease';
             if known then
                 t := command -> 'mark' ->> 0;

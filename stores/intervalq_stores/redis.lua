@@ -31,15 +31,14 @@ local LAYOUT = 1
 local IDLE_KEPT = 60000000
 local MOST_TICKETS = 1000
 
--- Fields of the record that are whole numbers, with the least and most that each may be (clocks may start
--- anywhere). The first five are the settings, in the order of the command; answers have them all in this one.
+-- Fields of the record that are whole numbers, with the least that each may be (clocks may start anywhere).
+-- The first five are the settings, in the order of the command; answers have them all in this one.
 local NUMBERS = {
-  { 'interval', 1, FOREVER }, { 'burst', 1, FOREVER }, { 'max_running', 0, FOREVER },
-  { 'tolerance', 0, FOREVER }, { 'ephemeral', 0, 1 },
-  { 'ticket', 0, FOREVER }, { 'due', -FOREVER, FOREVER }, { 'current', 0, FOREVER },
-  { 'at', -FOREVER, FOREVER }, { 'void', 0, FOREVER }, { 'held', -FOREVER, FOREVER },
-  { 'held_until', -FOREVER, FOREVER }, { 'seen', -FOREVER, FOREVER },
+  'interval', 'burst', 'max_running', 'tolerance', 'ephemeral',
+  'ticket', 'due', 'current', 'at', 'void', 'held', 'held_until', 'seen',
 }
+local LEAST = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER }
+local FIELDS = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
 
 -- --- the record as it is stored --------------------------------------------------------------------
 
@@ -76,7 +75,7 @@ local function is_text(bytes)
   return not string.find(bytes, '[\128-\255]')
 end
 
--- The record as a table of texts; an empty one if there is none.
+-- The record as a table of texts, an empty one if there is none; and how many fields it has.
 local function fields()
   local flat = redis.pcall('HGETALL', KEYS[1])
   if flat.err then
@@ -85,7 +84,7 @@ local function fields()
   end
   local found = {}
   for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
-  return found
+  return found, #flat / 2
 end
 
 local function set_lease(state, ticket, lapse)
@@ -95,9 +94,9 @@ local function set_lease(state, ticket, lapse)
   state.running[ticket] = lapse
 end
 
--- The state that `stored` holds (nil: none), as State.from_dict would check it.
-local function read(stored)
-  if not next(stored) then return nil end
+-- The state that `stored` holds (nil: none), as State.from_dict would check it; and its numbers once more.
+local function read(stored, size)
+  if size == 0 then return nil end
   local version = whole(stored.version, 'version', 1, FOREVER)
   if version > LAYOUT then
     error({ err = string.format('NEWER the record has layout %.0f, not up to %d', version, LAYOUT) })
@@ -105,10 +104,11 @@ local function read(stored)
   if not stored.generation or stored.generation == '' or not is_text(stored.generation) then
     corrupt("'generation' must be text")
   end
-  local state = { generation = stored.generation, running = {}, leases = 0 }
-  for _, number in ipairs(NUMBERS) do
-    local name, least, most = unpack(number)
-    state[name] = whole(stored[name], name, least, most)
+  local state, before = { generation = stored.generation, running = {}, leases = 0 }, {}
+  for i = 1, #NUMBERS do
+    local name = NUMBERS[i]
+    local value = whole(stored[name], name, LEAST[i], name == 'ephemeral' and 1 or FOREVER)
+    state[name], before[name] = value, value
   end
   if stored.held_since ~= '' then
     state.held_since = whole(stored.held_since, 'held_since', -FOREVER, FOREVER)
@@ -116,24 +116,15 @@ local function read(stored)
   if state.current > state.ticket or state.void > state.ticket then
     corrupt("'current' and 'void' can't be above 'ticket'")
   end
-  for name, text in pairs(stored) do
-    local ticket = string.match(name, '^running:(.*)$')
-    if ticket then set_lease(state, whole(ticket, name, 0, FOREVER), whole(text, name, -FOREVER, FOREVER)) end
+  if size > FIELDS then
+    for name, text in pairs(stored) do
+      local ticket = string.match(name, '^running:(.*)$')
+      if ticket then
+        set_lease(state, whole(ticket, name, 0, FOREVER), whole(text, name, -FOREVER, FOREVER))
+      end
+    end
   end
-  return state
-end
-
-local function texts(state)
-  local record = {
-    version = written(LAYOUT, 'version'),
-    generation = state.generation,
-    held_since = state.held_since and written(state.held_since, 'held_since') or '',
-  }
-  for _, number in ipairs(NUMBERS) do record[number[1]] = written(state[number[1]], number[1]) end
-  for ticket, lapse in pairs(state.running) do
-    record['running:' .. written(ticket, 'running')] = written(lapse, 'running')
-  end
-  return record
+  return state, before
 end
 
 -- --- the rules -------------------------------------------------------------------------------------
@@ -143,8 +134,9 @@ local function clock_of(state, now) return (state.held_since or now) - state.hel
 local function full(state) return state.max_running > 0 and state.leases >= state.max_running end
 
 local function tolerance(state)
-  local agreed = math.min(state.tolerance, state.interval)
-  return agreed > 0 and agreed or math.floor(state.interval / 10)
+  local window = state.burst * state.interval
+  local agreed = math.min(state.tolerance, window)
+  return agreed > 0 and agreed or math.floor(window / 10)
 end
 
 local function credit(state) return (state.burst - 1) * state.interval end
@@ -192,7 +184,7 @@ local function fresh(command, now)
     generation = command.nonce, ticket = 0, due = due, current = 0, at = due, void = 0, held = 0,
     held_until = 0, seen = now, running = {}, leases = 0,
   }
-  for i, value in ipairs(command.settings) do state[NUMBERS[i][1]] = value end
+  for i, value in ipairs(command.settings) do state[NUMBERS[i]] = value end
   return state
 end
 
@@ -271,10 +263,10 @@ local function advance(state, command, answer, now)
   answer.first, answer.due, answer.count = state.ticket + 1, due, count
   state.ticket = state.ticket + count
   state.due = due + (count - 1) * step
-  while answer.begun < count and not state.held_since
-    and due + answer.begun * step <= clock + command.reach do
-    go(state, answer.first + answer.begun, due + answer.begun * step, now, command.lease)
-    answer.begun = answer.begun + 1
+  local near = math.max(0, math.min(count, math.floor((clock + command.reach - due) / step) + 1))
+  while answer.begun < near and not state.held_since do
+    answer.begun = state.max_running > 0 and answer.begun + 1 or near
+    go(state, answer.first + answer.begun - 1, due + (answer.begun - 1) * step, now, command.lease)
   end
 end
 
@@ -301,26 +293,46 @@ local function in_parts(command, arguments)
   end
 end
 
--- Keeps `state`. Only what differs from `stored` is written; every text is made before that.
-local function keep(state, stored, is_new)
-  local changed, gone, record = {}, {}, texts(state)
-  for name, text in pairs(record) do
-    if is_new or stored[name] ~= text then
-      changed[#changed + 1], changed[#changed + 2] = name, text
+-- Keeps `state`. Only what differs from `stored` is written, or from `before`, which has the numbers of it and is
+-- nil for a new record; every text is made before that.
+local function keep(state, stored, size, before)
+  local changed, gone, n, is_new = {}, {}, 0, not before
+  local function put(name, text)
+    changed[n + 1], changed[n + 2] = name, text
+    n = n + 2
+  end
+  for i = 1, #NUMBERS do
+    local name = NUMBERS[i]
+    local value = state[name]
+    if is_new or value ~= before[name] then put(name, written(value, name)) end
+  end
+  local held_since = state.held_since and written(state.held_since, 'held_since') or ''
+  if is_new or held_since ~= stored.held_since then put('held_since', held_since) end
+  if is_new then
+    put('version', written(LAYOUT, 'version'))
+    put('generation', state.generation)
+  end
+  if size > FIELDS or state.leases > 0 then
+    local record = { version = true, generation = true, held_since = true }
+    for i = 1, #NUMBERS do record[NUMBERS[i]] = true end
+    for ticket, lapse in pairs(state.running) do
+      local name, text = 'running:' .. written(ticket, 'running'), written(lapse, 'running')
+      record[name] = true
+      if stored[name] ~= text then put(name, text) end
+    end
+    for name in pairs(stored) do
+      if not record[name] then gone[#gone + 1] = name end
     end
   end
-  for name in pairs(stored) do
-    if not record[name] then gone[#gone + 1] = name end
-  end
-  local lapse = written(math.ceil(lapses(state) / 1000), 'lapses')
+  local lapse = lapses(state)
 
   -- HSET comes first: a server without memory refuses a script's first write, but no later one.
   in_parts('HSET', changed)
   in_parts('HDEL', gone)
   -- Expiry follows the server's clock: where a test says what time it is, that clock has nothing to say.
   if ARGV[2] == '' then
-    if lapses(state) < FOREVER then
-      redis.call('PEXPIREAT', KEYS[1], lapse)
+    if lapse < FOREVER then
+      redis.call('PEXPIREAT', KEYS[1], written(math.ceil(lapse / 1000), 'lapses'))
     elseif is_new or state.ephemeral == 1 then
       redis.call('PERSIST', KEYS[1])
     end
@@ -329,7 +341,7 @@ end
 
 local function same_settings(state, settings)
   for i, value in ipairs(settings) do
-    if state[NUMBERS[i][1]] ~= value then return false end
+    if state[NUMBERS[i]] ~= value then return false end
   end
   return true
 end
@@ -341,7 +353,7 @@ local function reply(answer, state, now)
       running[#running + 1], running[#running + 2] = ticket, lapse
     end
     record = { state.generation, state.held_since or '', running }
-    for _, number in ipairs(NUMBERS) do record[#record + 1] = state[number[1]] end
+    for i = 1, #NUMBERS do record[i + 3] = state[NUMBERS[i]] end
   end
   return { now, answer.refused, answer.healed, answer.woken, answer.granted, answer.missed, answer.first,
     answer.due, answer.count, answer.begun, record }
@@ -355,12 +367,12 @@ end
 local function apply(command, now)
   local answer = { refused = 0, healed = 0, woken = 0, granted = {}, missed = {},
     first = 0, due = 0, count = 0, begun = 0 }
-  local stored = fields()
-  local state = read(stored)
+  local stored, size = fields()
+  local state, before = read(stored, size)
   local was_held = state and state.held_since
   if state then
     settle(state, now)
-    if lapses(state) <= now then state, was_held = nil, nil end
+    if lapses(state) <= now then state, before, was_held = nil, nil, nil end
   end
   if command.op == 'inspect' then return reply(answer, state, now) end
   if command.op == 'drop' then
@@ -395,7 +407,7 @@ local function apply(command, now)
   else
     error({ err = 'ERR no rule for ' .. command.op })
   end
-  keep(state, stored, is_new)
+  keep(state, stored, size, before)
   if was_held and not state.held_since then wake(answer) end
   return reply(answer, state, now)
 end

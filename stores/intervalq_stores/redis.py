@@ -44,9 +44,9 @@ class RedisStore:
         record = _key(queue)
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
-        reply = await self._wire.run(record, _script(), "1", record, text, clock)
+        reply, trip = await self._wire.run(record, _script(), "1", record, text, clock)
         try:
-            return _answer(reply)
+            return _answer(reply, trip)
         except UnicodeDecodeError:
             raise CorruptState(
                 self.url, "the record isn't one of intervalq: its 'generation' isn't text"
@@ -107,7 +107,7 @@ def _script() -> Script:
     return Script(files("intervalq_stores").joinpath("redis.lua").read_text(encoding="utf-8"))
 
 
-def _answer(reply: list[Any]) -> Answer:
+def _answer(reply: list[Any], trip: tuple[int, int] | None = None) -> Answer:
     """The answer that the script's integers and texts stand for; it says what they are."""
     now, refused, healed, woken, granted, missed, first, due, count, begun, record = reply
     return Answer(
@@ -121,6 +121,7 @@ def _answer(reply: list[Any]) -> Answer:
         count=count,
         begun=begun,
         woken=bool(woken),
+        trip=trip,
     )
 
 

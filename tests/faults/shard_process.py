@@ -28,7 +28,7 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults.called import Call
 from faults.verdict import Report
-from intervalq import IntervalQueue, _clock
+from intervalq import IntervalQueue, _alarms
 from intervalq._clock import CLOCK, SystemClock
 from intervalq.errors import IntervalqError
 from intervalq.store import Store, open_store
@@ -63,10 +63,8 @@ class WatchedClock(SystemClock):
         return reading
 
     def check_before(self, begun_at: int) -> tuple[int, bool]:
-        """What the last check read: the reading before `begun_at`; and whether it is still the same turn."""
-        readings = list(self._readings)
-        place = next(i for i in range(len(readings) - 1, -1, -1) if readings[i][0] == begun_at)
-        reading, turn = readings[max(0, place - 1)]
+        """What the last check read, which is `begun_at`; and whether it is still the same turn."""
+        reading, turn = next(reading for reading in reversed(self._readings) if reading[0] == begun_at)
         return reading, turn == self._turns.made
 
 
@@ -226,7 +224,7 @@ def die_with_parent() -> None:
 def keep_timers() -> None:
     """Keep libfaketime's hands off timers on the time since boot, which it moves with the wall clock."""
     if "faketime" in os.environ.get("LD_PRELOAD", ""):
-        _clock._libc = ctypes.CDLL("libc.so.6", use_errno=True)
+        _alarms._libc = ctypes.CDLL("libc.so.6", use_errno=True)
 
 
 def main() -> None:

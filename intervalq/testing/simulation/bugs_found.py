@@ -23,9 +23,9 @@ def _() -> Iterator[None]:
 
     async def put(self: Shard, question: Advance) -> Answer:
         answer = await _PUT(self, question)
-        have = {go.ticket for go in self.slots.granted}
+        have = {slot.ticket for run in self.slots.granted for slot in run}
         back = [slot for slot in question.slots if slot.ticket in answer.granted and slot.ticket not in have]
-        self.slots.granted.extendleft(self.go(slot) for slot in reversed(back))
+        self.slots.granted.extendleft(self.run(slot) for slot in reversed(back))
         self._beginning.wake()
         return answer
 

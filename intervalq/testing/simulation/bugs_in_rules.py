@@ -9,7 +9,7 @@ from unittest import mock
 
 from intervalq import rules
 from intervalq._link import Link
-from intervalq._slots import Go
+from intervalq._slots import Run
 from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
 from intervalq.testing.simulation.planting import bug, instead
 
@@ -18,7 +18,7 @@ _ADVANCE: Final = rules._advance  # noqa: SLF001
 _SETTLE: Final = rules.settle
 _FRESH: Final = rules._fresh  # noqa: SLF001
 _CONFIGURE: Final = rules._configure  # noqa: SLF001
-_GO: Final = Link.go
+_RUN: Final = Link.run
 
 
 @bug("no-notice", "calm", 5)
@@ -107,11 +107,12 @@ def _() -> Iterator[None]:
         slots = tuple(Slot(slot.ticket, max(slot.due, clock)) for slot in command.slots)
         return _ADVANCE(state, replace(command, slots=slots), answer)
 
-    def go(self: Link, slot: Slot) -> Go:
-        made = _GO(self, slot)
-        return replace(made, instant=max(made.instant, self.store_clock.latest(self.clock.now())))
+    def run(self: Link, first: Slot, count: int = 1, *, likely: bool = False) -> Run:
+        made = _RUN(self, first, count, likely=likely)
+        made.last += max(0, self.store_clock.latest(self.clock.now()) - made.instant)
+        return made
 
-    with mock.patch.object(Link, "go", go):
+    with mock.patch.object(Link, "run", run):
         yield from instead(rules, "_advance", advance)
 
 

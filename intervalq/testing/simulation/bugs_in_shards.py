@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 from unittest import mock
 
@@ -12,9 +11,9 @@ from intervalq._leases import Leases
 from intervalq._line import Line, Waiter
 from intervalq._link import Link
 from intervalq._shard import Shard
-from intervalq._slots import Go
+from intervalq._slots import Go, Run
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import Advance, Answer, Settings
+from intervalq.rules import FOREVER, Advance, Answer, Settings
 from intervalq.store import Store
 from intervalq.testing.simulation.planting import bug, instead
 
@@ -23,32 +22,36 @@ _ACCEPT: Final = Shard.accept
 _GIVE_UP: Final = Shard.give_up
 _PUT: Final = Shard._put  # noqa: SLF001
 _INIT: Final = Link.__init__
-_IS_PAST: Final = Link.is_past
+_BOUNDED: Final = Link.bounded
 _LEARN: Final = StoreClock.learn
 _TOLERANCE: Final = Link.tolerance
-
-
-def _always(self: Link, go: Go, early: int = 0) -> bool:
-    del self, go, early
-    return True
 
 
 @bug("no-last-check", "stalls", 0)
 def _() -> Iterator[None]:
     """A job begins whenever it was told to go, however late that is."""
 
-    def never(self: Link, go: Go, at: int) -> bool:
-        del self, go, at
-        return False
+    def bounded(self: Link, run: Run) -> Run:
+        _BOUNDED(self, run).before = FOREVER
+        return run
 
-    with mock.patch.object(Link, "is_open", _always):
-        yield from instead(Link, "is_past", never)
+    yield from instead(Link, "bounded", bounded)
 
 
 @bug("check-before-answer", "stalls", 8)
 def _() -> Iterator[None]:
     """The last check is made when the slot is handed over, not where the job begins."""
-    yield from instead(Shard, "is_open", _always)
+
+    def accept(self: Shard, waiter: Waiter) -> Go | None:
+        for run in self.slots.granted:
+            self.bounded(run).before = FOREVER
+        try:
+            return _ACCEPT(self, waiter)
+        finally:
+            for run in self.slots.granted:
+                run.known = -1  # for those who hand it over
+
+    yield from instead(Shard, "accept", accept)
 
 
 @bug("too-tolerant", "stalls", 0)
@@ -100,10 +103,11 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A slot that was told to go stands, also when the clock that it is fixed on was stepped."""
 
-    def is_past(self: Link, go: Go, at: int) -> bool:
-        return _IS_PAST(self, replace(go, steps=self.store_clock.steps), at)
+    def bounded(self: Link, run: Run) -> Run:
+        run.steps = self.store_clock.steps
+        return _BOUNDED(self, run)
 
-    yield from instead(Link, "is_past", is_past)
+    yield from instead(Link, "bounded", bounded)
 
 
 @bug("slot-used-again", "lossy", 7)
@@ -114,7 +118,7 @@ def _() -> Iterator[None]:
         try:
             return await _PUT(self, question)
         except StoreUnavailable:
-            self.slots.granted.extend(self.go(slot) for slot in question.slots)
+            self.slots.granted.extend(self.run(slot) for slot in question.slots)
             self._beginning.wake()
             raise
 

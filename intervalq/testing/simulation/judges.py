@@ -207,7 +207,8 @@ def _needed(seen: Observer, plan: Plan, starts: list[Start]) -> float:
 
 def _tolerance(seen: Observer, plan: Plan, start: Start) -> float:
     """How late after its slot a job may begin."""
-    longest = max((grant.settings.interval for grant in start.grants), default=0) / 1e6
+    windows = (grant.settings.burst * grant.settings.interval for grant in start.grants)
+    longest = max(windows, default=0) / 1e6
     wished = longest / 10 if plan.tolerance is None else min(plan.tolerance, longest)
     return max(wished, 1.5 * _blur(seen, start.job.process, start.at))
 

@@ -72,6 +72,8 @@ class ProcessClock:
         lateness: gives how late the next timer is, in seconds.
     """
 
+    spin = 0
+
     def __init__(self, base: int, ppm: float, lateness: Callable[[], float]) -> None:
         self._base = base
         self._rate = 1 + ppm / 1e6
@@ -80,6 +82,9 @@ class ProcessClock:
     def now(self) -> int:
         """See `intervalq._clock.Clock`."""
         return self._base + int(asyncio.get_running_loop().time() * 1e6 * self._rate)
+
+    def alarms(self) -> None:
+        """See `intervalq._clock.Clock`."""
 
     async def sleep_until(self, instant: int) -> None:
         """See `intervalq._clock.Clock`."""

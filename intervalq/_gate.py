@@ -1,0 +1,206 @@
+"""Who is in line for a slot, and who may begin now: the side of a shard that jobs see.
+
+A slot is for whoever is first in line when it comes, so jobs keep their order. `begin` wakes as many as slots
+have come; each makes the last check for itself, in the task that begins.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from intervalq._backend import asyncio_loop, bells
+from intervalq._line import Line, Waiter
+from intervalq._link import Link
+from intervalq._nap import Nap
+from intervalq._slots import Go, Run, Slots
+from intervalq.errors import QueueClosed, SlotTimeout
+from intervalq.rules import Settings, Slot
+from intervalq.store import Store
+
+_FINE: Final = 1_000
+"""With a tolerance under a millisecond, the end of a wait is spent looking at the clock: see `Clock.spin`."""
+
+
+class Gate(Link):
+    """See the module."""
+
+    def __init__(self, queue: str, store: Store, settings: Settings | None) -> None:
+        super().__init__(queue, store, settings)
+        self.line = Line()
+        self.slots = Slots()
+        self.loop: object = asyncio_loop() or self
+        """The event loop of asyncio that it lives in; of another kind, something that no event loop is."""
+        self.ready: Run | None = None
+        """Slots that have come while nobody waits: jobs may take one after the other, up to `ready_until`."""
+        self.ready_until = 0
+        self.closed = self.draining = False
+        self._bell = bells()
+        self._owed = 0  # slots that jobs of more than one slot still have to let pass
+        self._full = False  # nothing is asked until a job begins
+        self._asking = Nap(self.clock)
+        self._beginning = Nap(self.clock)
+        self._parked = Nap(self.clock)
+
+    @abstractmethod
+    def drive(self) -> None:
+        """Somebody waits: talk to the store from now on, if that isn't done already."""
+
+    async def slot(self, waiter: Waiter, timeout: float | None = None) -> Go:
+        """Wait in line until the waiter's slot has come, checked in the very task that asks.
+
+        Raises:
+            SlotTimeout: it has not come within so many seconds.
+            QueueClosed: the queue was closed before.
+            ConfigMismatch, QueueNotFound, StoreError: as the store says.
+        """
+        if timeout is not None:
+            with anyio.move_on_after(timeout):
+                return await self.slot(waiter)
+            raise SlotTimeout(self.queue, timeout)
+        if not waiter.entered:
+            self.enter(waiter)
+        try:
+            while (go := self.accept(waiter)) is None:
+                await waiter.wait(self._bell())
+        except BaseException:
+            self.leave(waiter)
+            raise
+        return go
+
+    def enter(self, waiter: Waiter) -> None:
+        """Put a waiter in line."""
+        if self.closed and not (waiter.again and self.draining):
+            raise QueueClosed(self.queue)
+        waiter.entered = True
+        self.ready = None
+        self.line.add(waiter)
+        self.drive()
+        self._asking.wake()
+        if self.slots.granted:
+            self._beginning.wake()
+
+    def accept(self, waiter: Waiter) -> Go | None:
+        """The last check before a job begins. None: it is not its turn, and it stays in line.
+
+        Raises what the waiter failed with.
+        """
+        if waiter.error is not None:
+            raise waiter.error.with_traceback(None)  # one error for all who wait: each has its own way up
+        while self.slots.granted and self.line.first() is waiter:
+            run = self.slots.granted[0]
+            if run.known != self.store_clock.answers:
+                self.bounded(run)
+            at = self.now()
+            ago = at - run.last + (run.count - 1) * run.step  # since the first of its slots
+            if ago > run.before:
+                self._pass_by()
+            elif ago < run.after - waiter.early:
+                break
+            else:
+                self.line.remove(waiter)
+                go = self._use(at, waiter.cost)
+                if not self.line.waiting:
+                    self._all_began(run, at)
+                return go
+        return None
+
+    def _all_began(self, run: Run, at: int) -> None:
+        """Nobody waits any more. Jobs that come next may take what is left of a run without a question."""
+        self._asking.wake()
+        self._parked.wake()
+        if run.count and run.all_open(at) and not (self._owed or self.is_limited or self.closed):
+            self.ready, self.ready_until = run, run.closes
+
+    def used_up(self) -> None:
+        """The last of the slots that were ready was taken."""
+        self.ready = None
+        self.slots.granted.popleft()
+        self.begun_at = self.clock.now()
+        self.wasted = 0
+
+    def _use(self, at: int, cost: int) -> Go:
+        """A job begins in the first slot that was told to go."""
+        go = self.slots.use()
+        self.begun += 1
+        if self.wasted:
+            self.wasted -= 1
+        self.begun_at = at
+        if self.is_limited:
+            self.leases.started(go.ticket)
+        if cost > 1:
+            self._owed += cost - 1
+            self._let_pass()
+        if self._owed or self._full:
+            self._asking.wake()
+        return go
+
+    def leave(self, waiter: Waiter) -> None:
+        """The waiter wants no slot any more."""
+        self.line.remove(waiter)
+        if not self.line.waiting:
+            self._asking.wake()
+            self._parked.wake()
+
+    def _pass_by(self) -> None:
+        """Give up the first slot that was told to go: it is past."""
+        self.give_up(self.slots.use())
+        self._asking.wake()
+
+    def give_up(self, go: Go) -> None:
+        """A slot that was told to go can't be used after all."""
+        if not go.run.likely:
+            self.waste(1)
+        self._sharpened += 1  # where each go holds the queue, there is no other time to ask for its clock
+        self.slots.unused.append(go.slot)
+        self.leases.ended(go.ticket)
+
+    def expected(self, waiter: Waiter) -> Slot | None:
+        """The slot that a waiting job will get if nothing changes; None: its ticket is not taken yet."""
+        slots = [*self.slots.coming()]
+        ahead = self.line.slots_before(waiter, len(slots))
+        return None if ahead is None else slots[ahead]
+
+    def _let_pass(self) -> None:
+        """Let slots pass that belong to a job which costs more than one."""
+        while self._owed and (self.slots.granted or self.slots.tickets):
+            if self.slots.granted:
+                self.leases.ended(self.slots.use().ticket)
+            else:
+                self.slots.tickets.popleft()
+            self._owed -= 1
+
+    async def begin(self) -> None:
+        """Wake jobs when their slots have come, in order; each checks for itself, in the task that begins."""
+        while True:
+            waiter = self.line.first()
+            if waiter is None or not self.slots.granted:
+                await self._beginning.until(float("inf"))
+                continue
+            run, at = self.bounded(self.slots.granted[0]), self.clock.now()
+            if at > run.closes:
+                self._pass_by()
+            elif (left := run.opens - waiter.early - at) > 0:
+                spin = self.clock.spin if self.state is not None and self.state.tolerance < _FINE else 0
+                if left > spin:
+                    await self._beginning.until(at + left - spin)
+                else:
+                    await checkpoint()
+            else:
+                for other, opens in zip(self.line.in_order(), self._openings(), strict=False):
+                    if opens - other.early > at:
+                        break
+                    other.wake()
+                await checkpoint()  # after this they have looked
+
+    def _openings(self) -> Iterator[int]:
+        """When the slots that were told to go have come, one after the other."""
+        for run in map(self.bounded, self.slots.granted):
+            if run.count == 1:
+                yield run.opens
+            else:
+                yield from range(run.opens, run.last + run.after + 1, run.step)
