@@ -22,6 +22,13 @@ from intervalq.errors import QueueClosed, SlotTimeout
 from intervalq.rules import Settings, Slot
 from intervalq.store import Store
 
+_REACTION: Final = 200
+"""How long a job takes to begin after the answer that tells it to go has come, where nothing else goes on."""
+
+_SLOWEST: Final = 100_000
+"""The most to allow for it. It doubles while slots come too soon, so that an event loop which is busy with
+many queues gets less to do, until it keeps up."""
+
 _FINE: Final = 1_000
 """With a tolerance under a millisecond, the end of a wait is spent looking at the clock: see `Clock.spin`."""
 
@@ -41,6 +48,7 @@ class Gate(Link):
         self.closed = self.draining = False
         self._bell = bells()
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
+        self._reaction = _REACTION  # how long jobs take to begin after the answer that tells them to go
         self._full = False  # nothing is asked until a job begins
         self._asking = Nap(self.clock)
         self._beginning = Nap(self.clock)
@@ -116,6 +124,18 @@ class Gate(Link):
         if run.count and run.all_open(at) and not (self._owed or self.is_limited or self.closed):
             self.ready, self.ready_until = run, run.closes
 
+    def at_once(self) -> Go | None:
+        """A slot that is ready, for a job that comes just now; None: it has to wait in line."""
+        run = self.ready
+        if run is None or self.now() > self.ready_until:
+            return None
+        go = Go(run, run.count)
+        self.begun += 1
+        run.count -= 1
+        if not run.count:
+            self.used_up()
+        return go
+
     def used_up(self) -> None:
         """The last of the slots that were ready was taken."""
         self.ready = None
@@ -129,6 +149,8 @@ class Gate(Link):
         self.begun += 1
         if self.wasted:
             self.wasted -= 1
+        if self._reaction > _REACTION:
+            self._reaction -= self._reaction // 8
         self.begun_at = at
         if self.is_limited:
             self.leases.started(go.ticket)
@@ -148,6 +170,10 @@ class Gate(Link):
 
     def _pass_by(self) -> None:
         """Give up the first slot that was told to go: it is past."""
+        run = self.slots.granted[0]
+        if run.at_once:
+            run.at_once = False  # a run counts once
+            self._reaction = min(_SLOWEST, 2 * self._reaction)
         self.give_up(self.slots.use())
         self._asking.wake()
 

@@ -26,22 +26,28 @@ log: Final = logging.getLogger("intervalq")
 class Job(Generic[R]):
     """Made by `IntervalQueue.add`. `await job` gives the function's result, or raises what it raised."""
 
-    def __init__(self, shard: Shard, waiter: Waiter) -> None:
-        self.attempt = 0
-        """How many times the function was started so far."""
+    # Many jobs may wait, and those that do have little of their own: the rest is the class's until it is set.
+
+    attempt = 0
+    """How many times the function was started so far."""
+    done = False
+    """Whether the job ended: with a result, an error, or cancelled."""
+    _slot: Go | None = None
+    _slot_of: Waiter | None = None
+    _scope: anyio.CancelScope | None = None
+    _ended: anyio.Event | None = None
+    _when_done: Callable[[], None] | None = None
+    _result: R | None = None
+    _error: BaseException | None = None
+    _trace: TracebackType | None = None  # awaited twice, it must not grow
+    _seen = False
+    _task: int | None = None
+
+    def __init__(self, shard: Shard, waiter: Waiter, kept: dict[Any, None]) -> None:
         self._shard = shard
         self.waiter = waiter
         """Internal: the place in line of the latest attempt."""
-        self._slot: Go | None = None
-        self._slot_of: Waiter | None = None
-        self._scope = anyio.CancelScope()
-        self._ended = anyio.Event()
-        self._when_done: Callable[[], None] | None = None
-        self._result: R | None = None
-        self._error: BaseException | None = None
-        self._trace: TracebackType | None = None  # awaited twice, it must not grow
-        self._seen = False
-        self._task: int | None = None
+        self._kept = kept  # until it ends, so that closing can wait for it
 
     @property
     def ticket(self) -> int | None:
@@ -60,14 +66,18 @@ class Job(Generic[R]):
             return self._shard.due(slot)
         return None if slot is None else slot.due
 
-    @property
-    def done(self) -> bool:
-        """Whether the job ended: with a result, an error, or cancelled."""
-        return self._ended.is_set()
-
     def cancel(self) -> None:
         """Take the job out of the queue, or cancel its function if it runs; nothing if it ended."""
         self._seen = True
+        if self.done:
+            return
+        if self.waiter.start is not None:  # it has no task yet
+            self.waiter.start = None
+            self._shard.leave(self.waiter)
+            self._error = JobCancelled(self._shard.queue)
+            self._end()
+            return
+        self._scope = self._scope or anyio.CancelScope()
         self._scope.cancel()
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -75,7 +85,7 @@ class Job(Generic[R]):
 
     async def _wait(self) -> R:
         self._seen = True
-        await self._ended.wait()
+        await self._end_of_it()
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
         return cast("R", self._result)
@@ -83,6 +93,19 @@ class Job(Generic[R]):
     def __del__(self) -> None:
         if self._error is not None and not self._seen and not isinstance(self._error, QueueClosed):
             log.error("a job of queue %r failed and nobody asked", self._shard.queue, exc_info=self._error)
+
+    async def _end_of_it(self) -> None:
+        if not self.done:
+            self._ended = self._ended or anyio.Event()
+            await self._ended.wait()
+
+    def _end(self) -> None:
+        self.done = True
+        self._kept.pop(self, None)
+        if self._ended is not None:
+            self._ended.set()
+        if self._when_done is not None:
+            self._when_done()
 
     def _place(self) -> Slot | Go | None:
         if self._slot is not None and self._slot_of is self.waiter:
@@ -101,10 +124,11 @@ class RunningJob(Job[R]):
     async def carry(self, work: Callable[[], Awaitable[R]]) -> None:
         """Keep whatever `work` gives or raises, for those who wait."""
         self._task = anyio.get_current_task().id
+        self._scope = scope = self._scope or anyio.CancelScope()
         try:
-            with self._scope:
+            with scope:
                 self._result = await work()
-            if self._scope.cancelled_caught:
+            if scope.cancelled_caught:
                 self._error = JobCancelled(self._shard.queue)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
             self._error, self._trace = error, error.__traceback__
@@ -117,9 +141,7 @@ class RunningJob(Job[R]):
                 raise
             self._error, self._trace = error, error.__traceback__
         finally:
-            self._ended.set()
-            if self._when_done is not None:
-                self._when_done()
+            self._end()
 
     async def queued(self) -> None:
         """Wait until the store knows of the job, as far as it should by now.
@@ -128,7 +150,7 @@ class RunningJob(Job[R]):
         """
         await self._shard.placed()
         if self.waiter.error is not None:
-            await self._ended.wait()
+            await self._end_of_it()
         if self.done and self.attempt == 0 and self._error is not None:
             self._seen = True
             raise self._error
@@ -136,7 +158,7 @@ class RunningJob(Job[R]):
     async def ended(self) -> None:
         """Wait for the end, whatever it is; not at all in the job itself."""
         if anyio.get_current_task().id != self._task:
-            await self._ended.wait()
+            await self._end_of_it()
 
     def pass_on(self, future: Future[R]) -> None:
         """Give the outcome to a thread that waits for it."""

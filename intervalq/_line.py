@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from operator import attrgetter
 from typing import Final
@@ -32,6 +32,8 @@ class Waiter:
     """Was put in line."""
     gone = False
     """Began, was given up by its caller, or failed: no longer in the line."""
+    start: Callable[[], object] | None = None
+    """Starts the job's task once it is worth looking whether its slot has come; None: it has one."""
     _bell: Bell | None = None
 
     def __init__(
@@ -60,8 +62,12 @@ class Waiter:
     def wake(self) -> None:
         """Let the job look whether its slot has come."""
         bell, self._bell = self._bell, None
-        if bell is not None and not bell.done():
-            bell.set_result(None)
+        if bell is not None:
+            if not bell.done():
+                bell.set_result(None)
+        elif self.start is not None:
+            start, self.start = self.start, None
+            start()
 
 
 class Line:

@@ -264,12 +264,14 @@ class Link(ABC):
             return False
         return self.store_clock.earliest(at) > slot.due + state.held + state.credit + self.tolerance(at)
 
-    def run(self, first: Slot, count: int = 1, *, likely: bool = False) -> Run:
-        """Slots in a row were told to go: fix them on the store's clock."""
+    def run(self, first: Slot, count: int = 0, *, likely: bool = False) -> Run:
+        """A slot was told to go, or `count` as soon as they were taken: fix them on the store's clock."""
         state = self.state
         held, step = (0, 0) if state is None else (state.held, state.settings.interval)
-        steps = self.store_clock.steps
-        return Run(first, held=held, steps=steps, count=count, step=step, likely=likely)
+        return Run(
+            first, held=held, steps=self.store_clock.steps, count=count or 1, step=step, at_once=count > 0,
+            likely=likely,
+        )  # fmt: skip
 
     def bounded(self, run: Run) -> Run:
         """The run, with the bounds of its slots as the last answer shows them.

@@ -233,7 +233,8 @@ class IntervalQueue(Handle):
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Go]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
-        return shard, await shard.slot(waiter, timeout)
+        go = None if waiter.entered or waiter.cost > 1 or waiter.early else shard.at_once()
+        return shard, go or await shard.slot(waiter, timeout)
 
     def plan(
         self, priority: int = 0, cost: int = 1, timeout: Duration | None = None, retries: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -108,17 +109,15 @@ def start(
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
     shard = queue.shard()
-    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread))
+    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue.jobs)
     shard.enter(job.waiter)  # right here, so that jobs begin in the order in which they were added
-
-    async def work() -> None:
-        try:
-            await job.carry(lambda: run(queue, call, plan, job, in_thread=in_thread))
-        finally:
-            queue.jobs.pop(job, None)
-
-    queue.jobs[job] = None  # until it ends, so that closing can wait for it
-    spawn(work)
+    queue.jobs[job] = None
+    work = partial(run, queue, call, plan, job, in_thread=in_thread)
+    begin = partial(copy_context().run, spawn, job.carry, work)
+    if plan.timeout is None:
+        job.waiter.start = begin  # a job that waits for its slot needs no task for it
+    else:
+        begin()
     return job
 
 

@@ -26,11 +26,8 @@ from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
 
-_REACTION: Final = 200
-"""How long a job takes to begin after the answer that tells it to go has come."""
-
-_LIKELY: Final = 999
-"""Tickets are taken ahead of jobs for as long as this: none where slots are a millisecond apart, or more."""
+_LIKELY: Final = 1_000
+"""Tickets may be taken ahead of jobs for as long as this, where at least ten slots fit into it."""
 
 _EACH: Final = 10
 """How long one more job of a burst takes to begin."""
@@ -187,7 +184,7 @@ class Shard(Gate):
         self._spare = spare = self._likely(self.line.cost - told) if want else 0
         first = self.line.first()
         # An answer that is slower than most finds its slot past: given back, it is soon had again.
-        needed = self.round_trips.typical() + _REACTION + (first.early if first is not None else 0)
+        needed = self.round_trips.typical() + self._reaction + (first.early if first is not None else 0)
         if self.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
             needed += min(self.state.credit, (want + spare) * _EACH)
         return Advance(
@@ -209,10 +206,11 @@ class Shard(Gate):
         last question: for a millisecond at most, so that as little is lost if nobody comes.
         """
         began, self._counted = self.begun - self._counted, self.begun
-        if self.state is None or self.is_limited:
+        most = _LIKELY // self.state.settings.interval if self.state is not None else 0
+        if most < 10 or self.is_limited:
             return 0
         room = MOST_TICKETS if self._lookahead is None else self._lookahead - more
-        return max(0, min(2 * began, _LIKELY // self.state.settings.interval, room))
+        return max(0, min(2 * began, most, room))
 
     def _end_of_likely(self) -> int:
         """Until when there are slots for jobs that are likely to come."""

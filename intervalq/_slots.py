@@ -11,10 +11,30 @@ from intervalq.rules import Slot
 class Run:
     """Slots that were told to go together: tickets in a row, one step apart; used from the first on."""
 
-    __slots__ = ("after", "before", "count", "end", "held", "known", "last", "likely", "step", "steps")
+    __slots__ = (
+        "after",
+        "at_once",
+        "before",
+        "count",
+        "end",
+        "held",
+        "known",
+        "last",
+        "likely",
+        "step",
+        "steps",
+    )
 
     def __init__(
-        self, first: Slot, *, held: int, steps: int, count: int = 1, step: int = 0, likely: bool = False
+        self,
+        first: Slot,
+        *,
+        held: int,
+        steps: int,
+        count: int = 1,
+        step: int = 0,
+        at_once: bool = False,
+        likely: bool = False,
     ) -> None:
         self.count = count
         """How many of them are left."""
@@ -27,6 +47,8 @@ class Run:
         self.step = step
         self.steps = steps
         """How many steps of the store's clock were seen when they were told."""
+        self.at_once = at_once
+        """They were told to go as soon as their tickets were taken: the notice that was given was all."""
         self.likely = likely
         """Some were taken for jobs that were likely to come: nothing is wrong if they don't."""
         self.known = -1

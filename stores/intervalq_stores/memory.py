@@ -25,6 +25,14 @@ class _Records:
     states: dict[str, State] = field(default_factory=dict)
     waiting: dict[str, set[Callable[[], None]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    room: int = 0
+    """How many records to keep before those of idle keyed queues are looked for."""
+
+    def make_room(self, now: int) -> None:
+        """Forget the records of idle keyed queues; half of what may be kept next time is new then."""
+        for name in [name for name, state in self.states.items() if lapses(settle(state, now)) <= now]:
+            del self.states[name]
+        self.room = max(64, 2 * len(self.states))
 
 
 _PROCESS: Final = _Records()
@@ -54,13 +62,8 @@ class MemoryStore(DocumentStore):
             before = records.states.get(queue)
             after, answer = step(before, at)
             if after is not before:
-                if (
-                    before is None and now is None
-                ):  # a new one makes room: idle keyed queues leave nothing behind
-                    for name in [
-                        name for name, state in records.states.items() if lapses(settle(state, at)) <= at
-                    ]:
-                        del records.states[name]
+                if before is None and now is None and len(records.states) >= records.room:
+                    records.make_room(at)
                 if after is None:
                     del records.states[queue]
                 else:
@@ -80,6 +83,7 @@ class MemoryStore(DocumentStore):
     async def names(self) -> list[str]:
         """See `Store.names`."""
         with self._records.lock:
+            self._records.make_room(self._clock())
             return sorted(self._records.states)
 
     @asynccontextmanager

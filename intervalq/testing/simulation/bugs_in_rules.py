@@ -107,7 +107,7 @@ def _() -> Iterator[None]:
         slots = tuple(Slot(slot.ticket, max(slot.due, clock)) for slot in command.slots)
         return _ADVANCE(state, replace(command, slots=slots), answer)
 
-    def run(self: Link, first: Slot, count: int = 1, *, likely: bool = False) -> Run:
+    def run(self: Link, first: Slot, count: int = 0, *, likely: bool = False) -> Run:
         made = _RUN(self, first, count, likely=likely)
         made.last += max(0, self.store_clock.latest(self.clock.now()) - made.instant)
         return made
