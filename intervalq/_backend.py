@@ -98,12 +98,3 @@ def is_over(loop: object) -> bool:
 
 async def _run(function: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
     await function(*args)
-
-
-def first_of(trouble: BaseExceptionGroup[Exception]) -> Exception:
-    """The first plain exception of a group, which may be nested."""
-    inner: BaseException = trouble
-    while isinstance(inner, BaseExceptionGroup):
-        inner = inner.exceptions[0]
-    assert isinstance(inner, Exception)
-    return inner

@@ -1,6 +1,6 @@
 """Who is in line for a slot, and who may begin now: the side of a shard that jobs see.
 
-A slot is for whoever is first in line when it comes, so jobs keep their order. `begin` wakes as many as slots
+A slot is for whoever is first in line when it comes, so jobs keep their order. As many are woken as slots
 have come; each makes the last check for itself, in the task that begins.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._backend import asyncio_loop, bells
+from intervalq._backend import asyncio_loop, bells, spawn
 from intervalq._line import Line, Waiter
 from intervalq._link import Link
 from intervalq._nap import Nap
@@ -46,6 +46,9 @@ class Gate(Link):
         """Slots that have come while nobody waits: jobs may take one after the other, up to `ready_until`."""
         self.ready_until = 0
         self.closed = self.draining = False
+        self.driven = False
+        """There is a task that talks to the store."""
+        self._begins = False  # there is a task that waits for slots
         self._bell = bells()
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
         self._reaction = _REACTION  # how long jobs take to begin after the answer that tells them to go
@@ -53,6 +56,10 @@ class Gate(Link):
         self._asking = Nap(self.clock)
         self._beginning = Nap(self.clock)
         self._parked = Nap(self.clock)
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """Tell everybody who waits that they won't get a slot."""
 
     @abstractmethod
     def drive(self) -> None:
@@ -74,6 +81,8 @@ class Gate(Link):
             self.enter(waiter)
         try:
             while (go := self.accept(waiter)) is None:
+                if self.slots.granted and not self._begins:
+                    self._see_to_begin()
                 await waiter.wait(self._bell())
         except BaseException:
             self.leave(waiter)
@@ -90,7 +99,7 @@ class Gate(Link):
         self.drive()
         self._asking.wake()
         if self.slots.granted:
-            self._beginning.wake()
+            self._see_to_begin()
 
     def accept(self, waiter: Waiter) -> Go | None:
         """The last check before a job begins. None: it is not its turn, and it stays in line.
@@ -200,28 +209,57 @@ class Gate(Link):
                 self.slots.tickets.popleft()
             self._owed -= 1
 
-    async def begin(self) -> None:
-        """Wake jobs when their slots have come, in order; each checks for itself, in the task that begins."""
-        while True:
-            waiter = self.line.first()
-            if waiter is None or not self.slots.granted:
-                await self._beginning.until(float("inf"))
-                continue
-            run, at = self.bounded(self.slots.granted[0]), self.clock.now()
-            if at > run.closes:
-                self._pass_by()
-            elif (left := run.opens - waiter.early - at) > 0:
-                spin = self.clock.spin if self.state is not None and self.state.tolerance < _FINE else 0
-                if left > spin:
-                    await self._beginning.until(at + left - spin)
-                else:
-                    await checkpoint()
+    def let_begin(self) -> None:
+        """Slots were told to go: wake jobs now or, by a task of its own, when those have come."""
+        if not self.slots.granted:
+            return
+        if self._begins or self._wake(self.now()) < self.line.waiting:
+            self._see_to_begin()
+
+    def _see_to_begin(self) -> None:
+        if self._begins:
+            self._beginning.wake()
+        else:
+            self._begins = True
+            spawn(self._begin)
+
+    def _wake(self, at: int) -> int:
+        """Wake jobs whose slots have come, in order, and say how many."""
+        woken = 0
+        for waiter, opens in zip(self.line.in_order(), self._openings(), strict=False):
+            if opens - waiter.early > at:
+                break
+            waiter.wake()
+            woken += 1
+        return woken
+
+    async def _begin(self) -> None:
+        """Wake jobs when their slots have come, for as long as the shard is driven."""
+        try:
+            while self.driven:
+                await self._begin_next()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            self.fail(error)
+        finally:
+            self._begins = False
+
+    async def _begin_next(self) -> None:
+        waiter = self.line.first()
+        if waiter is None or not self.slots.granted:
+            await self._beginning.until(float("inf"))
+            return
+        run, at = self.bounded(self.slots.granted[0]), self.now()
+        if at > run.closes:
+            self._pass_by()
+        elif (left := run.opens - waiter.early - at) > 0:
+            spin = self.clock.spin if self.state is not None and self.state.tolerance < _FINE else 0
+            if left > spin:
+                await self._beginning.until(at + left - spin)
             else:
-                for other, opens in zip(self.line.in_order(), self._openings(), strict=False):
-                    if opens - other.early > at:
-                        break
-                    other.wake()
-                await checkpoint()  # after this they have looked
+                await checkpoint()
+        else:
+            self._wake(at)
+            await checkpoint()  # after this they have looked
 
     def _openings(self) -> Iterator[int]:
         """When the slots that were told to go have come, one after the other."""

@@ -1,7 +1,7 @@
 """One event loop's share of a queue: its jobs, its tickets, and one slot at a time that it waits for.
 
-Two tasks run while there are jobs, none else. `_ask` talks to the store: it takes tickets for jobs, and asks
-shortly before each slot whether to go. `Gate.begin` waits for slots that may be used, and wakes the jobs.
+One task runs while there are jobs, and talks to the store: it takes tickets for jobs, and asks shortly before
+each slot whether to go. Another one waits for slots to come, if any has to be waited for: see `Gate`.
 
 All instants and durations in here are whole microseconds.
 """
@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._backend import first_of, spawn
+from intervalq._backend import spawn
 from intervalq._gate import Gate
 from intervalq._leases import LEASE
 from intervalq._listener import Listener
@@ -52,12 +52,11 @@ class Shard(Gate):
         self._spare = 0  # tickets that the last question took for jobs that are likely to come
         self._counted = 0  # jobs that had begun at the last question
         self._unplaced: list[anyio.Event] = []  # who waits for tickets to be taken
-        self._driven = False
         self._idle = anyio.Event()
 
     async def placed(self) -> None:
         """Wait until the jobs in line have the tickets that they should have by now; not during a hold."""
-        if self._driven and not self.held:
+        if self.driven and not self.held:
             event = anyio.Event()
             self._unplaced.append(event)
             await event.wait()
@@ -70,8 +69,8 @@ class Shard(Gate):
         """Take no more jobs; let those that wait begin, or fail them; give unused tickets back."""
         self.refuse(drain=drain)
         if not drain:
-            self._fail(QueueClosed(self.queue))
-        if self._driven:
+            self.fail(QueueClosed(self.queue))
+        if self.driven:
             self._asking.wake()
             self._parked.wake()
             await self._idle.wait()
@@ -79,8 +78,8 @@ class Shard(Gate):
 
     def drive(self) -> None:
         """See `Gate.drive`."""
-        if not self._driven:
-            self._driven = True
+        if not self.driven:
+            self.driven = True
             self._idle = anyio.Event()
             spawn(self._drive)
 
@@ -89,22 +88,21 @@ class Shard(Gate):
         try:
             while self.line or self._owed or self.slots:
                 try:
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(self.begin)
-                        await self._ask()
-                        group.cancel_scope.cancel()
-                except* Exception as trouble:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+                    await self._ask()
+                except Exception as trouble:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                     self.forget_slots()
                     self._owed = 0
-                    self._fail(first_of(trouble))
+                    self.fail(trouble)
         finally:
-            self._driven = False
+            self.driven = False
+            self._beginning.wake()
             for nap in (self._asking, self._beginning, self._parked):
                 nap.end()
             self._idle.set()
             self._set_placed()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """See `Gate.fail`."""
         for waiter in list(self.line.in_order()):
             self.line.remove(waiter)
             waiter.error = error
@@ -250,8 +248,7 @@ class Shard(Gate):
         if answer.count > answer.begun:
             self.slots.tickets.extend(answer.taken[answer.begun :])
         self._let_pass()
-        if self.slots.granted:
-            self._beginning.wake()
+        self.let_begin()
         self._set_placed()
         return answer
 

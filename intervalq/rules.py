@@ -189,20 +189,15 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     if state.held_since is not None:
         return state, replace(answer, healed=healed)
 
-    granted: list[int] = []
-    missed: list[Slot] = []
-    for slot in command.slots:
-        late = clock > slot.due + state.tolerance + state.credit
-        if not known or slot.ticket <= state.void or slot.ticket > state.ticket or late:
-            missed.append(slot)
-        elif state.held_since is None:
-            state = _go(state, slot, now, command.lease)
-            granted.append(slot.ticket)
+    state, granted, missed = _use(state, command, now, known=known)
     if known:
         # One that was told to go before may have been used: this may be an old request that arrives again.
         state = _give_back(state, tuple(slot for slot in missed if slot.ticket > state.current))
     answer = replace(
-        answer, healed=healed, granted=tuple(granted), missed=tuple(slot.ticket for slot in missed)
+        answer,
+        healed=healed,
+        granted=tuple(slot.ticket for slot in granted),
+        missed=tuple(slot.ticket for slot in missed),
     )
     if state.held_since is not None:
         return state, answer
@@ -223,6 +218,24 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     return state, replace(answer, first=first, count=count, begun=begun)
 
 
+def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, list[Slot], list[Slot]]:
+    """Tell the owner of slots to go: the state, those that were told to go, and those that are dead."""
+    granted: list[Slot] = []
+    missed: list[Slot] = []
+    latest = state.clock(now) - state.tolerance - state.credit
+    for slot in command.slots:
+        if not known or slot.ticket <= state.void or slot.ticket > state.ticket or slot.due < latest:
+            missed.append(slot)
+        elif state.held_since is None:
+            granted.append(slot)
+            if state.settings.max_running:  # any may be the last one
+                state = _go(state, slot, now, command.lease)
+    if granted and not state.settings.max_running:
+        last = Slot(max(slot.ticket for slot in granted), max(slot.due for slot in granted))
+        state = _go(state, last, now, command.lease)
+    return state, granted, missed
+
+
 def _go(state: State, slot: Slot, now: int, lease: int) -> State:
     """Tell a slot's owner to go. Told twice it is the same: only the owner of a ticket ever asks for it."""
     state = replace(state, current=max(state.current, slot.ticket), at=max(state.at, slot.due))
@@ -236,13 +249,13 @@ def _give_back(state: State, slots: tuple[Slot, ...]) -> State:
 
     A slot that isn't among the last ones can't be used again: later tickets have their place already.
     """
-    last = state.ticket
+    last, due = state.ticket, state.due
     for slot in reversed(slots):
         if slot.ticket != last or slot.ticket <= state.void:
             break
-        state = replace(state, due=min(state.due, slot.due - state.settings.interval))
+        due = min(due, slot.due - state.settings.interval)
         last -= 1
-    return state
+    return state if due == state.due else replace(state, due=due)
 
 
 def _void_all(state: State) -> State:

@@ -75,7 +75,7 @@ def test_tickets_that_are_let_pass_need_no_question_and_nobody_to_wait_for_them(
         await shard.slot(Waiter(cost=5))
         await anyio.sleep(0.01)
         calls = len(store.calls)
-        assert not shard._driven
+        assert not shard.driven
         await anyio.sleep(10)
         assert len(store.calls) == calls
 
@@ -96,7 +96,7 @@ def test_closing_does_not_wait_for_slots_that_are_owed_while_its_own_job_holds_t
         async with anyio.create_task_group() as group:
             with anyio.fail_after(1):
                 group.start_soon(partial(shard.close, drain=True))
-                while shard._driven:
+                while shard.driven:
                     await anyio.sleep(0.01)
             shard.leases.ended(go.ticket)
 
@@ -135,7 +135,7 @@ def test_jobs_that_failed_are_out_of_line_and_their_slots_forgotten(backend: str
         await anyio.sleep(200)
         assert not shard.line
         assert not shard.has_slots()
-        assert not shard._driven
+        assert not shard.driven
         assert all(isinstance(waiter.error, StoreUnavailable) for waiter in waiters)
         calls = len(store.calls)
         await anyio.sleep(10)
@@ -152,7 +152,7 @@ def test_a_store_that_goes_away_while_slots_are_owed_is_not_asked_for_ever(backe
         await shard.slot(Waiter(cost=5))
         store.is_down = True
         await anyio.sleep(100)
-        assert not shard._driven
+        assert not shard.driven
         assert len(store.calls) < 20
 
     virtual_time(scenario, backend=backend)

@@ -136,7 +136,7 @@ def test_whenever_all_jobs_leave_everything_goes_back(backend: str, limit: int) 
                     group.start_soon(begin_and_end, shard, cost)
         await anyio.sleep(5)
         states = store.behind._records.states
-        assert not shard._driven
+        assert not shard.driven
         assert not shard.has_slots()
         if "q" in states:
             assert states["q"].running == {}
