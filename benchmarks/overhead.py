@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument("--callers", type=numbers, default=[1, 64], help="async callers at the same time")
     parser.add_argument("--threads", type=numbers, default=[1, 8])
     parser.add_argument("--interval", type=float, default=1e-6, help="seconds")
-    parser.add_argument("--burst", type=int, default=20_000)
+    parser.add_argument("--burst", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} processors, "

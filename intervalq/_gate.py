@@ -7,7 +7,7 @@ have come; each makes the last check for itself, in the task that begins.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import anyio
@@ -63,7 +63,7 @@ class Gate(Link):
 
     @abstractmethod
     def drive(self) -> None:
-        """Somebody waits: talk to the store from now on, if that isn't done already."""
+        """Somebody waits: talk to the store from now on."""
 
     async def slot(self, waiter: Waiter, timeout: float | None = None) -> Go:
         """Wait in line until the waiter's slot has come, checked in the very task that asks.
@@ -96,9 +96,10 @@ class Gate(Link):
         waiter.entered = True
         self.ready = None
         self.line.add(waiter)
-        self.drive()
+        if not self.driven:
+            self.drive()
         self._asking.wake()
-        if self.slots.granted:
+        if self.slots.granted and self.line.first() is waiter:
             self._see_to_begin()
 
     def accept(self, waiter: Waiter) -> Go | None:
@@ -225,12 +226,15 @@ class Gate(Link):
 
     def _wake(self, at: int) -> int:
         """Wake jobs whose slots have come, in order, and say how many."""
-        woken = 0
-        for waiter, opens in zip(self.line.in_order(), self._openings(), strict=False):
-            if opens - waiter.early > at:
-                break
-            waiter.wake()
-            woken += 1
+        woken, waiters = 0, self.line.in_order()
+        for run in self.slots.granted:
+            opens = self.bounded(run).opens
+            for waiter in islice(waiters, run.count):
+                if opens - waiter.early > at:
+                    return woken
+                waiter.wake()
+                woken += 1
+                opens += run.step
         return woken
 
     async def _begin(self) -> None:
@@ -260,11 +264,3 @@ class Gate(Link):
         else:
             self._wake(at)
             await checkpoint()  # after this they have looked
-
-    def _openings(self) -> Iterator[int]:
-        """When the slots that were told to go have come, one after the other."""
-        for run in map(self.bounded, self.slots.granted):
-            if run.count == 1:
-                yield run.opens
-            else:
-                yield from range(run.opens, run.last + run.after + 1, run.step)

@@ -92,9 +92,9 @@ class Line:
         if rank is None:
             rank = self._ranks[priority] = deque()
             self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
-        if not rank or rank[-1].order < waiter.order:
+        if not waiter.again or not rank or rank[-1].order < waiter.order:
             rank.append(waiter)
-        else:  # one that comes again
+        else:
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self.waiting += 1
         self._kept += 1

@@ -58,6 +58,8 @@ class Link(ABC):
         """The record, as the last answer showed it."""
         self.mark: Slot | None = None
         """The highest ticket that is known of, whoever has it."""
+        self.is_limited = False
+        """Whether the queue has a limit of running jobs."""
         self.attached = False
         """The store has accepted our settings, or the queue's are taken."""
         self.clock = CLOCK.get()
@@ -154,6 +156,7 @@ class Link(ABC):
     def _learn(self, answer: Answer) -> None:
         before, state = self.state, answer.state
         self.state = state
+        self.is_limited = state is not None and state.settings.max_running > 0
         if state is None:
             if before is not None:
                 self._gone = before.generation if self._matters(before) else None
@@ -181,11 +184,6 @@ class Link(ABC):
     def last(self) -> int:
         """The highest ticket that is known of; 0: none is."""
         return self.mark.ticket if self.mark is not None else 0
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the queue has a limit of running jobs."""
-        return self.state is not None and self.state.settings.max_running > 0
 
     # --- time ---------------------------------------------------------------------------------------
 

@@ -241,7 +241,7 @@ class IntervalQueue(Handle):
     ) -> Plan:
         """Internal: a job's own options, checked, over those of the queue."""
         if timeout is None and retries is None and priority == 0 and cost == 1:
-            return self._usual
+            return self.usual
         mine = self._options
         return Plan(
             whole("priority", priority, -1_000_000),
@@ -253,8 +253,8 @@ class IntervalQueue(Handle):
         )
 
     @cached_property
-    def _usual(self) -> Plan:
-        """The plan of a job without options of its own."""
+    def usual(self) -> Plan:
+        """Internal: the plan of a job without options of its own."""
         mine = self._options
         return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
 

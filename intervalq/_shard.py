@@ -78,10 +78,9 @@ class Shard(Gate):
 
     def drive(self) -> None:
         """See `Gate.drive`."""
-        if not self.driven:
-            self.driven = True
-            self._idle = anyio.Event()
-            spawn(self._drive)
+        self.driven = True
+        self._idle = anyio.Event()
+        spawn(self._drive)
 
     async def _drive(self) -> None:
         """Runs from the first job that waits until nobody does."""

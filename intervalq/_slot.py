@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from intervalq._backend import running_loop
+from intervalq._line import Waiter
 from intervalq._run import Plan
 from intervalq._slots import Go
 
@@ -57,15 +58,15 @@ class ComingSlot(Slot):
                 return self
         if plan is _USED:
             raise RuntimeError("a slot is for one job: call slot() again for the next one")
-        plan = plan or self._queue.plan()
+        plan = plan or self._queue.usual
         self._plan = _USED
         self._shard = shard = self._queue.shard()
-        go = await shard.slot(plan.waiter(), plan.timeout)
+        go = await shard.slot(Waiter(plan.priority, plan.cost), plan.timeout)
         self.run, self.ahead = go.run, go.ahead
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._shard is not None:
+        if self._shard is not None and self._shard.leases.running:
             self._shard.leases.ended(self.ticket)

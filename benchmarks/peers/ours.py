@@ -52,7 +52,7 @@ class FloodSlot(Adapter):
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        self.queue = IntervalQueue("bench", interval=1e-6, burst=20_000, lookahead=None, store=work.url)
+        self.queue = IntervalQueue("bench", interval=1e-6, burst=1_000_000, lookahead=None, store=work.url)
         self.paced = self.queue(_nothing)
 
     async def open(self) -> None:

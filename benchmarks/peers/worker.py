@@ -1,6 +1,7 @@
 """One worker process: callers of one adapter, from the common beginning to the common end; see `_fleet`.
 
-A thread of its own looks at the clock, so that figures are read in time whatever the event loop does.
+Figures are read by a signal's handler, which comes in time whatever the event loop does: a thread may wait for
+the interpreter for seconds while the event loop turns fast.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -60,14 +62,27 @@ class _Watch(threading.Thread):
         self._to = self._from + int(work.seconds * 1e9)
         self._loop = asyncio.get_running_loop()
         self._parts = adapter, recorder, tally
+        self._read: list[tuple[int, int, float]] = []
+        signal.signal(signal.SIGALRM, self._look)
+        self._alarm(self._from)
+
+    def _alarm(self, instant: int) -> None:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, (instant - time.monotonic_ns()) / 1e9))
+
+    def _look(self, *_: object) -> None:
+        """One end of the window has come."""
+        _, _, tally = self._parts
+        self._read.append((time.monotonic_ns(), tally.jobs, _cpu()))
+        if len(self._read) == 1:
+            self._alarm(self._to)
+        else:
+            tally.going = False
 
     def run(self) -> None:
-        adapter, recorder, tally = self._parts
-        _sleep_until(self._from)
-        before = time.monotonic_ns(), tally.jobs, _cpu()
-        _sleep_until(self._to)
-        after = time.monotonic_ns(), tally.jobs, _cpu()
-        tally.going = False
+        adapter, recorder, _ = self._parts
+        while len(self._read) < 2:
+            time.sleep(0.02)
+        before, after = self._read
         starts = list(recorder.starts)
         time.sleep(0.05)  # what the figures ask of the store is not part of the run
         seen = asyncio.run_coroutine_threadsafe(adapter.figures(), self._loop)
@@ -141,8 +156,6 @@ async def _latency(adapter: Adapter, work: Work) -> None:
 
 async def main() -> None:
     """Do what the one argument says."""
-    # The watching thread asks for the interpreter this soon: an event loop that turns fast starved it for seconds.
-    sys.setswitchinterval(0.0005)
     work = Work(**json.loads(sys.argv[1]))
     adapter = _adapter(work.place, work)
     recorder, tally = Recorder(), Tally()
