@@ -24,6 +24,11 @@ class Nap:
         self._scope: anyio.CancelScope | None = None
         self._woken = False
 
+    @property
+    def is_on(self) -> bool:
+        """Whether its task naps just now."""
+        return self._bell is not None or self._scope is not None
+
     def wake(self) -> None:
         """End the present nap, or the next one."""
         if self._woken:

@@ -13,12 +13,11 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults import shard_process
-from intervalq import IntervalQueue
 from intervalq._clock import SystemClock
 from intervalq._link import Link
 from intervalq._shard import Shard
-from intervalq._slots import Go
-from intervalq.rules import Answer, Slot
+from intervalq._slots import Go, Run
+from intervalq.rules import FOREVER, Answer, Slot
 from intervalq.store import Store, open_store
 from intervalq_stores import json_file
 
@@ -56,19 +55,25 @@ def same_ticket() -> None:
 
 def no_last_check() -> None:
     """A job that comes late for its slot begins all the same."""
-    instead(Link, "is_past", lambda *_: False)
+    bounded = Link.bounded
+
+    def unbounded(self: Link, run: Run) -> Run:
+        bounded(self, run).before = FOREVER
+        return run
+
+    instead(Link, "bounded", unbounded)
 
 
 def waits_after_check() -> None:
     """A job waits for something between its last check and its first instruction."""
-    acquire = IntervalQueue.acquire
+    slot = Shard.slot
 
-    async def later(self: IntervalQueue, *arguments: Any) -> tuple[Shard, Go]:
-        acquired = await acquire(self, *arguments)
+    async def later(self: Shard, *arguments: Any) -> Go:
+        go = await slot(self, *arguments)
         await anyio.sleep(0.001)
-        return acquired
+        return go
 
-    instead(IntervalQueue, "acquire", later)
+    instead(Shard, "slot", later)
 
 
 def call_lost() -> None:

@@ -225,8 +225,10 @@ async def test_files_that_can_not_be_trusted_end_calls_until_they_are_mended(
             status = path.lstat()
         await work.until(lambda: len(work.errors) == 6)
         assert {type(error) for _, error in work.errors} == {kind}
-        assert path.lstat().st_ino == status.st_ino
-        assert harm != "spoiled" or path.lstat() == status
+        after = path.lstat()  # reading it may have changed when it was read last, nothing else
+        assert after.st_ino == status.st_ino
+        if harm == "spoiled":
+            assert (after.st_size, after.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
         path.parent.chmod(0o700)
         clear(path)
         os.replace(copy, path)  # noqa: PTH105
