@@ -23,7 +23,9 @@ _COLUMNS = (
     Column("p99", "wait_p99", "{:.0f}"),
     Column("bare step us p50", "trip_p50", "{:.0f}"),
     Column("p99", "trip_p99", "{:.0f}"),
-    Column("difference p50", "difference", "{:.0f}"),
+    Column("own round trip us p50", "step_p50", "{:.0f}"),
+    Column("p99", "step_p99", "{:.0f}"),
+    Column("call - round trip p50", "difference", "{:.0f}"),
 )
 
 
@@ -76,7 +78,7 @@ class Latency:
         with store_of(kind) as url:
             work = Work(
                 task="latency", place=peer.place, url=url, interval=0.02, processes=1, index=0, callers=1, settle=0,
-                seconds=self._calls * 0.035, calls=self._calls,
+                seconds=self._calls * 0.07, calls=self._calls,
                 floor=floor("redis" if kind == "valkey" else kind).place, floor_url=url,
             )  # fmt: skip
             try:
@@ -85,7 +87,8 @@ class Latency:
                 return {**head, "missing": failed(error)}
         row = {
             f"{name}_p{percent}": quantile(result[f"{name}s"], percent / 100)
-            for name in ("wait", "trip")
+            for name in ("wait", "trip", "step")
             for percent in (50, 99)
+            if result[f"{name}s"]
         }
-        return {**head, **row, "difference": row["wait_p50"] - row["trip_p50"]}
+        return {**head, **row, "difference": row["wait_p50"] - row.get("step_p50", row["trip_p50"])}

@@ -15,15 +15,12 @@ from anyio.lowlevel import checkpoint
 
 from intervalq._backend import asyncio_loop, bells, spawn
 from intervalq._line import Line, Waiter
-from intervalq._link import Link
+from intervalq._link import REACTION, Link
 from intervalq._nap import Nap
 from intervalq._slots import Go, Run, Slots
 from intervalq.errors import QueueClosed, SlotTimeout
 from intervalq.rules import Settings, Slot
 from intervalq.store import Store
-
-_REACTION: Final = 200
-"""How long a job takes to begin after the answer that tells it to go has come, where nothing else goes on."""
 
 _SLOWEST: Final = 100_000
 """The most to allow for it. It doubles while slots come too soon, so that an event loop which is busy with
@@ -51,7 +48,6 @@ class Gate(Link):
         self._begins = False  # there is a task that waits for slots
         self._bell = bells()
         self._owed = 0  # slots that jobs of more than one slot still have to let pass
-        self._reaction = _REACTION  # how long jobs take to begin after the answer that tells them to go
         self._full = False  # nothing is asked until a job begins
         self._asking = Nap(self.clock)
         self._beginning = Nap(self.clock)
@@ -159,8 +155,8 @@ class Gate(Link):
         self.begun += 1
         if self.wasted:
             self.wasted -= 1
-        if self._reaction > _REACTION:
-            self._reaction -= self._reaction // 8
+        if self.reaction > REACTION:
+            self.reaction -= self.reaction // 8
         self.begun_at = at
         if self.is_limited:
             self.leases.started(go.ticket)
@@ -183,7 +179,7 @@ class Gate(Link):
         run = self.slots.granted[0]
         if run.at_once:
             run.at_once = False  # a run counts once
-            self._reaction = min(_SLOWEST, 2 * self._reaction)
+            self.reaction = min(_SLOWEST, 2 * self.reaction)
         self.give_up(self.slots.use())
         self._asking.wake()
 

@@ -32,6 +32,9 @@ _told: Final[set[str]] = set()
 _WASTEFUL: Final = 20
 """So many slots may go by, beyond jobs that began, before it is worth a warning: more than `lookahead`."""
 
+REACTION: Final = 200
+"""How long a job takes to begin after the answer that tells it to go has come, where nothing else goes on."""
+
 _TIMER: Final = 2_000
 """By how much an event loop may wake late: room for the question before a slot."""
 
@@ -72,6 +75,8 @@ class Link(ABC):
         self.begun = self.given_up = 0
         self.wasted = 0  # by how many more slots went by of late than jobs began
         self.begun_at: int | None = None
+        self.reaction = REACTION
+        """How long jobs take to begin after the answer that tells them to go, by those that came too late."""
         self._settings = settings
         self._lock = anyio.Lock(fast_acquire=True)  # answers are taken in in the order of the questions
         self._sharpened = 0
@@ -234,9 +239,13 @@ class Link(ABC):
         return True
 
     def lead(self) -> int:
-        """How long before a slot to ask about it: a question under way, the question itself, a late timer."""
+        """How long before a slot to ask about it: a question under way, the question itself, a late timer.
+
+        And what an event loop that is busy with other things makes of it.
+        """
         slow = self.round_trips.slow()
-        return 2 * slow + _TIMER if slow is not None else _FIRST_LEAD
+        busy = self.reaction - REACTION
+        return (2 * slow + _TIMER if slow is not None else _FIRST_LEAD) + busy
 
     def together(self) -> int:
         """How long before they come slots are told to go; with a limit, such a job counts as running."""

@@ -181,7 +181,7 @@ class Shard(Gate):
         self._spare = spare = self._likely(self.line.cost - told) if want else 0
         first = self.line.first()
         # An answer that is slower than most finds its slot past: given back, it is soon had again.
-        needed = self.round_trips.typical() + self._reaction + (first.early if first is not None else 0)
+        needed = self.round_trips.typical() + self.reaction + (first.early if first is not None else 0)
         if self.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
             needed += min(self.state.credit, (want + spare) * _EACH)
         return Advance(

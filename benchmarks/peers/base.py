@@ -88,6 +88,10 @@ class Adapter(ABC):
         """Whether `flood` is called once, and stands for all callers."""
         return False
 
+    async def step(self) -> bool:
+        """One round trip of the library itself to its store, on another queue; False: it has none to be timed."""
+        return False
+
     async def figures(self) -> dict[str, Any]:
         """What the library itself counted."""
         return {}

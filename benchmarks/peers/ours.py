@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from intervalq import IntervalQueue, QueueNotFound
+from intervalq.rules import Advance, Settings
 from peers.base import Adapter, Job, Tally, Work
 
 
@@ -28,6 +29,12 @@ class Ours(Adapter):
             # For `frozen`; not public, and the figure is left out where there is none.
             checked: int | None = getattr(self.queue.shard(), "begun_at", None)
             job(slot.ticket, slot.due, None if checked is None else checked * 1_000)
+
+    async def step(self) -> bool:
+        """See `Adapter.step`: the command that a call on an idle queue needs, and nothing else."""
+        take = Advance(settings=Settings(interval=1_000), nonce="step", take=1, reach=20_000)
+        await self.queue.shard().store.apply("step", take)
+        return True
 
     async def figures(self) -> dict[str, Any]:
         """See `Adapter.figures`."""

@@ -137,6 +137,7 @@ async def _latency(adapter: Adapter, work: Work) -> None:
     await _ready()
     waits: list[float] = []
     trips: list[float] = []
+    steps: list[float] = []
     at = 0.0
 
     def job(*_: object) -> None:
@@ -146,12 +147,16 @@ async def _latency(adapter: Adapter, work: Work) -> None:
     for _ in range(work.calls + 10):
         await asyncio.sleep(work.interval * 1.5)  # noqa: TID251
         begin = time.perf_counter()
+        if await adapter.step():
+            steps.append((time.perf_counter() - begin) * 1e6)
+            await asyncio.sleep(work.interval * 1.5)  # noqa: TID251 - each comes after a pause
+        begin = time.perf_counter()
         await bare.call(job)
         asked = time.perf_counter()
         await adapter.call(job)
         trips.append((asked - begin) * 1e6)
         waits.append((at - asked) * 1e6)
-    _finish({"waits": waits[10:], "trips": trips[10:]})
+    _finish({"waits": waits[10:], "trips": trips[10:], "steps": steps[10:]})
 
 
 async def main() -> None:
