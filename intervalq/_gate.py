@@ -22,7 +22,7 @@ from intervalq.errors import QueueClosed, SlotTimeout
 from intervalq.rules import Settings, Slot
 from intervalq.store import Store
 
-_SLOWEST: Final = 100_000
+_SLOWEST: Final = 25_000
 """The most to allow for it. It doubles while slots come too soon, so that an event loop which is busy with
 many queues gets less to do, until it keeps up."""
 
