@@ -13,17 +13,25 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _latency import Latency
+from _own import QUICK, Own
 from _pacing import Pacing
 from _run import Progress
 from _throughput import Throughput
 from peers import PACING
 
-_Question = type[Pacing] | type[Throughput] | type[Latency]
-_QUESTIONS: dict[str, _Question] = {"pacing": Pacing, "throughput": Throughput, "latency": Latency}
+_Question = Pacing | Throughput | Latency | Own
+_QUESTIONS: dict[str, Callable[[argparse.Namespace], _Question]] = {
+    "pacing": Pacing,
+    "throughput": Throughput,
+    "latency": Latency,
+    **{name: partial(Own, name) for name in QUICK},
+}
 
 
 def _words(text: str) -> list[str]:
@@ -36,7 +44,7 @@ def _options() -> argparse.Namespace:
         epilog="peers: " + ", ".join(PACING),
     )  # fmt: skip
     parser.add_argument(
-        "--only", type=_words, default=list(_QUESTIONS), help="some of pacing,throughput,latency"
+        "--only", type=_words, default=list(_QUESTIONS), help="some of " + ",".join(_QUESTIONS)
     )
     parser.add_argument("--peers", type=_words, default=[], help="only these; `intervalq` is one")
     parser.add_argument("--stores", type=_words, default=[], help="of throughput and latency: only these")

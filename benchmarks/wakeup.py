@@ -8,10 +8,12 @@ on. Their questions are steps on one record, which the store takes one after the
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import platform
 import statistics
 import time
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -59,7 +61,9 @@ def main() -> None:
     parser.add_argument("--store", default="memory,redis,valkey,postgres,file", help="several, or URLs")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
+    rows = []
     print(f"{arguments.shards} shards wait in a pause, Python {platform.python_version()}")
     print("store       first knows after us: p50    max   all know after us: p50    max   one step us: p50")
     logging.getLogger("intervalq").setLevel(logging.ERROR)
@@ -67,7 +71,10 @@ def main() -> None:
         with store_of(kind) as store:
             firsts, waits, trips = anyio.run(measure, store, arguments.rounds, arguments.shards)
         print(f"{kind:10}  {statistics.median(firsts):25.0f}  {max(firsts):5.0f}  {statistics.median(waits):22.0f}"
-              f"  {max(waits):5.0f}  {statistics.median(trips):17.0f}")  # fmt: skip
+              f"  {max(waits):5.0f}  {statistics.median(trips):17.0f}", flush=True)  # fmt: skip
+        rows.append({"store": kind, "firsts": firsts, "waits": waits, "trips": trips})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -50,8 +50,9 @@ if sys.platform == "linux":
 class Alarms:
     """Rings bells at instants of `CLOCK_ID`, in whole microseconds. Made by `alarms_of`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    # It doesn't hold its event loop, or none would ever be collected: see `_of`.
+
+    def __init__(self) -> None:
         self._set: list[tuple[int, int, Bell]] = []  # a heap
         self._early = 0  # about how many of them nobody waits for any more
         self._numbers = count()
@@ -62,7 +63,7 @@ class Alarms:
         """Wait for a bell, which is rung at an instant if it isn't done by then."""
         if self._timer < 0 and not self._open():  # no descriptors left
             left = max(0, instant - time.clock_gettime_ns(CLOCK_ID) // 1_000) / 1e6
-            timer = self._loop.call_later(min(left, _LONGEST), _ring, bell)
+            timer = asyncio.get_running_loop().call_later(min(left, _LONGEST), _ring, bell)
             try:
                 await bell
             finally:
@@ -88,7 +89,8 @@ class Alarms:
         self._sweep()
         if not self._set and self._timer >= 0:
             timer, self._timer, self._next = self._timer, -1, 0
-            self._loop.remove_reader(timer)
+            with suppress(RuntimeError):  # a task of an event loop that was left alone is thrown away
+                asyncio.get_running_loop().remove_reader(timer)
             os.close(timer)
 
     def _sweep(self) -> None:
@@ -101,7 +103,7 @@ class Alarms:
         if timer is None:
             return False
         try:
-            self._loop.add_reader(timer, self._rung)
+            asyncio.get_running_loop().add_reader(timer, self._rung)
         except NotImplementedError:  # an event loop that watches no descriptors
             os.close(timer)
             return False
@@ -152,5 +154,5 @@ def alarms_of(loop: asyncio.AbstractEventLoop | None) -> Alarms | None:
         return None
     alarms = _of.get(loop)
     if alarms is None:
-        alarms = _of[loop] = Alarms(loop)
+        alarms = _of[loop] = Alarms()
     return alarms

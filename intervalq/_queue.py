@@ -263,7 +263,8 @@ class IntervalQueue(Handle):
     async def pause(self) -> None:
         """Stop every shard of the queue until somebody resumes it.
 
-        Jobs that were told to go before may still begin: those of the next 20 ms, or of two round trips.
+        Jobs that were told to go before may still begin: those of the next 20 ms, or of two round trips, and
+        up to 25 ms more in a process that is overloaded.
         Slots move by the length of the pause, and keep their order.
         """
         await self._command(Hold())

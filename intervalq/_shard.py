@@ -32,6 +32,12 @@ _LIKELY: Final = 1_000
 _EACH: Final = 10
 """How long one more job of a burst takes to begin."""
 
+_QUESTION: Final = 400
+"""How long a question and its answer keep an event loop busy, in parts, on a slow machine."""
+
+_STARTED: Final = 20
+"""By so much after its slot has come a job has begun."""
+
 _RIDE: Final = 50_000
 """How long the next ticket may wait for a question about a slot, if there are tickets."""
 
@@ -224,6 +230,7 @@ class Shard(Gate):
         """Ask, and sort the slots by the answer."""
         of, self.ready = self.state, None
         try:
+            await self._keep_clear()
             answer = await self.command(question)
         except BaseException:
             # The store heard of them or not; giving them back twice does no harm, unless to another record.
@@ -250,6 +257,14 @@ class Shard(Gate):
         self.let_begin()
         self._set_placed()
         return answer
+
+    async def _keep_clear(self) -> None:
+        """Let a job begin first that is about to: a question takes as long as some tolerances are."""
+        state = self.state
+        if state is not None and self.slots.granted and state.tolerance < _QUESTION:
+            opens = self.bounded(self.slots.granted[0]).opens
+            if 0 < opens - self.now() < _QUESTION <= state.settings.interval // 2:
+                await self._asking.until(opens + _STARTED)
 
     def _set_placed(self) -> None:
         for event in self._unplaced:

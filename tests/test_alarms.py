@@ -1,29 +1,24 @@
-"""What waits at little cost: alarms, naps, jobs without a task, slots in a row, trips, idle records."""
+"""Alarms ring at their instants, naps end when they should, and neither leaves anything behind."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from intervalq import JobCancelled, QueueClosed, SlotTimeout, _alarms
+from intervalq import _alarms
 from intervalq._alarms import CLOCK_ID, FAR, Alarms, alarms_of
 from intervalq._backend import Bell
 from intervalq._clock import CLOCK, SystemClock
 from intervalq._nap import Nap
-from intervalq._shard import Shard
-from intervalq._slots import Go, Run, Slots
-from intervalq.rules import Advance, Answer, Command, Inspect, Settings, Slot
 from intervalq.testing import virtual_time
-from intervalq_stores.memory import MemoryStore
-from virtual_store import BACKENDS, FarStore, Starts, queue_on
+from virtual_store import BACKENDS
 
 needs_alarms = pytest.mark.skipif(_alarms._libc is None, reason="this system has no timerfd")
 
@@ -203,179 +198,12 @@ def test_a_nap_can_be_ended_before_during_and_after_another(backend: str, instan
     virtual_time(scenario, backend=backend)
 
 
-# --- jobs without a task ------------------------------------------------------------------------------
+@needs_alarms
+def test_an_event_loop_that_is_over_is_not_kept() -> None:
+    async def nap() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await Nap(SystemClock()).until(soon(0))
+        return weakref.ref(asyncio.get_running_loop())
 
-
-def test_a_job_that_waits_has_no_task() -> None:
-    async def scenario() -> None:
-        starts, queue = Starts(), queue_on(FarStore())
-        await queue.run(partial(starts.job, "first"))
-        before = len(asyncio.all_tasks())
-        jobs = [await queue.add(starts.job, n) for n in range(100)]
-        assert len(asyncio.all_tasks()) <= before + 2, "those that talk to the store, and wait for slots"
-        assert [await job for job in jobs] == [*range(100)]
-        assert starts.order == ["first", *range(100)]
-
-    virtual_time(scenario)
-
-
-@BACKENDS
-def test_a_job_sees_the_context_of_where_it_was_added(backend: str) -> None:
-    async def scenario() -> None:
-        variable, queue = ContextVar("variable", default="none"), queue_on(FarStore())
-
-        async def look() -> str:
-            return variable.get()
-
-        jobs = []
-        for value in ("one", "two", "three"):
-            variable.set(value)
-            jobs.append(await queue.add(look))
-        variable.set("later")
-        assert [await job for job in jobs] == ["one", "two", "three"]
-
-    virtual_time(scenario, backend=backend)
-
-
-@BACKENDS
-def test_a_job_can_be_cancelled_before_it_has_a_task(backend: str) -> None:
-    async def scenario() -> None:
-        starts, queue = Starts(), queue_on(FarStore())
-        await queue.run(partial(starts.job, 0))
-        jobs = [await queue.add(starts.job, n) for n in (1, 2, 3)]
-        jobs[0].cancel()
-        jobs[0].cancel()
-        assert jobs[0].done
-        with pytest.raises(JobCancelled):
-            await jobs[0]
-        await jobs[1]
-        jobs[2].cancel()
-        begin = anyio.current_time()
-        await queue.close()
-        assert anyio.current_time() - begin < 0.1, "nobody waits for it"
-        assert starts.order == [0, 2]
-        assert starts.gaps == [pytest.approx(1, abs=0.01)], "its slot goes to the next"
-        assert not queue.jobs
-
-    virtual_time(scenario, backend=backend)
-
-
-@BACKENDS
-def test_a_job_that_waits_in_the_background_may_time_out(backend: str) -> None:
-    async def scenario() -> None:
-        starts, queue = Starts(), queue_on(FarStore())
-        await queue.run(partial(starts.job, 0))
-        begin = anyio.current_time()
-        job = await queue.add(starts.job, 1, timeout=0.5)
-        with pytest.raises(SlotTimeout):
-            await job
-        assert anyio.current_time() - begin == pytest.approx(0.5)
-        await queue.run(partial(starts.job, 2))
-        assert starts.order == [0, 2]
-
-    virtual_time(scenario, backend=backend)
-
-
-@BACKENDS
-def test_all_jobs_that_wait_learn_that_the_queue_was_closed(backend: str) -> None:
-    async def scenario() -> None:
-        starts, queue = Starts(), queue_on(FarStore())
-        await queue.run(partial(starts.job, 0))
-        jobs = [await queue.add(starts.job, n) for n in range(20)]
-        await queue.close(drain=False)
-        for job in jobs:
-            with pytest.raises(QueueClosed):
-                await job
-        assert starts.order == [0]
-
-    virtual_time(scenario, backend=backend)
-
-
-# --- what a trip tells, and what a store of this process keeps ------------------------------------------
-
-
-class Timed(FarStore):
-    """A store that says when the command left and the answer came: `off` from the middle of the call."""
-
-    off = 0
-
-    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
-        clock = CLOCK.get()
-        await anyio.sleep(0.01)
-        at = clock.now() + self.off
-        answer = await super().apply(queue, command, now)
-        await anyio.sleep(0.01)
-        return replace(answer, trip=(at - 5, at + 5))
-
-
-@pytest.mark.parametrize(("off", "error"), [(0, 12), (9_000, 12), (10_000, 20_002), (-10_000, 20_002)])
-def test_a_trip_within_its_call_narrows_what_is_known_of_the_stores_clock(off: int, error: int) -> None:
-    async def scenario() -> int:
-        store = Timed()
-        store.off = off
-        shard = Shard("q", store, Settings(1_000_000), lookahead=16)
-        await shard.command(Inspect())
-        assert shard.round_trips.slow() == 20_000, "leads and notices go by the whole call"
-        return shard.store_clock.error(shard.store_clock._at)
-
-    assert virtual_time(scenario) == error
-
-
-async def test_records_of_idle_keyed_queues_do_not_stay() -> None:
-    clock = 1_000_000_000_000_000
-    store = MemoryStore(clock=lambda: clock)
-    keyed = Settings(1_000, ephemeral=True)
-    await store.apply("lasting", Advance(settings=Settings(1_000), nonce="g", take=1))
-    most = 0
-    for n in range(10_000):
-        clock += 10_000_000
-        await store.apply(f"q:{n}", Advance(settings=keyed, nonce="g", take=1))
-        most = max(most, len(store._records.states))
-    assert most <= 64
-    names = await store.names()
-    assert "lasting" in names
-    assert 1 < len(names) < 10
-    clock += 1_000_000_000
-    assert await store.names() == ["lasting"]
-
-
-# --- the arithmetic of slots in a row ----------------------------------------------------------------------
-
-
-def test_each_slot_of_a_run_has_its_own_ticket_and_instant() -> None:
-    run = Run(Slot(7, 1_000), held=500, steps=0, count=3, step=10)
-    run.after, run.before = 4, 9
-    assert (run.instant, run.last, run.end) == (1_500, 1_520, 10)
-    assert (run.opens, run.closes) == (1_504, 1_509)
-    gos = [Go(run, ahead) for ahead in (3, 2, 1)]
-    assert [go.ticket for go in gos] == [7, 8, 9]
-    assert [go.instant for go in gos] == [1_500, 1_510, 1_520]
-    assert [(go.opens, go.closes) for go in gos] == [(1_504, 1_509), (1_514, 1_519), (1_524, 1_529)]
-    assert [*run] == [Slot(7, 1_000), Slot(8, 1_010), Slot(9, 1_020)], "on the queue's clock"
-
-
-def test_a_run_is_open_from_its_last_slot_to_the_end_of_its_first() -> None:
-    run = Run(Slot(1, 1_000), held=0, steps=0, count=3, step=10)
-    run.after, run.before = 4, 100
-    assert [run.all_open(at) for at in (1_023, 1_024, 1_100, 1_101)] == [False, True, True, False]
-
-
-def row(first: int, count: int = 1) -> list[Slot]:
-    """Tickets in a row, ten apart."""
-    return [Slot(ticket, 10 * ticket) for ticket in range(first, first + count)]
-
-
-def test_slots_are_used_from_the_first_on_and_a_go_stays_what_it_was() -> None:
-    slots = Slots()
-    slots.granted.append(Run(Slot(1, 10), held=0, steps=0, count=2, step=10))
-    slots.granted.append(Run(Slot(3, 30), held=0, steps=0))
-    slots.tickets.extend(row(4))
-    assert slots.told == 3
-    assert [*slots.coming()] == row(1, 4)
-    gos = []
-    for left in (2, 1, 0):
-        gos.append(slots.use())
-        assert slots.told == left
-        assert [*slots.coming()] == row(5 - left - 1, left + 1)
-    assert [go.slot for go in gos] == row(1, 3)
-    assert not slots.granted
+    loop = asyncio.run(nap())
+    gc.collect()
+    assert loop() is None

@@ -14,55 +14,11 @@ from intervalq import IntervalQueue, QueueClosed
 from intervalq._line import Waiter
 from intervalq._link import REACTION
 from intervalq._shard import Shard
-from intervalq._slots import Slots
-from intervalq.rules import Advance, Answer, Command, Inspect, Slot
+from intervalq.rules import Advance, Answer, Command, Inspect
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
 from intervalq_stores.memory import MemoryStore
 from virtual_store import BACKENDS, FarStore, Starts, gather, queue_on, told
-
-# --- the slots by themselves --------------------------------------------------------------------------
-
-
-def of(tickets: list[int]) -> list[Slot]:
-    return [Slot(ticket, 10 * ticket) for ticket in tickets]
-
-
-# waiting / asked about / told to go / missed / told and still here / left; and up to where they are void
-SORTED = {
-    "not asked ones stay": ("1234 / 123 / 123 / / 123 / 4", 0),
-    "let pass meanwhile": ("23 / 12 / 12 / / 2 / 3", 0),
-    "missed": ("123 / 12 / 2 / 1 / 2 / 3", 0),
-    "neither told nor missed": ("123 / 12 / 2 / / 2 / 13", 0),
-    "void ones": ("1234 / 1 / / / / 4", 3),
-    "void though asked about": ("123 / 12 / 2 / / 2 / 3", 1),
-    "out of ticket order": ("839 / 83 / 8 / 3 / 8 / 9", 0),
-    "out of order and told": ("839 / 83 / 83 / / 83 / 9", 5),
-}
-
-
-@pytest.mark.parametrize("what", SORTED)
-def test_an_answer_sorts_the_tickets(what: str) -> None:
-    text, void = SORTED[what]
-    waiting, asked, told, missed, here, left = (
-        [int(ticket) for ticket in part.strip()] for part in text.split("/")
-    )
-    slots = Slots()
-    slots.tickets.extend(of(waiting))
-    assert slots.answered({*of(asked)}, {*of(told)}, {*missed}, void) == {*of(here)}
-    assert [*slots.tickets] == of(left)
-
-
-GIVEN_BACK = {"345": "345", "452": "45", "34": "", "554": "45", "67": "67"}
-
-
-@pytest.mark.parametrize("unused", GIVEN_BACK)
-def test_only_the_very_last_tickets_go_back(unused: str) -> None:
-    slots = Slots()
-    slots.unused.extend(of([int(ticket) for ticket in unused]))
-    assert "".join(str(slot.ticket) for slot in slots.given_back(5)) == GIVEN_BACK[unused]
-    assert not slots.unused, "the rest is of no use to anybody"
-
 
 # --- slots that are ready -----------------------------------------------------------------------------
 

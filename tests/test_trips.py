@@ -1,0 +1,60 @@
+"""What a store tells of its round trip, and what one in this process keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from intervalq._clock import CLOCK
+from intervalq._shard import Shard
+from intervalq.rules import Advance, Answer, Command, Inspect, Settings
+from intervalq.testing import virtual_time
+from intervalq_stores.memory import MemoryStore
+from virtual_store import FarStore
+
+
+class Timed(FarStore):
+    """A store that says when the command left and the answer came: `off` from the middle of the call."""
+
+    off = 0
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        clock = CLOCK.get()
+        await anyio.sleep(0.01)
+        at = clock.now() + self.off
+        answer = await super().apply(queue, command, now)
+        await anyio.sleep(0.01)
+        return replace(answer, trip=(at - 5, at + 5))
+
+
+@pytest.mark.parametrize(("off", "error"), [(0, 12), (9_000, 12), (10_000, 20_002), (-10_000, 20_002)])
+def test_a_trip_within_its_call_narrows_what_is_known_of_the_stores_clock(off: int, error: int) -> None:
+    async def scenario() -> int:
+        store = Timed()
+        store.off = off
+        shard = Shard("q", store, Settings(1_000_000), lookahead=16)
+        await shard.command(Inspect())
+        assert shard.round_trips.slow() == 20_000, "leads and notices go by the whole call"
+        return shard.store_clock.error(shard.store_clock._at)
+
+    assert virtual_time(scenario) == error
+
+
+async def test_records_of_idle_keyed_queues_do_not_stay() -> None:
+    clock = 1_000_000_000_000_000
+    store = MemoryStore(clock=lambda: clock)
+    keyed = Settings(1_000, ephemeral=True)
+    await store.apply("lasting", Advance(settings=Settings(1_000), nonce="g", take=1))
+    most = 0
+    for n in range(10_000):
+        clock += 10_000_000
+        await store.apply(f"q:{n}", Advance(settings=keyed, nonce="g", take=1))
+        most = max(most, len(store._records.states))
+    assert most <= 64
+    names = await store.names()
+    assert "lasting" in names
+    assert 1 < len(names) < 10
+    clock += 1_000_000_000
+    assert await store.names() == ["lasting"]
