@@ -89,6 +89,6 @@ class Latency:
             f"{name}_p{percent}": quantile(result[f"{name}s"], percent / 100)
             for name in ("wait", "trip", "step")
             for percent in (50, 99)
-            if result[f"{name}s"]
+            if result.get(f"{name}s")
         }
         return {**head, **row, "difference": row["wait_p50"] - row.get("step_p50", row["trip_p50"])}

@@ -113,7 +113,11 @@ def start(
     shard.enter(job.waiter)  # right here, so that jobs begin in the order in which they were added
     queue.jobs[job] = None
     work = partial(run, queue, call, plan, job, in_thread=in_thread)
-    begin = partial(copy_context().run, spawn, job.carry, work)
+    context = copy_context()
+
+    def begin() -> None:
+        context.run(spawn, job.carry, work)
+
     if plan.timeout is None:
         job.waiter.start = begin  # a job that waits for its slot needs no task for it
     else:
