@@ -147,8 +147,8 @@ def _() -> Iterator[None]:
         if (waiter := self.line.first()) is not None:
             last = max(other.order for other in self.line.in_order())
             self.line.remove(waiter)
-            waiter.order, waiter.gone = (last[0], last[1] + 1), False
             self.line.first()  # sweeps it away from its old place
+            waiter.order, waiter.gone = (last[0], last[1] + 1), False
             self.line.add(waiter)
 
     yield from instead(Shard, "give_up", give_up)

@@ -121,7 +121,9 @@ def holds(seen: Observer, plan: Plan) -> Findings:
             if not begin + _GRAIN < start.at < end - _GRAIN:
                 continue
             told = start.grants[-1].at if start.grants else begin
-            soon = _lead(seen, start.job.process, start.at) + _tolerance(seen, plan, start)
+            granted = (grant.settings for grant in start.grants)
+            credit = max(((each.burst - 1) * each.interval for each in granted), default=0) / 1e6
+            soon = _lead(seen, start.job.process, start.at) + _tolerance(seen, plan, start) + credit
             unaware = plan.max_running is not None and bool(start.grants) and start.grants[-1].unaware
             if told > begin or (start.at > begin + soon and not unaware):
                 yield (
