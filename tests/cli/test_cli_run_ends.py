@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.command_line import CommandLine, ends
+from servers import until
 
 
 def succeeded(results: list[dict[str, Any]]) -> list[str]:
@@ -104,6 +105,7 @@ def test_a_run_whose_parent_was_killed_goes_on_from_its_results(intervalq: Comma
     run = ["run", "jobs.txt", "--name", "q", "--interval", "10ms"]
     process = intervalq.start(*run, "--output", "r.jsonl", "--", "sh", "-c", script)
     shard, job = (int(pid) for pid in who().split())
+    until(lambda: (intervalq.folder / "r.jsonl").read_text() != "")  # it may hear of jobs later than they end
     process.kill()
     assert ends(shard)
     assert ends(job)
