@@ -144,6 +144,68 @@ class ForkedError(IntervalqError, RuntimeError):
         )
 
 
+# --- what durable tasks say -------------------------------------------------------------------------
+
+
+class InvalidTask(IntervalqError, ValueError):
+    """A task's value, id, or key can't be stored: no JSON, too large, or outside of its range."""
+
+
+class DependencyError(IntervalqError):
+    """A change of tasks can't be made as a whole, so none of it was. Each field has the ids that failed."""
+
+    def __init__(
+        self,
+        *,
+        inserts: tuple[str, ...] = (),
+        changes: tuple[str, ...] = (),
+        deletes: tuple[str, ...] = (),
+        depends: tuple[str, ...] = (),
+        claims: tuple[str, ...] = (),
+    ) -> None:
+        self.inserts = inserts
+        """Tasks to insert whose id exists already."""
+        self.changes = changes
+        """Tasks to change that are not there, or not at this version."""
+        self.deletes = deletes
+        """Tasks to delete that are not there, or not at this version."""
+        self.depends = depends
+        """Tasks depended upon that are not there, or not at this version."""
+        self.claims = claims
+        """Tasks to change or delete that somebody else has claimed."""
+        parts = (
+            ("exist already", inserts),
+            ("to change are gone or have another version", changes),
+            ("to delete are gone or have another version", deletes),
+            ("depended upon are gone or have another version", depends),
+            ("are claimed by another session", claims),
+        )
+        said = "; ".join(f"tasks {', '.join(map(short, ids))} {what}" for what, ids in parts if ids)
+        super().__init__(f"nothing was changed: {said}: look at them again, and decide anew")
+
+
+class InboxFull(IntervalqError):
+    """A key of a queue has as many tasks waiting as its inbox may hold; nothing was inserted."""
+
+    def __init__(self, queue: str, key: str, limit: int) -> None:
+        self.queue, self.key, self.limit = queue, key, limit
+        super().__init__(
+            f"the inbox of key {key!r} of queue {queue!r} holds {limit} tasks at most: insert again later, "
+            "allow more with inbox=, or keep only the newest with replace=True"
+        )
+
+
+class ClaimLost(IntervalqError):
+    """A task is no longer this worker's: its session lapsed, or somebody changed the task. Drop its work."""
+
+    def __init__(self, queue: str, id: str) -> None:  # noqa: A002 - as the task calls it
+        self.queue, self.id = queue, id
+        super().__init__(
+            f"task {id} of queue {queue!r} is no longer claimed by this worker, nothing was committed: "
+            "drop this work; another worker has the task, or it was changed by hand"
+        )
+
+
 # --- what the store says ----------------------------------------------------------------------------
 
 
@@ -169,6 +231,10 @@ class StoreReadOnly(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """The store has no room to write: a full disk, or a memory limit."""
+
+
+class TransactionConflict(StoreError):
+    """A transaction met another (serialization failure, deadlock) and was rolled back. Try again."""
 
 
 class Unauthorized(StoreError):

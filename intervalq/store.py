@@ -131,7 +131,24 @@ def open_store(url: str | None = None) -> Store:
         InvalidOption: the store can't make sense of the URL.
         StoreError: it can't work on this platform, or with this Python.
     """
-    url = url or os.environ.get("INTERVALQ_STORE") or default_url()
+    scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
+    known = {point.name: point for point in entry_points(group="intervalq.stores")}
+    if scheme not in known:
+        raise UnknownStore(scheme, sorted(known))
+    store: Store = known[scheme].load()(url)
+    return store
+
+
+def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
+    """The scheme of a URL, in small letters, and the URL; a path becomes one.
+
+    Args:
+        url: a URL or plain path.
+        otherwise: the scheme of paths that don't end as those of SQLite databases do.
+
+    Raises:
+        InvalidOption: it is neither.
+    """
     scheme, separator, _ = url.partition("://")
     # What may be a URL with a slip in it isn't taken for a path: that would show, and keep, its password.
     sound = _SCHEME.fullmatch(scheme) if separator else url.strip() and not _SLIP.match(url)
@@ -142,15 +159,11 @@ def open_store(url: str | None = None) -> Store:
     if not separator:
         try:
             path = Path(url).expanduser().absolute()
-            scheme = "sqlite" if path.suffix.lower() in _DATABASES else "file"
+            scheme = "sqlite" if path.suffix.lower() in _DATABASES else otherwise
             url = f"{scheme}{path.as_uri().removeprefix('file')}"
         except (RuntimeError, ValueError):  # there is no such user; or half of a surrogate pair, no text
             raise InvalidOption(f"{short(url)} can't be the path of a store") from None
-    known = {point.name: point for point in entry_points(group="intervalq.stores")}
-    if scheme.lower() not in known:
-        raise UnknownStore(scheme, sorted(known))
-    store: Store = known[scheme.lower()].load()(url)
-    return store
+    return scheme.lower(), url
 
 
 def default_url() -> str:

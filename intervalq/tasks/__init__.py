@@ -1,0 +1,1 @@
+"""Durable tasks: claimed, renewed and committed exactly once, started at the paced rate."""

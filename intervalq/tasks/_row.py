@@ -1,0 +1,92 @@
+"""What a task store holds: tasks, the sessions that claim them, and the marks that stop doubles."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+SECOND: Final = 1_000_000
+
+
+class Row(NamedTuple):
+    """A task as a store has it. Times are whole microseconds since 1970, on the store's clock."""
+
+    id: str
+    version: int
+    queue: str
+    at: int
+    """Not before this."""
+    json: str
+    """The value, as JSON text."""
+    key: str | None = None
+    place: int = 0
+    """Its place among the tasks of its key, from 1; 0: it has no key."""
+    waiting: bool = False
+    """It is in the inbox of its key, behind another task."""
+    session: str | None = None
+    """Who has claimed it."""
+    until: int | None = None
+    """When the claim ends; None: with its session, or there is none."""
+    claims: int = 0
+    """How often it was claimed."""
+    attempt: int = 0
+    """How often a worker began with it and didn't give it back unused."""
+    error: str = ""
+    """Why the last attempt failed."""
+    created: int = 0
+    modified: int = 0
+    dedupe: str | None = None
+    dedupe_for: int = 0
+    """How long `dedupe` goes on after the task, in microseconds."""
+
+    @property
+    def ready(self) -> int | None:
+        """When it can be claimed; None: somebody or something else has to end first."""
+        if self.waiting:
+            return None
+        return self.at if self.session is None else self.until
+
+    def held(self, now: int) -> bool:
+        """Whether somebody has a claim on it that has not ended by itself."""
+        return self.session is not None and (self.until is None or self.until > now)
+
+
+class Session(NamedTuple):
+    """A worker process, as a store has it."""
+
+    id: str
+    host: str = ""
+    pid: int = 0
+    consumer: str = ""
+    """The pull consumer that it belongs to; empty: none."""
+    expiry: int = 5 * SECOND
+    """It has lapsed when nothing was heard of it for so long."""
+    started: int = 0
+    beaten: int = 0
+    """When it was last heard of."""
+
+
+class Mark(NamedTuple):
+    """A `dedupe_key` that is taken in a queue."""
+
+    queue: str
+    key: str
+    id: str
+    """The task that took it."""
+    until: int | None
+    """Free again from then on; None: the task is there."""
+
+
+class QueueStats(NamedTuple):
+    """How many tasks of which state a queue has."""
+
+    name: str
+    size: int = 0
+    """All of them."""
+    claimed: int = 0
+    ready: int = 0
+    future: int = 0
+    """Those whose time has not come."""
+    inbox: int = 0
+    """Those behind another of their key."""
+    most_claims: int = 0
+    """The highest number of claims of one task: where it grows, a task may be killing its workers."""

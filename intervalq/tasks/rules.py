@@ -1,0 +1,400 @@
+"""The specification of durable tasks: what each command does to a table of tasks, at a given time.
+
+`apply(table, command, now)` is all that a store does, and everything that a store may do. The state, a table
+that may have a million rows, is changed in place, and only after everything has been checked: a command that
+raises has changed nothing. One thing is left to the table: *which* of the ready tasks are claimed, so long as
+it is as many as there are, or as were asked for. Postgres has the same rules in SQL, proven equal to these.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from intervalq.errors import DependencyError, InboxFull
+from intervalq.tasks._commands import (
+    Beat,
+    Beaten,
+    Begin,
+    Change,
+    Command,
+    Count,
+    Delete,
+    Depend,
+    End,
+    Failed,
+    Finished,
+    Insert,
+    Modified,
+    Modify,
+    Range,
+    Select,
+    Sessions,
+    Work,
+    Worked,
+)
+from intervalq.tasks._row import SECOND, Mark, QueueStats, Row, Session
+from intervalq.tasks._table import Table
+
+__all__ = [
+    "SECOND",
+    "Beat",
+    "Beaten",
+    "Begin",
+    "Change",
+    "Command",
+    "Count",
+    "Delete",
+    "Depend",
+    "End",
+    "Failed",
+    "Finished",
+    "Insert",
+    "Mark",
+    "Modified",
+    "Modify",
+    "QueueStats",
+    "Range",
+    "Row",
+    "Select",
+    "Session",
+    "Sessions",
+    "Table",
+    "Work",
+    "Worked",
+    "apply",
+]
+
+A = TypeVar("A")
+
+
+def apply(table: Table, command: Command[A], now: int) -> A:
+    """Do a command at a time, and give its answer.
+
+    Raises:
+        DependencyError, InboxFull: see `Modify`; the table is as it was.
+    """
+    return cast("A", _RULES[type(command)](table, command, now))
+
+
+# --- tasks -------------------------------------------------------------------------------------------
+
+
+def claimed(row: Row, work: Work, now: int) -> Row:
+    """A task in the hands of a session: one more claim, and one more attempt."""
+    return row._replace(
+        version=row.version + 1,
+        session=work.session,
+        until=None if work.lease is None else now + work.lease,
+        claims=row.claims + 1,
+        attempt=row.attempt + 1,
+        modified=now,
+    )
+
+
+def freed(row: Row, now: int, session: Session | None) -> Row:
+    """A task whose session has lapsed: as an attempt that failed, behind those that were ready before.
+
+    Without that, a task that kills its worker would be the oldest, and the next worker's first.
+    """
+    who = f"{session.host}:{session.pid}" if session is not None else "a worker"
+    return row._replace(
+        version=row.version + 1, session=None, until=None, at=now, error=f"{who} was lost", modified=now
+    )
+
+
+def given_back(row: Row, now: int) -> Row:
+    """A task whose session ended in good order: as if not claimed, but for the count of claims."""
+    return row._replace(
+        version=row.version + 1, session=None, until=None, attempt=max(0, row.attempt - 1), modified=now
+    )
+
+
+def changed(row: Row, change: Change, now: int) -> Row:
+    """A task with new values. One that moves to another queue is nobody's there."""
+    at = row.at if change.at is None else change.at
+    queue = row.queue if change.queue is None else change.queue
+    keep = change.keep and queue == row.queue
+    return row._replace(
+        version=row.version + 1,
+        queue=queue,
+        json=row.json if change.json is None else change.json,
+        at=at if change.delay is None else now + change.delay,
+        attempt=row.attempt if change.attempt is None else change.attempt,
+        error=row.error if change.error is None else change.error,
+        session=row.session if keep else None,
+        until=now + change.lease if keep and change.lease is not None else None,
+        modified=now,
+    )
+
+
+# --- modify ------------------------------------------------------------------------------------------
+
+
+def _modify(table: Table, command: Modify, now: int) -> Modified:
+    named = [part.id for part in _named(command)]
+    known = table.find([*named, *(insert.id for insert in command.inserts)])
+    inserts, existing = _new(table, command, known, now)
+    _check(command, known, [insert.id for insert in inserts if insert.id in known], now)
+    _check_inboxes(table, command, inserts, known)
+
+    for delete in command.deletes:
+        _remove(table, known[delete.id], now)
+    after = [_change(table, known[change.id], change, now) for change in command.changes]
+    rows = [_insert(table, insert, now) for insert in inserts]
+    # What went on with a key may have changed them once more: the last of a line may be the first now.
+    last = table.find([row.id for row in (*after, *rows) if row.key is not None])
+    return Modified(
+        inserted=tuple(last.get(row.id, row) for row in rows),
+        changed=tuple(last.get(row.id, row) for row in after),
+        existing=tuple(existing),
+    )
+
+
+def _new(
+    table: Table, command: Modify, known: dict[str, Row], now: int
+) -> tuple[list[Insert], list[tuple[str, str]]]:
+    """The inserts without those that are left out, and what is there instead of these."""
+    inserts: list[Insert] = []
+    existing: list[tuple[str, str]] = []
+    taken: dict[tuple[str, str], str] = {}
+    for insert in command.inserts:
+        if insert.dedupe is not None:
+            name = (insert.queue, insert.dedupe)
+            mark = table.mark(*name)
+            first = taken.get(name)
+            if first is None and mark is not None and (mark.until is None or mark.until > now):
+                first = mark.id
+            if first is not None:
+                existing.append((insert.id, first))
+                continue
+            taken[name] = insert.id
+        if insert.skip and insert.id in known:
+            existing.append((insert.id, insert.id))
+        else:
+            inserts.append(insert)
+    return inserts, existing
+
+
+def _named(command: Modify) -> list[Change | Delete | Depend]:
+    return [*command.changes, *command.deletes, *command.depends]
+
+
+def _check(command: Modify, known: dict[str, Row], collisions: list[str], now: int) -> None:
+    """See that everything is there at its version, and nobody else's."""
+    missing: dict[type, list[str]] = {Change: [], Delete: [], Depend: []}
+    claims: list[str] = []
+    for part in _named(command):
+        row = known.get(part.id)
+        if row is None or (row.version != part.version and not command.force):
+            missing[type(part)].append(part.id)
+        elif isinstance(part, Depend) or command.force:
+            continue
+        elif (row.held(now) and row.session != command.session) or (
+            isinstance(part, Change) and part.keep and not (row.held(now) and row.session == command.session)
+        ):
+            claims.append(part.id)
+    if collisions or claims or any(missing.values()):
+        raise DependencyError(
+            inserts=tuple(collisions),
+            changes=tuple(missing[Change]),
+            deletes=tuple(missing[Delete]),
+            depends=tuple(missing[Depend]),
+            claims=tuple(claims),
+        )
+
+
+def _check_inboxes(table: Table, command: Modify, inserts: list[Insert], known: dict[str, Row]) -> None:
+    """See that no inbox gets more than its limit; tasks that this command takes away make room."""
+    coming: Counter[tuple[str, str]] = Counter()
+    moved = {change.id for change in command.changes if change.queue is not None}
+    for row in map(known.get, [delete.id for delete in command.deletes] + sorted(moved)):
+        if row is not None and row.key is not None:
+            coming[row.queue, row.key] -= 1
+    for insert in inserts:
+        if insert.key is None:
+            continue
+        name = (insert.queue, insert.key)
+        if insert.replace:
+            coming[name] = 1
+            continue
+        # One of them is first in line, and doesn't count as waiting.
+        if insert.inbox is not None and len(table.of_key(*name)) + coming[name] - 1 >= insert.inbox:
+            raise InboxFull(insert.queue, insert.key, insert.inbox)
+        coming[name] += 1
+
+
+def _insert(table: Table, insert: Insert, now: int) -> Row:
+    row = Row(
+        id=insert.id,
+        version=0,
+        queue=insert.queue,
+        at=now + insert.delay if insert.at is None else insert.at,
+        json=insert.json,
+        key=insert.key,
+        attempt=insert.attempt,
+        error=insert.error,
+        created=now,
+        modified=now,
+        dedupe=insert.dedupe,
+        dedupe_for=insert.dedupe_for,
+    )
+    if insert.dedupe is not None:
+        table.put_mark(Mark(insert.queue, insert.dedupe, insert.id, None))
+    if insert.key is not None:
+        if insert.replace:
+            for other in table.of_key(insert.queue, insert.key):
+                if not other.held(now):
+                    _remove(table, other, now, feed=False)
+        row = _last_in_line(table, row)
+    table.put([row])
+    return row
+
+
+def _change(table: Table, row: Row, change: Change, now: int) -> Row:
+    row = _as_it_is(table, row)
+    after = changed(row, change, now)
+    if after.dedupe is not None and after.queue != row.queue:  # a dedupe key is one of its queue
+        table.put_mark(Mark(row.queue, after.dedupe, row.id, now + row.dedupe_for))
+        after = after._replace(dedupe=None, dedupe_for=0)
+    if after.key is None or after.queue == row.queue:
+        table.put([after])
+        return after
+    # It leaves the line of its key in one queue, and goes to the end of that in the other.
+    table.remove([row])
+    if not row.waiting:
+        _feed(table, row)
+    after = _last_in_line(table, after)
+    table.put([after])
+    return after
+
+
+def _remove(table: Table, row: Row, now: int, *, feed: bool = True) -> None:
+    row = _as_it_is(table, row)
+    table.remove([row])
+    if row.dedupe is not None:
+        table.put_mark(Mark(row.queue, row.dedupe, row.id, now + row.dedupe_for))
+    if feed and row.key is not None and not row.waiting:
+        _feed(table, row)
+
+
+def _as_it_is(table: Table, row: Row) -> Row:
+    """A task that may have become the first of its key by something before it in the same command."""
+    return row if row.key is None else table.find([row.id])[row.id]
+
+
+def _last_in_line(table: Table, row: Row) -> Row:
+    line = table.of_key(row.queue, cast("str", row.key))
+    return row._replace(place=line[-1].place + 1 if line else 1, waiting=bool(line))
+
+
+def _feed(table: Table, gone: Row) -> None:
+    """The next of its key, now that the first is gone, can be claimed."""
+    line = table.of_key(gone.queue, cast("str", gone.key))
+    if line and line[0].waiting:
+        table.put([line[0]._replace(waiting=False)])
+
+
+# --- work --------------------------------------------------------------------------------------------
+
+
+def _work(table: Table, command: Work, now: int) -> Worked:
+    known = table.find(part.id for part in command.settled)
+    lost: list[str] = []
+    for part in command.settled:
+        row = known.get(part.id)
+        if row is None or row.version != part.version or row.session != command.session:
+            lost.append(part.id)
+        elif isinstance(part, Delete):
+            _remove(table, row, now)
+        else:
+            _change(table, row, part, now)
+    session = table.session(command.session)
+    if session is None:
+        return Worked(alive=False, lost=tuple(lost))
+    limit = command.limit
+    if command.most is not None and limit:
+        held = sum(
+            len(table.of_session(other.id))
+            for other in table.sessions()
+            if other.consumer == session.consumer
+        )
+        limit = max(0, min(limit, command.most - held))
+    rows = [claimed(row, command, now) for row in _choose(table, command.queues, limit, now)]
+    table.put(rows)
+    wait = None
+    if len(rows) < limit:
+        soon = [at for at in (table.next_ready(queue, now) for queue in command.queues) if at is not None]
+        wait = min(soon) - now if soon else None
+    return Worked(lost=tuple(lost), claimed=tuple(rows), wait=wait)
+
+
+def _choose(table: Table, queues: Sequence[str], limit: int, now: int) -> list[Row]:
+    """Ready tasks: the same share of each queue first, whatever their sizes, and then what else there is."""
+    if not limit or not queues:
+        return []
+    share = -(-limit // len(queues))
+    chosen: list[Row] = []
+    rest: list[Row] = []
+    for queue in random.sample(queues, len(queues)):
+        ready = table.ready(queue, now, limit)
+        chosen += ready[:share]
+        rest += ready[share:]
+        if len(chosen) >= limit:
+            break
+    return (chosen + rest)[:limit]
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+def _begin(table: Table, command: Begin, now: int) -> None:
+    table.put_session(command.session._replace(started=now, beaten=now))
+
+
+def _beat(table: Table, command: Beat, now: int) -> Beaten:
+    mine = table.session(command.session)
+    if mine is not None:
+        table.put_session(mine._replace(beaten=now))
+    lapsed = [
+        session
+        for session in table.sessions()
+        if session.id != command.session and session.beaten + session.expiry < now
+    ]
+    for session in lapsed:
+        table.remove_session(session.id)
+        table.put([freed(row, now, session) for row in table.of_session(session.id)])
+    table.sweep_marks(now)
+    return Beaten(
+        alive=mine is not None,
+        held=len(table.of_session(command.session)),
+        lapsed=tuple(session.id for session in lapsed),
+    )
+
+
+def _end(table: Table, command: End, now: int) -> None:
+    table.remove_session(command.session)
+    table.put([given_back(row, now) for row in table.of_session(command.session)])
+
+
+# --- looks -------------------------------------------------------------------------------------------
+
+
+def _select(table: Table, command: Select, now: int) -> tuple[Row, ...]:
+    del now
+    rows = table.select(command)
+    return tuple(rows if command.values else [row._replace(json="null") for row in rows])
+
+
+_RULES: Final[dict[type, Callable[[Table, Any, int], Any]]] = {
+    Modify: _modify,
+    Work: _work,
+    Begin: _begin,
+    Beat: _beat,
+    End: _end,
+    Select: _select,
+    Count: lambda table, command, now: tuple(table.count(command, now)),
+    Sessions: lambda table, _command, _now: tuple(table.sessions()),
+}

@@ -1,0 +1,138 @@
+"""What a store of tasks is: one atomic verb, what some can do beyond it, and how a URL finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import entry_points
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
+
+from intervalq.errors import UnknownStore
+from intervalq.store import sound_url
+from intervalq.tasks._commands import Command
+
+A = TypeVar("A")
+
+Isolation = Literal["read committed", "repeatable read", "serializable"]
+
+MOST_ROWS: Final = 1000
+"""How many parts a command has at most, and how many tasks a claim."""
+
+
+class TaskStore(Protocol):
+    """Holds tasks and sessions. A store belongs to the event loop that first used it, and connects then."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, as it may be shown: without secrets."""
+        ...
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """Do `intervalq.tasks.rules.apply`: all of it or nothing.
+
+        Args:
+            command: what to do.
+            now: the store's clock in microseconds. None, outside of tests: the store reads its own.
+
+        Raises:
+            DependencyError, InboxFull: by the rules; nothing was done.
+            StoreUnavailable: the store can't be reached, or can't write; asking again may help.
+            StoreTimeout: no answer came in time; the command may have been done. A store never sends one
+                twice by itself.
+            StoreError: one of the others; asking again won't help.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections. The store opens again when it is used again."""
+        ...
+
+
+class Transaction(Protocol):
+    """A transaction of the store's database in which its user works, too."""
+
+    connection: Any
+    """What the user's statements go through: psycopg's AsyncConnection, or sqlite3's Connection."""
+
+    async def apply(self, command: Command[A]) -> A:
+        """Do a command within this transaction."""
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A store in whose transactions its user can work."""
+
+    def transaction(self, isolation: Isolation) -> AbstractAsyncContextManager[Transaction]:
+        """Begin one, which is committed at the end of the context, and rolled back by an error.
+
+        Raises:
+            TransactionConflict: it could not be serialized, or there was a deadlock; nothing was done.
+        """
+        ...
+
+    async def apply_on(self, connection: Any, command: Command[A]) -> A:  # noqa: ANN401 - its driver's
+        """Do a command within a transaction that the user has begun on a connection of their own."""
+        ...
+
+
+@runtime_checkable
+class Waking(Protocol):
+    """A store that can tell an idle session that there is something to claim."""
+
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Listen for as long as the context is open.
+
+        Gives a function that returns at the next wake-up since the context was entered or the function last
+        returned. Wake-ups are hints: one may be lost or come for nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class Guarding(Protocol):
+    """A store that sees at once when the process of a session has died."""
+
+    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]]]:
+        """Stand for a session for as long as the context is open, and watch over the others.
+
+        Gives a function to be called a few times a second, which removes sessions whose processes are dead,
+        and says whether there were any.
+        """
+        ...
+
+
+@runtime_checkable
+class Ranging(Protocol):
+    """A store that hands out plain tasks (no id, key, or time of their own) in ranges, which is faster."""
+
+    async def put(self, queue: str, jsons: Sequence[str]) -> None:
+        """Insert plain tasks, all or none."""
+        ...
+
+
+def open_task_store(url: str | None = None) -> TaskStore:
+    """The store of tasks at a URL or plain path, not yet connected.
+
+    Args:
+        url: `memory://`, `sqlite:///path/app.db` or a plain path, `postgresql://`, or any scheme that an
+            installed package brings by an entry point in the group `intervalq.task_stores`. None: the
+            environment's `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
+
+    Raises:
+        UnknownStore, MissingExtra, InvalidOption, StoreError: as `intervalq.store.open_store`.
+    """
+    scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
+    known = {point.name: point for point in entry_points(group="intervalq.task_stores")}
+    if scheme not in known:
+        raise UnknownStore(scheme, sorted(known))
+    store: TaskStore = known[scheme].load()(url)
+    return store
+
+
+def default_url() -> str:
+    """The SQLite database in the user's state folder."""
+    from platformdirs import user_state_path  # noqa: PLC0415 - only needed without any other store
+
+    return f"sqlite{(user_state_path('intervalq') / 'tasks.db').as_uri().removeprefix('file')}"
