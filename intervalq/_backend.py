@@ -58,8 +58,8 @@ class Bell(Protocol):
     def __await__(self) -> Generator[Any, Any, None]: ...
 
 
-class _EventBell:
-    """A bell where there are no futures."""
+class EventBell:
+    """A bell where there are no futures, or that several tasks wait for."""
 
     __slots__ = ("_event",)
 
@@ -80,7 +80,7 @@ class _EventBell:
 def bells() -> Callable[[], Bell]:
     """What makes bells for the tasks of the running event loop."""
     loop = asyncio_loop()
-    return _EventBell if loop is None else loop.create_future
+    return EventBell if loop is None else loop.create_future
 
 
 def is_over(loop: object) -> bool:

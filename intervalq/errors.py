@@ -206,6 +206,17 @@ class ClaimLost(IntervalqError):
         )
 
 
+class TooManyWaiting(IntervalqError):
+    """As many calls of `fetch` wait as the pull consumer allows; nothing was asked for."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name, self.limit = name, limit
+        super().__init__(
+            f"{limit} calls of fetch() wait already for pull consumer {name!r}: let some of them end, or "
+            "allow more with max_waiting="
+        )
+
+
 # --- what the store says ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,110 @@
+"""Who wants tasks: what a session is asked for, and where what it claims goes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from intervalq._backend import Bell
+from intervalq.errors import IntervalqError
+from intervalq.tasks._task import Claim
+
+FIRST_POLL: Final = 0.05
+LAST_POLL: Final = 0.5
+"""Seconds between two questions for tasks where the store can't tell of new ones; more and more of them."""
+CHECK: Final = 1.0
+"""The same where it can: it may forget to."""
+
+
+class Demand(Protocol):
+    """Wants tasks of the same queues, on the same terms."""
+
+    queues: tuple[str, ...]
+    lease: int | None
+    most: int | None
+    due: float
+    """When to ask for them, on the session's clock in seconds; earlier if there is something to settle."""
+    poll: float
+
+    def room(self) -> int:
+        """How many tasks it would take now."""
+        ...
+
+    def deliver(self, claims: list[Claim]) -> None:
+        """Take what was claimed, which may be nothing."""
+        ...
+
+    def failed(self, error: IntervalqError) -> None:
+        """The store can't be asked, for good or for a minute."""
+        ...
+
+
+class Request:
+    """One call that waits for tasks."""
+
+    __slots__ = ("bell", "claims", "count", "error", "once")
+
+    def __init__(self, count: int, bell: Bell, *, once: bool) -> None:
+        self.count = count
+        self.bell = bell
+        self.once = once
+        """Content with nothing, once the store was asked."""
+        self.claims: list[Claim] = []
+        self.error: IntervalqError | None = None
+
+    def ring(self) -> None:
+        """It has what it waited for."""
+        if not self.bell.done():
+            self.bell.set_result(None)
+
+
+class Callers:
+    """Calls of `claim` and `fetch` for the same queues: the first in line is served first."""
+
+    def __init__(
+        self, queues: tuple[str, ...], lease: int | None, most: int | None, empty: Callable[[], None]
+    ) -> None:
+        self.queues = queues
+        self.lease = lease
+        self.most = most
+        self.due = 0.0
+        self.poll = FIRST_POLL
+        self.line: deque[Request] = deque()
+        self._empty = empty
+
+    def room(self) -> int:
+        """See `Demand.room`."""
+        return sum(request.count for request in self.line)
+
+    def join(self, request: Request) -> None:
+        """Wait in line. What is asked for at once is asked at once."""
+        self.line.append(request)
+        self.due = 0.0
+
+    def leave(self, request: Request) -> None:
+        """Don't wait any longer."""
+        if request in self.line:
+            self.line.remove(request)
+            self._end_if_empty()
+
+    def deliver(self, claims: list[Claim]) -> None:
+        """See `Demand.deliver`."""
+        for request in list(self.line):
+            request.claims, claims = claims[: request.count], claims[request.count :]
+            if request.claims or request.once:
+                self.line.remove(request)
+                request.ring()
+        self._end_if_empty()
+
+    def failed(self, error: IntervalqError) -> None:
+        """See `Demand.failed`."""
+        for request in self.line:
+            request.error = error
+            request.ring()
+        self.line.clear()
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if not self.line:
+            self._empty()

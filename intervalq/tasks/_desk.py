@@ -1,0 +1,321 @@
+"""A session's one conversation with the store: what is done is settled and the next claimed, in one step."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from intervalq._backend import Bell
+from intervalq.errors import IntervalqError, StoreUnavailable
+from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
+from intervalq.tasks._ranges import OpenRange
+from intervalq.tasks._task import Claim, unused
+from intervalq.tasks.rules import Change, Delete, Finished, Row, Select, Work, Worked
+from intervalq.tasks.store import MOST_ROWS, TaskStore
+
+if TYPE_CHECKING:
+    from intervalq.tasks._session import WorkSession
+
+log: Final = logging.getLogger("intervalq")
+
+PATIENCE: Final = 60.0
+"""Seconds that callers wait for a store which went away; workers wait for ever."""
+
+_LONGEST: Final = 1.0
+
+
+class Settle:
+    """A claim on its way to be settled."""
+
+    __slots__ = ("again", "bell", "claim", "error", "keeps", "lost", "part")
+
+    def __init__(self, claim: Claim, part: Delete | Change, bell: Bell | None = None) -> None:
+        self.claim = claim
+        self.part = part
+        self.bell = bell
+        """Who waits for it."""
+        self.keeps = isinstance(part, Change) and part.keep
+        self.lost = False
+        self.again = False
+        """It was sent before, and may have been done then."""
+        self.error: IntervalqError | None = None
+
+    def end(self) -> None:
+        """Tell who waits."""
+        if self.bell is not None and not self.bell.done():
+            self.bell.set_result(None)
+
+
+class Desk:
+    """One call at a time: what comes meanwhile goes with the next, so batches grow with the load."""
+
+    def __init__(self, store: TaskStore, owner: WorkSession) -> None:
+        self.session = ""
+        """The id of the session that has begun; empty: none."""
+        self.held: dict[str, Claim] = {}
+        """What is claimed and not known to be settled."""
+        self.hears = False
+        """Whether the store tells of new tasks."""
+        self.busy = False
+        """Whether a call is under way."""
+        self._store = store
+        self._owner = owner
+        self._demands: list[Demand] = []
+        self._settles: list[Settle] = []
+        self._finished: list[Finished] = []
+        self._ranges: dict[str, OpenRange] = {}  # by the ids of their claims
+        self._poked = anyio.Event()
+        self._doubt = False  # a call may have claimed something that nobody knows of
+        self._since: float | None = None  # how long the store has been away
+        self._pause = FIRST_POLL
+
+    # --- what is wanted -----------------------------------------------------------------------------
+
+    def add(self, demand: Demand) -> None:
+        """Ask for a demand's tasks from now on."""
+        self._demands.append(demand)
+        self.poke()
+
+    def drop(self, demand: Demand) -> None:
+        """Don't ask for them any more."""
+        if demand in self._demands:
+            self._demands.remove(demand)
+        self.poke()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody wants tasks."""
+        return bool(self._demands)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether there is nothing to be told to the store."""
+        return not (self._settles or self._finished or self.busy)
+
+    def settle(self, settle: Settle) -> None:
+        """Tell the store soon. Of a plain task: once all of its range are settled."""
+        claim = settle.claim
+        claim.open = settle.keeps
+        ranged = self._ranges.get(claim.row.id) if self._ranges else None
+        if ranged is None:
+            self._settles.append(settle)
+        else:
+            if not settle.keeps:
+                self._forget(claim)
+                if ranged.settle(claim, settle.part):
+                    self._finished.append(ranged.finished())
+            settle.end()
+        self.poke()
+
+    def finish_ranges(self) -> None:
+        """Give back what has not been settled of plain tasks."""
+        for ranged in {id(ranged): ranged for ranged in self._ranges.values()}.values():
+            ranged.finish_now()
+            self._finished.append(ranged.finished())
+            for row in ranged.rows:
+                self.held.pop(row.id, None)
+        self._ranges.clear()
+        self.poke()
+
+    def poke(self) -> None:
+        """Something has changed: look again."""
+        if not self._poked.is_set():
+            self._poked.set()
+
+    def ask_now(self) -> None:
+        """There may be tasks."""
+        for demand in self._demands:
+            demand.due = 0.0
+        self.poke()
+
+    # --- the conversation ---------------------------------------------------------------------------
+
+    async def turn(self) -> None:
+        """Do what there is to do in one call, or wait until there is something."""
+        now = anyio.current_time()
+        demand = self._pick(now)
+        if demand is None and not self._settles and not self._finished:
+            await self._rest(now)
+            return
+        batch, finished = self._batch()
+        command = self._command(demand, batch, finished)
+        self.busy = True
+        try:
+            if self._doubt:
+                await self._recover()
+            worked = await self._store.apply(command)
+        except StoreUnavailable as error:
+            self._back(batch, finished)
+            self._doubt = self._doubt or command.limit > 0
+            await self.bear(error)
+        except IntervalqError as error:
+            self.fail(error, batch)
+        else:
+            self._since, self._pause = None, FIRST_POLL
+            self._answered(batch, worked)
+            if demand is not None and worked.alive:
+                self._deliver(demand, command, worked)
+        finally:
+            self.busy = False
+
+    def _pick(self, now: float) -> Demand | None:
+        """Whose turn it is: who is due, or with something to be settled anybody who wants more."""
+        any_time = bool(self._settles or self._finished)
+        for index, demand in enumerate(self._demands):
+            if (any_time or demand.due <= now) and demand.room() > 0:
+                if len(self._demands) > 1:
+                    self._demands.append(self._demands.pop(index))  # the others first, next time
+                return demand
+        return None
+
+    async def _rest(self, now: float) -> None:
+        due = [demand.due for demand in self._demands if demand.room() > 0]
+        with anyio.move_on_after(max(0.0, min(due) - now) if due else None):
+            await self._poked.wait()
+        self._poked = anyio.Event()
+
+    def _batch(self) -> tuple[list[Settle], list[Finished]]:
+        settles, self._settles = self._settles[:MOST_ROWS], self._settles[MOST_ROWS:]
+        finished, self._finished = self._finished, []
+        if any(settle.keeps for settle in settles) or any(settle.keeps for settle in self._settles):
+            settles = self._one_each(settles)
+        return settles, finished
+
+    def _one_each(self, settles: list[Settle]) -> list[Settle]:
+        """Renewed claims get one version more, so what else is to be said of one waits for the next call."""
+        batch: dict[str, Settle] = {}
+        later: list[Settle] = []
+        for settle in settles:
+            if settle.claim.row.id in batch:
+                later.append(settle)
+            else:
+                batch[settle.claim.row.id] = settle
+        self._settles = later + self._settles
+        return list(batch.values())
+
+    def _command(self, demand: Demand | None, batch: list[Settle], finished: list[Finished]) -> Work:
+        settled = tuple(
+            settle.part
+            if settle.part.version == settle.claim.row.version
+            else replace(settle.part, version=settle.claim.row.version)
+            for settle in batch
+        )
+        if demand is None:
+            return Work(self.session, settled, tuple(finished))
+        return Work(
+            self.session,
+            settled,
+            tuple(finished),
+            demand.queues,
+            min(demand.room(), MOST_ROWS),
+            demand.lease,
+            demand.most,
+            idle=self.hears,
+        )
+
+    # --- answers ------------------------------------------------------------------------------------
+
+    def _answered(self, batch: list[Settle], worked: Worked) -> None:
+        lost = set(worked.lost)
+        for settle in batch:
+            claim = settle.claim
+            if claim.row.id in lost and not (settle.again and worked.alive and claim.row.until is None):
+                settle.lost = True
+                self._forget(claim)
+                claim.lose()
+                if settle.bell is None:
+                    log.warning("%s", claim.lost())
+            elif settle.keeps and isinstance(settle.part, Change):
+                claim.row = claim.row._replace(version=claim.row.version + 1)
+            else:
+                self._forget(claim)
+            settle.end()
+        for range_ in worked.lost_ranges:
+            log.warning("tasks %s to %s of queue %r were lost", range_.low, range_.high, range_.queue)
+        if not worked.alive:
+            self._owner.lapsed()
+
+    def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
+        claims = [self._claim(row) for row in worked.claimed]
+        for range_, tasks in worked.ranges:
+            ranged = OpenRange(range_, tasks, self.session)
+            mine = [self._claim(row) for row in ranged.rows]
+            ranged.claims(mine)
+            self._ranges.update((claim.row.id, ranged) for claim in mine)
+            claims += mine
+        if len(claims) >= command.limit:
+            demand.due, demand.poll = 0.0, FIRST_POLL
+        else:
+            demand.poll = FIRST_POLL if claims else min(demand.poll * 1.5, LAST_POLL)
+            pause = CHECK if self.hears else demand.poll
+            if worked.wait is not None:
+                pause = min(pause, worked.wait / 1e6)
+            demand.due = anyio.current_time() + pause
+        demand.deliver(claims)
+
+    def _claim(self, row: Row) -> Claim:
+        claim = self.held[row.id] = Claim(row, self._owner)
+        return claim
+
+    def _forget(self, claim: Claim) -> None:
+        self.held.pop(claim.row.id, None)
+        if self._ranges:
+            self._ranges.pop(claim.row.id, None)
+
+    # --- trouble ------------------------------------------------------------------------------------
+
+    def _back(self, batch: list[Settle], finished: list[Finished]) -> None:
+        for settle in batch:
+            settle.again = True
+        self._settles[:0] = batch
+        self._finished[:0] = finished
+
+    async def bear(self, error: StoreUnavailable) -> None:
+        """Wait a little, and longer each time; after a minute those who called are told."""
+        now = anyio.current_time()
+        if self._since is None:
+            self._since = now
+            log.warning("tasks: %s; trying again", error)
+        if now - self._since > PATIENCE:
+            self.fail(error)
+        await anyio.sleep(random.uniform(0, self._pause))  # noqa: S311 - no secret
+        self._pause = min(2 * self._pause, _LONGEST)
+
+    def fail(self, error: IntervalqError, batch: Sequence[Settle] = ()) -> None:
+        """Tell everybody who waits; what nobody waits for is tried again with the next call."""
+        waiting, self._settles = [*batch, *self._settles], []
+        for settle in waiting:
+            if settle.bell is None and isinstance(error, StoreUnavailable):
+                self._settles.append(settle)
+            else:
+                settle.error = error
+                settle.claim.open = True
+                settle.end()
+        for demand in list(self._demands):
+            demand.failed(error)
+
+    async def _recover(self) -> None:
+        """Give back what a call whose answer was lost has claimed."""
+        rows = await self._store.apply(Select(session=self.session, values=False))
+        unknown = tuple(unused(row) for row in rows if row.id not in self.held)
+        if unknown:
+            await self._store.apply(Work(self.session, unknown))
+        self._doubt = False
+
+    def lose_all(self) -> None:
+        """The session is gone: nothing that it had claimed is its own any more."""
+        held, self.held = self.held, {}
+        self._ranges.clear()
+        self._finished.clear()
+        for claim in held.values():
+            claim.lose()
+        for settle in self._settles:
+            settle.lost = True
+            settle.end()
+        self._settles.clear()
+        self._doubt = False

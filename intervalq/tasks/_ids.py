@@ -1,0 +1,42 @@
+"""Ids of tasks and sessions: UUIDs of version 7 (RFC 9562), which rise in the process that makes them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Final
+
+_COUNTERS: Final = 1 << 26
+"""Each thread counts up within a millisecond from a random number below this, so ids can't be guessed."""
+
+
+class _Last(threading.local):
+    def __init__(self) -> None:
+        self.millisecond = 0
+        self.count = 0
+
+
+_last: Final = _Last()
+
+
+def new_id() -> str:
+    """An id that is greater than the last one of this thread, even where the clock steps back."""
+    random = int.from_bytes(os.urandom(8), "big")
+    now = time.time_ns() // 1_000_000
+    if now > _last.millisecond:
+        _last.millisecond = now
+        _last.count = random >> 38  # 26 bits
+    else:
+        _last.count += 1
+    # 48 bits of time, version 7, 32 bits of counter around the variant, 42 random bits
+    count = _last.count
+    number = _last.millisecond << 80 | 7 << 76 | (count >> 20 & 0xFFF) << 64 | 2 << 62
+    number |= (count & 0xFFFFF) << 42 | random & 0x3FFFFFFFFFF
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_ids(count: int) -> list[str]:
+    """As many ids, in rising order."""
+    return [new_id() for _ in range(count)]

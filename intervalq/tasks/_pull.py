@@ -1,0 +1,103 @@
+"""Pull consumers: `fetch` asks without waiting first, then waits, and gives up to n claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from intervalq import _parse
+from intervalq._settings import Duration, whole
+from intervalq.errors import TooManyWaiting
+from intervalq.tasks._session import WorkSession
+from intervalq.tasks._task import Claim
+from intervalq.tasks.rules import Count, Select, Sessions
+from intervalq.tasks.store import MOST_ROWS
+
+_EARLY: Final = 0.1
+"""Seconds before the caller's time is up that the last answer is waited for, as JetStream's clients do."""
+
+
+class PullInfo(NamedTuple):
+    """How a pull consumer stands, over all processes that use its name."""
+
+    name: str
+    pending: int
+    """Tasks that are ready and not claimed."""
+    ack_pending: int
+    """Claims that are not settled."""
+    redelivered: int
+    """Of these, tasks that were claimed before."""
+    waiting: int
+    """Calls of `fetch` that wait, in this process."""
+
+
+class Pull:
+    """A durable pull consumer, after the design of JetStream's (NATS, ADR-13). Made by `Tasks.pull`."""
+
+    def __init__(
+        self,
+        name: str,
+        queues: tuple[str, ...],
+        session: Callable[[], WorkSession],
+        max_waiting: int,
+        max_ack_pending: int | None,
+    ) -> None:
+        self.name = name
+        self.queues = queues
+        self.max_waiting = max_waiting
+        self.max_ack_pending = max_ack_pending
+        self._session = session
+
+    async def fetch(
+        self,
+        count: int = 1,
+        timeout: Duration = 5.0,
+        *,
+        no_wait: bool = False,
+        lease: Duration | None = None,
+    ) -> list[Claim]:
+        """Claim tasks: what is ready, up to `count`; if nothing is, wait for the first.
+
+        Args:
+            count: 1 to 1000.
+            timeout: how long to wait for the first; the request itself expires 100 ms before (a tenth of it,
+                if that is less), so that what is claimed at the last moment still reaches the caller.
+            no_wait: ask once, and don't wait.
+            lease: the claims end by themselves after this. None: they hold while this process lives.
+
+        Returns:
+            One to `count` claims; an empty list: none came in time, or `max_ack_pending` are unsettled.
+
+        Raises:
+            TooManyWaiting: `max_waiting` calls wait already.
+            StoreError.
+        """
+        count = whole("count", count, 1, MOST_ROWS)
+        seconds = _parse.duration(timeout, what="timeout") / 1e6
+        micros = None if lease is None else _parse.duration(lease, least=1, what="lease")
+        session = self._session()
+        if session.waiting() >= self.max_waiting:
+            raise TooManyWaiting(self.name, self.max_waiting)
+        return await session.claims(
+            self.queues,
+            count,
+            lease=micros,
+            most=self.max_ack_pending,
+            once=no_wait or seconds == 0,
+            timeout=None if no_wait or seconds == 0 else seconds - min(_EARLY, seconds / 10),
+        )
+
+    async def info(self) -> PullInfo:
+        """How it stands."""
+        session = self._session()
+        store = session.store
+        stats = await store.apply(Count(names=self.queues))
+        mine = [other for other in await store.apply(Sessions()) if other.consumer == self.name]
+        held = [row for other in mine for row in await store.apply(Select(session=other.id, values=False))]
+        return PullInfo(
+            name=self.name,
+            pending=sum(queue.ready for queue in stats),
+            ack_pending=len(held),
+            redelivered=sum(row.claims > 1 for row in held),
+            waiting=session.waiting(),
+        )

@@ -1,0 +1,221 @@
+"""A task as its users see it, and a claim: a task in the hands of this worker, to be settled once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from intervalq import _parse
+from intervalq._settings import Duration
+from intervalq.errors import ClaimLost
+from intervalq.tasks import _values
+from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
+from intervalq.tasks.store import Isolation
+
+if TYPE_CHECKING:
+    from intervalq.tasks._desk import Settle
+    from intervalq.tasks._session import WorkSession
+
+
+class Task:
+    """A task as it was when it was read: at a version. Times are seconds since 1970 on the store's clock."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        """Internal: as the store has it."""
+
+    @property
+    def id(self) -> str:
+        """Its id, the same for all its life."""
+        return self.row.id
+
+    @property
+    def version(self) -> int:
+        """One more at every change."""
+        return self.row.version
+
+    @property
+    def queue(self) -> str:
+        """The queue that it is in."""
+        return self.row.queue
+
+    @property
+    def key(self) -> str | None:
+        """Its exclusive key: one task of a key runs at a time. None: it has none."""
+        return self.row.key
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - whatever its maker put in
+        """What was inserted, read from JSON each time."""
+        return _values.decode(self.row.json)
+
+    @property
+    def at(self) -> float:
+        """It may not be claimed before this."""
+        return self.row.at / 1e6
+
+    @property
+    def claims(self) -> int:
+        """How often it was claimed."""
+        return self.row.claims
+
+    @property
+    def attempt(self) -> int:
+        """How often a worker began with it; the first attempt is 1."""
+        return self.row.attempt
+
+    @property
+    def error(self) -> str:
+        """Why the last attempt failed; empty: none has."""
+        return self.row.error
+
+    @property
+    def created(self) -> float:
+        """When it was inserted."""
+        return self.row.created / 1e6
+
+    @property
+    def modified(self) -> float:
+        """When it was last changed."""
+        return self.row.modified / 1e6
+
+    @property
+    def claimant(self) -> str | None:
+        """The session that has claimed it; None: nobody."""
+        return self.row.session
+
+    # --- changes, to be given to `Tasks.modify` -----------------------------------------------------
+
+    def change(
+        self,
+        value: object = ...,
+        *,
+        queue: str | None = None,
+        at: float | None = None,
+        delay: Duration | None = None,
+        attempt: int | None = None,
+        error: str | None = None,
+    ) -> Change:
+        """Other values for some of its fields; what isn't given stays. The task is claimed by nobody then."""
+        return Change(
+            self.id,
+            self.version,
+            queue=None if queue is None else _values.queue_name(queue),
+            json=None if value is ... else _values.encode(value),
+            at=None if at is None else _values.instant(at),
+            delay=None if delay is None else _parse.duration(delay, what="delay"),
+            attempt=attempt,
+            error=None if error is None else _values.error_text(error),
+        )
+
+    def delete(self) -> Delete:
+        """Its removal."""
+        return Delete(self.id, self.version)
+
+    def depend(self) -> Depend:
+        """That it must be there at this version, for the other changes to be made."""
+        return Depend(self.id, self.version)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.queue!r}, version {self.version}>"
+
+
+class Claim(Task):
+    """A task that this process has claimed, until it settles it, its session lapses, or its lease ends.
+
+    Settle it once: `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` when the task
+    is no longer this session's, or was settled before; then nothing was done.
+    """
+
+    __slots__ = ("on_lost", "open", "renewal", "session")
+
+    def __init__(self, row: Row, session: WorkSession) -> None:
+        super().__init__(row)
+        self.session = session
+        """Internal: the session that has claimed it."""
+        self.open = True
+        """Whether it has yet to be settled, as far as is known here."""
+        self.on_lost: Callable[[], None] | None = None
+        """Internal: what ends the work on it when it is lost."""
+        self.renewal: Settle | None = None
+        """Internal: one that is under way."""
+
+    async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
+        """The task is done: it is removed, and in the same step the other changes are made, or none of it.
+
+        Raises:
+            ClaimLost: it is no longer claimed by this session.
+            DependencyError, InboxFull: the other changes can't be made; the task is still claimed.
+        """
+        if changes:
+            await self.session.ack_with(self, changes)
+        else:
+            await self.session.settle(self, Delete(self.id, self.version))
+
+    async def nak(self, delay: Duration = 0, error: object = "") -> None:
+        """The task was not done: it can be claimed again after `delay`. The attempt counts."""
+        await self.session.settle(
+            self,
+            Change(
+                self.id,
+                self.version,
+                delay=_parse.duration(delay, what="delay"),
+                error=_values.error_text(error) if error else None,
+            ),
+        )
+
+    async def release(self) -> None:
+        """Give the task back as if it had not been claimed: the attempt doesn't count."""
+        await self.session.settle(self, unused(self.row))
+
+    async def term(self, error: object = "terminated") -> None:
+        """The task will never be done: it goes to the dead-letter queue, with the error."""
+        await self.session.settle(self, dead(self.row, error))
+
+    async def in_progress(self, lease: Duration | None = None) -> None:
+        """The work goes on: the claim holds for `lease` more, or with None for as long as the session."""
+        await self.session.renew(
+            self, None if lease is None else _parse.duration(lease, least=1, what="lease")
+        )
+
+    @asynccontextmanager
+    async def commit(self, isolation: Isolation = "read committed") -> AsyncIterator[Any]:
+        """A transaction of the store's database in which results are written; at its end the task is removed.
+
+        Gives psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). Either the results are
+        there and the task is gone, or neither: a worker that has lost its claim writes nothing.
+
+        Raises:
+            ClaimLost: at the end; everything was rolled back.
+            TransactionConflict: Postgres could not serialize it (possible with "repeatable read" and
+                "serializable"), or found a deadlock; all was rolled back, the task is still claimed. In a
+                worker the function is run again, up to five times.
+            BackendUnsupported: the store has no transactions for its users.
+        """
+        async with self.session.commit(self, isolation) as connection:
+            yield connection
+
+    def lost(self) -> ClaimLost:
+        """Internal: the error that says so."""
+        return ClaimLost(self.queue, self.id)
+
+    def lose(self) -> None:
+        """Internal: it is somebody else's now."""
+        self.open = False
+        if self.on_lost is not None:
+            self.on_lost()
+
+
+def unused(row: Row) -> Change:
+    """A claim given back without counting the attempt."""
+    return Change(row.id, row.version, attempt=max(0, row.attempt - 1))
+
+
+def dead(row: Row, error: object) -> Change:
+    """A claim put into the dead-letter queue."""
+    return Change(
+        row.id, row.version, queue=_values.dead_queue(row.queue), delay=0, error=_values.error_text(error)
+    )

@@ -1,0 +1,155 @@
+"""What people give for a task, checked: values as JSON, ids, keys, times."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from intervalq import _parse
+from intervalq._settings import Duration
+from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
+from intervalq.rules import FOREVER
+from intervalq.tasks._ids import new_id
+from intervalq.tasks.rules import Insert
+
+MOST_BYTES: Final = 256 * 1024
+"""The default limit of a value: what is larger belongs into a file or table, with its name in the task."""
+
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
+_QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_MOST_ERROR: Final = 4_000
+
+_DEAD: Final = ".dead"
+
+_encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def queue_name(value: object) -> str:
+    """A queue's name, unchanged: as those of `IntervalQueue`, but at most 120 characters.
+
+    The names of dead-letter queues are eight longer.
+    """
+    if not isinstance(value, str) or not _QUEUE.fullmatch(value.removesuffix(_DEAD)):
+        raise InvalidName(value)
+    return value
+
+
+def dead_queue(queue: str) -> str:
+    """The dead-letter queue of a queue; a dead task that fails again stays where it is."""
+    return queue if queue.endswith(_DEAD) else f"{queue}{_DEAD}"
+
+
+def living_queue(queue: str) -> str:
+    """The queue that a dead-letter queue belongs to."""
+    return queue.removesuffix(_DEAD)
+
+
+def text(what: str, value: object) -> str:
+    """An id or key: 1 to 128 characters, none of which is a control character.
+
+    Raises:
+        InvalidTask: it isn't.
+    """
+    if not isinstance(value, str) or not _TEXT.fullmatch(value):
+        raise InvalidTask(
+            f"{what}={short(value)} can't be used: give 1 to 128 characters without control characters"
+        )
+    return value
+
+
+def encode(value: object, most: int = MOST_BYTES) -> str:
+    """A value as JSON text, all ASCII.
+
+    Raises:
+        InvalidTask: it can't be written as JSON, or takes more than `most` bytes.
+    """
+    try:
+        written = _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTask(
+            f"a task's value must be JSON (None, bool, finite numbers, str, list, dict): {error}"
+        ) from error
+    if len(written) > most:
+        raise InvalidTask(
+            f"a task's value takes {len(written)} bytes as JSON, {most} are allowed: keep it elsewhere and "
+            "put its name into the task, or allow more with Tasks(max_bytes=...)"
+        )
+    return written
+
+
+def instant(value: float | datetime) -> int:
+    """A time in microseconds since 1970.
+
+    Raises:
+        InvalidTask: no finite number, a time without a zone, or out of range.
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidTask(f"at={value} has no time zone: give one, for example datetime.now(UTC)")
+        value = value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidTask(f"at={short(value)} is no time: give seconds since 1970, or a datetime with a zone")
+    micros = round(value * 1_000_000)
+    if not 0 <= micros < FOREVER:
+        raise InvalidTask(f"at={short(value)} is out of range: give seconds since 1970, or a datetime")
+    return micros
+
+
+def insert(
+    queue: str,
+    value: object,
+    *,
+    id: str | None = None,  # noqa: A002 - what a task calls it
+    key: str | None = None,
+    at: float | datetime | None = None,
+    delay: Duration | None = None,
+    dedupe_key: str | None = None,
+    dedupe_for: Duration = 300,
+    inbox: int | None = None,
+    replace: bool = False,
+    skip: bool = False,
+    most: int = MOST_BYTES,
+) -> Insert:
+    """The insert of a task, checked. See `Tasks.new`."""
+    if at is not None and delay is not None:
+        raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
+    if key is None and (inbox is not None or replace):
+        raise InvalidOption("inbox= and replace= are about the tasks of a key: give key= with them")
+    if inbox is not None and (isinstance(inbox, bool) or not isinstance(inbox, int) or inbox < 0):
+        raise InvalidOption(f"inbox={short(inbox)} must be a whole number from 0")
+    if inbox is not None and replace:
+        raise InvalidOption("give inbox= or replace=, not both: replace=True keeps the newest only")
+    if skip and id is None:
+        raise InvalidOption("skip=True leaves a task out whose id exists already: give id= with it")
+    return Insert(
+        queue=queue_name(queue),
+        json=encode(value, most),
+        id=new_id() if id is None else text("id", id),
+        key=None if key is None else text("key", key),
+        at=None if at is None else instant(at),
+        delay=0 if delay is None else _parse.duration(delay, what="delay"),
+        skip=skip,
+        dedupe=None if dedupe_key is None else text("dedupe_key", dedupe_key),
+        dedupe_for=0 if dedupe_key is None else _parse.duration(dedupe_for, what="dedupe_for"),
+        inbox=inbox,
+        replace=replace,
+    )
+
+
+def error_text(error: object) -> str:
+    """What a task keeps of an error: without what a store can't hold, and not too long."""
+    said = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return "".join(c if c == "\n" or c.isprintable() else "?" for c in said[:_MOST_ERROR])
+
+
+def decode(written: str) -> Any:  # noqa: ANN401 - whatever it was
+    """The value of JSON text."""
+    return json.loads(written)
+
+
+def seconds(value: Duration | timedelta) -> float:
+    """A duration in seconds."""
+    return _parse.duration(value) / 1e6
