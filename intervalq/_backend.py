@@ -77,6 +77,12 @@ class EventBell:
         return self._event.wait().__await__()
 
 
+def loop_clock() -> Callable[[], float]:
+    """The clock of the running event loop, in seconds."""
+    loop = asyncio_loop()
+    return anyio.current_time if loop is None else loop.time
+
+
 def bells() -> Callable[[], Bell]:
     """What makes bells for the tasks of the running event loop."""
     loop = asyncio_loop()

@@ -6,7 +6,6 @@ import inspect
 import logging
 import math
 import random
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Final
 import anyio
 from anyio import to_thread
 
-from intervalq._backend import Bell, bells
+from intervalq._backend import Bell, bells, loop_clock
 from intervalq._queue import IntervalQueue
 from intervalq.errors import (
     ClaimLost,
@@ -83,6 +82,7 @@ class Crew:
         self._stopping = False
         self._error: IntervalqError | None = None
         self._bell = bells()
+        self._now = loop_clock()
 
     # --- the demand ---------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Crew:
             self._give_back(claims)
             return
         if not self._waiting:
-            self._since = time.monotonic()
+            self._since = self._now()
         self._waiting.extend(claims)
         for _ in range(min(len(claims), len(self._idle))):
             bell = self._idle.pop()
@@ -156,7 +156,7 @@ class Crew:
         """Give back what was claimed ahead for somebody who turned out to be slow."""
         while not (self._stopping and not self._running):
             await anyio.sleep(STALE / 4)
-            if self._waiting and self.job.pace is None and time.monotonic() - self._since > STALE:
+            if self._waiting and self.job.pace is None and self._now() - self._since > STALE:
                 self._ahead = 0
                 self._usual = math.inf
                 stale = list(self._waiting)
@@ -200,7 +200,7 @@ class Crew:
         if too_often is not None:
             self._desk.settle(Settle(claim, too_often))
             return
-        begun = time.perf_counter()
+        begun = self._now()
         try:
             if self.job.pace is None:
                 result = await self._call(claim)
@@ -219,7 +219,7 @@ class Crew:
             if claim.open:  # it was cancelled, not because it was lost: as if it had not begun
                 self._desk.settle(Settle(claim, unused(claim.row)))
             raise
-        self._measure(time.perf_counter() - begun)
+        self._measure(self._now() - begun)
 
     async def _call(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
         job = self.job

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq._backend import Bell
+from intervalq._backend import Bell, loop_clock
 from intervalq.errors import IntervalqError, StoreUnavailable
 from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
 from intervalq.tasks._ranges import OpenRange
@@ -63,6 +63,7 @@ class Desk:
         """Whether the store tells of new tasks."""
         self.busy = False
         """Whether a call is under way."""
+        self._now = loop_clock()
         self._store = store
         self._owner = owner
         self._demands: list[Demand] = []
@@ -137,7 +138,7 @@ class Desk:
 
     async def turn(self) -> None:
         """Do what there is to do in one call, or wait until there is something."""
-        now = anyio.current_time()
+        now = self._now()
         demand = self._pick(now)
         if demand is None and not self._settles and not self._finished:
             await self._rest(now)
@@ -255,7 +256,7 @@ class Desk:
             pause = CHECK if self.hears else demand.poll
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
-            demand.due = anyio.current_time() + pause
+            demand.due = self._now() + pause
         demand.deliver(claims)
 
     def _claim(self, row: Row) -> Claim:
@@ -277,7 +278,7 @@ class Desk:
 
     async def bear(self, error: StoreUnavailable) -> None:
         """Wait a little, and longer each time; after a minute those who called are told."""
-        now = anyio.current_time()
+        now = self._now()
         if self._since is None:
             self._since = now
             log.warning("tasks: %s; trying again", error)

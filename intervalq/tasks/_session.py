@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -22,6 +21,7 @@ from intervalq.errors import (
 )
 from intervalq.tasks._demand import Callers, Demand, Request
 from intervalq.tasks._desk import Desk, Settle
+from intervalq.tasks._ids import new_id
 from intervalq.tasks._ranges import PLAIN
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import (
@@ -261,7 +261,7 @@ class WorkSession:
         host, pid = socket.gethostname(), os.getpid()
         self._is_lapsed = False
         while True:
-            session = str(uuid.uuid4())
+            session = new_id()
             try:
                 expiry = round(self.expiry * 1e6)
                 await self.store.apply(Begin(Session(session, host, pid, self.consumer, expiry)))

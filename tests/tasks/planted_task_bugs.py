@@ -1,0 +1,160 @@
+"""Bugs planted in the rules and the client of tasks, each with the mix of faults that finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest import mock
+
+import anyio
+
+from intervalq.tasks import _session, rules
+from intervalq.tasks._desk import Desk
+from intervalq.tasks._session import WorkSession
+from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
+
+Plant = Callable[[], Iterator[None]]
+BUGS: Final[dict[str, tuple[str, Plant]]] = {}
+"""By name: the mix, and what plants it."""
+
+
+def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
+    def add(plant: Plant) -> Plant:
+        BUGS[name] = (mix, plant)
+        return plant
+
+    return add
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have a bug for a while; of an empty name, none."""
+    yield from BUGS[name][1]() if name else iter((None,))
+
+
+def instead(owner: object, name: str, replacement: object) -> Iterator[None]:
+    with mock.patch.object(owner, name, replacement):
+        yield
+
+
+@bug("unguarded-commit", "stalls")
+def _() -> Iterator[None]:
+    """An acknowledgement is done without a look at whether its task is still there, and at which version."""
+    guarded = rules._modify
+
+    def blind(table: Table, command: Modify, now: int) -> Modified:
+        there = table.find([delete.id for delete in command.deletes])
+        deletes = tuple(Delete(row.id, row.version) for row in there.values())
+        return guarded(table, replace(command, deletes=deletes, force=True), now)
+
+    return iter_dict(rules._RULES, Modify, blind)
+
+
+@bug("ledger-first", "stalls")
+def _() -> Iterator[None]:
+    """The changes of an acknowledgement are made in a step of their own, before it."""
+    together = WorkSession.ack_with
+
+    async def apart(self: WorkSession, claim: Any, changes: Any) -> None:
+        await self.store.apply(_session.modification(changes, self.desk.session))
+        await together(self, claim, ())
+
+    return instead(WorkSession, "ack_with", apart)
+
+
+@bug("claims-outlive-sessions", "crashes")
+def _() -> Iterator[None]:
+    """A lapsed session is removed, and its claims stay."""
+
+    def beat(table: Table, command: Beat, now: int) -> Beaten:
+        mine = table.session(command.session)
+        if mine is not None:
+            table.put_session(mine._replace(beaten=now))
+        for session in table.sessions():
+            if session.id != command.session and session.beaten + session.expiry < now:
+                table.remove_session(session.id)
+        return Beaten(mine is not None)
+
+    return iter_dict(rules._RULES, Beat, beat)
+
+
+@bug("key-not-fed", "calm")
+def _() -> Iterator[None]:
+    """The next task of a key is not let in when the first is gone."""
+    return instead(rules, "_feed", lambda table, gone: None)
+
+
+@bug("two-of-a-key", "calm")
+def _() -> Iterator[None]:
+    """Tasks of a key don't wait for each other."""
+    last = rules._last_in_line
+
+    def beside(table: Table, row: Row) -> Row:
+        return last(table, row)._replace(waiting=False)
+
+    return instead(rules, "_last_in_line", beside)
+
+
+@bug("lost-answers-forgotten", "lossy")
+def _() -> Iterator[None]:
+    """What was claimed by a call whose answer was lost is never given back."""
+
+    async def nothing(self: Desk) -> None:
+        self._doubt = False
+
+    return instead(Desk, "_recover", nothing)
+
+
+@bug("settles-forgotten", "lossy")
+def _() -> Iterator[None]:
+    """What could not be told to the store is not told again."""
+    return instead(Desk, "_back", lambda self, batch, finished: None)
+
+
+@bug("lapse-unnoticed", "stalls")
+def _() -> Iterator[None]:
+    """A session that has lapsed goes on with what it had claimed, and claims no more."""
+    return instead(WorkSession, "lapsed", lambda self: None)
+
+
+@bug("end-keeps", "calm")
+def _() -> Iterator[None]:
+    """The background tasks of a session don't end with it."""
+
+    async def runs_on(self: WorkSession) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1e4)
+
+    return instead(WorkSession, "_beat", runs_on)
+
+
+@bug("dead-and-alive", "lossy")
+def _() -> Iterator[None]:
+    """A task that moves to another queue is copied."""
+    change = rules._change
+
+    def copied(table: Table, row: Row, part: Change, now: int) -> Row:
+        after = change(table, row, part, now)
+        if after.queue != row.queue:
+            table.put([row._replace(id=f"{row.id}-2", key=None, session=None, dedupe=None)])
+        return after
+
+    return instead(rules, "_change", copied)
+
+
+@bug("dedupe-ends-early", "lossy")
+def _() -> Iterator[None]:
+    """A dedupe key is free again as soon as its task is gone."""
+    remove = rules._remove
+
+    def forgetful(table: Table, row: Row, now: int, *, feed: bool = True) -> None:
+        remove(table, row._replace(dedupe_for=0), now, feed=feed)
+
+    return instead(rules, "_remove", forgetful)
+
+
+def iter_dict(owner: dict[Any, Any], key: object, value: object) -> Iterator[None]:
+    with mock.patch.dict(owner, {key: value}):
+        yield

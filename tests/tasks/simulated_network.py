@@ -1,0 +1,170 @@
+"""The store of simulated workers, the ways to it, and what is checked at each command that reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import Context
+from random import Random
+from typing import Any, TypeVar
+
+import anyio
+
+from intervalq.errors import IntervalqError, StoreTimeout, StoreUnavailable
+from intervalq.tasks.rules import Command, Modify, Row, Work
+from intervalq.testing.simulation.loop import Process
+from intervalq_stores.memory_tasks import MemoryTaskStore
+
+A = TypeVar("A")
+
+URL = "simulated://tasks"
+DEADLINE = 2.0
+
+
+class Network:
+    """Carries commands and answers with delays, and loses some."""
+
+    def __init__(self, random: Random, *, lost: float, slow: float) -> None:
+        self.store = MemoryTaskStore(clock=self.now)
+        self.violations: list[str] = []
+        self.lines: list[str] = []
+        self.calls = 0
+        self.is_healthy = False
+        self.listeners: dict[Callable[[], None], Line] = {}
+        self._random = random
+        self._lost = lost
+        self._slow = slow
+
+    def now(self) -> int:
+        """What the store's clock reads: microseconds."""
+        return 1_000_000_000 + int(asyncio.get_running_loop().time() * 1e6)
+
+    def say(self, text: str) -> None:
+        self.lines.append(f"{asyncio.get_running_loop().time():10.6f} {text}")
+
+    def broken(self, text: str) -> None:
+        self.violations.append(text)
+        self.say(f"BROKEN {text}")
+
+    def rows(self) -> list[Row]:
+        return list(self.store._tasks.table._rows.values())
+
+    def delay(self) -> float:
+        delay = self._random.uniform(0.0002, 0.003)
+        if not self.is_healthy and self._random.random() < self._slow:
+            delay += self._random.uniform(0.05, 2.5)
+        return delay
+
+    def loses(self) -> bool:
+        return not self.is_healthy and self._random.random() < self._lost
+
+    def arrive(self, line: Line, command: Command[Any], reply: asyncio.Future[Any]) -> None:
+        """A command reaches the store, whether somebody still waits for the answer or not."""
+        answer: object = None
+        try:
+            answer = result_of(self.store.apply(command))
+        except IntervalqError as error:
+            answer = error
+        self.calls += 1
+        self.say(f"{line.process.name} {command} -> {answer}")
+        self.check()
+        brings = isinstance(command, Modify) or (isinstance(command, Work) and command.settled)
+        if brings and not isinstance(answer, IntervalqError):
+            for wake, other in self.listeners.items():
+                if not self.loses():
+                    self._later(self.delay(), wake, other.process.context)
+        if not self.loses():
+            self._later(self.delay(), lambda: _answer(reply, answer), line.process.context)
+
+    def check(self) -> None:
+        """What must hold at any time."""
+        lines: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows():
+            if row.key is not None:
+                lines.setdefault((row.queue, row.key), []).append(row)
+            if row.session is not None and self.store._tasks.table.session(row.session) is None:
+                self.broken(f"{row.id} is claimed by a session that is no more")
+        for name, line in lines.items():
+            line.sort(key=lambda row: row.place)
+            if [row.waiting for row in line] != [False] + [True] * (len(line) - 1):
+                self.broken(f"the line of {name} is not fed: {line}")
+            if any(row.session is not None for row in line[1:]):
+                self.broken(f"two tasks of {name} are claimed")
+
+    def _later(self, delay: float, action: Callable[[], None], context: Context) -> None:
+        asyncio.get_running_loop().call_later(delay, action, context=context)
+
+
+class Line:
+    """One process's way to the store: the store of its handle."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self.url = URL
+        self.network = network
+        self.process = process
+        self.is_cut = False
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        assert now is None
+        network, loop = self.network, asyncio.get_running_loop()
+        if self.is_cut:
+            await anyio.sleep(network.delay())
+            raise StoreUnavailable(URL, "no way to it")
+        reply: asyncio.Future[A] = loop.create_future()
+        if not network.loses():
+            loop.call_later(network.delay(), network.arrive, self, command, reply, context=Context())
+        timer = loop.call_later(DEADLINE, _give_up, reply)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
+
+    async def aclose(self) -> None:
+        pass
+
+
+class WakingLine(Line):
+    """A line to a store that tells its sessions of new tasks."""
+
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        del session
+        event = anyio.Event()
+
+        def wake() -> None:
+            event.set()
+
+        async def woken() -> None:
+            nonlocal event
+            await event.wait()
+            event = anyio.Event()
+
+        self.network.listeners[wake] = self
+        try:
+            yield woken
+        finally:
+            del self.network.listeners[wake]
+
+
+def _answer(reply: asyncio.Future[Any], answer: object) -> None:
+    if not reply.done():
+        if isinstance(answer, IntervalqError):
+            reply.set_exception(answer)
+        else:
+            reply.set_result(answer)
+
+
+def _give_up(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_exception(StoreTimeout(URL, "no answer in time"))
+
+
+def result_of(step: Coroutine[Any, Any, A]) -> A:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        step.send(None)
+    except StopIteration as end:
+        result: A = end.value
+        return result
+    raise RuntimeError("a step of the store took time")
