@@ -1,8 +1,8 @@
 """Simulated workers: real handles in processes that stall, die and begin again, and a ledger that is judged.
 
 A run is one seed of one mix. Every task that was accepted must be once in the ledger, which is written in
-the same step as its acknowledgement, or once in the dead-letter queue, whatever went wrong; and soon after nothing
-goes wrong any more. `python tests/tasks/simulated_workers.py MIX SEED` shows one run.
+the same step as its acknowledgement, or once in the dead-letter queue, whatever went wrong; and soon after
+nothing goes wrong any more. `python tests/tasks/simulated_workers.py MIX SEED` shows one run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from intervalq.errors import InboxFull, StoreError, StoreUnavailable
-from intervalq.tasks import Reject, Retry, Task, Tasks
+from intervalq.tasks import Reject, Retry, Task, Tasks, _ids
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from tasks.simulated_network import Line, Network, WakingLine
 
@@ -318,6 +318,7 @@ def simulate(mix: str, seed: int) -> Run:
     clock = mock.Mock(side_effect=itertools.count(10**18, 10**6).__next__)
     try:
         with (
+            mock.patch("intervalq.tasks._ids._last", _ids._Last()),
             mock.patch("intervalq.tasks._ids.os.urandom", dice.randbytes),
             mock.patch("intervalq.tasks._ids.time.time_ns", clock),
         ):
