@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,6 +69,8 @@ class Crew:
         self.most: int | None = None
         self.due = 0.0
         self.poll = FIRST_POLL
+        self.counts: Counter[str] = Counter()
+        """How many tasks were `done`, `failed`, `dead`, `given back` or `lost` here."""
         self._session = session
         self._desk = session.desk
         self._concurrency = concurrency
@@ -76,7 +78,8 @@ class Crew:
         self._waiting: deque[Claim] = deque()
         self._since = 0.0  # when the first of them came
         self._idle: list[Bell] = []
-        self._running: dict[str, anyio.CancelScope] = {}
+        self.running = 0
+        """How many functions run."""
         self._ahead = 0
         self._usual = math.inf  # seconds that the function takes, on the average of late
         self._stopping = False
@@ -90,7 +93,7 @@ class Crew:
         """See `Demand.room`: those who do nothing, and what is claimed ahead for those who are quick."""
         if self._stopping:
             return 0
-        return self._concurrency + self._ahead - len(self._running) - len(self._waiting)
+        return self._concurrency + self._ahead - self.running - len(self._waiting)
 
     def deliver(self, claims: list[Claim]) -> None:
         """See `Demand.deliver`."""
@@ -142,11 +145,6 @@ class Crew:
             if not bell.done():
                 bell.set_result(None)
 
-    @property
-    def running(self) -> int:
-        """How many functions run."""
-        return len(self._running)
-
     def _give_back(self, claims: list[Claim]) -> None:
         for claim in claims:
             if claim.open:
@@ -154,7 +152,7 @@ class Crew:
 
     async def _keep_fresh(self, scope: anyio.CancelScope) -> None:
         """Give back what was claimed ahead for somebody who turned out to be slow."""
-        while not (self._stopping and not self._running):
+        while not (self._stopping and not self.running):
             await anyio.sleep(STALE / 4)
             if self._waiting and self.job.pace is None and self._now() - self._since > STALE:
                 self._ahead = 0
@@ -168,13 +166,13 @@ class Crew:
         while True:
             with anyio.CancelScope() as scope:
                 while (claim := await self._next()) is not None:
-                    self._running[claim.id] = scope
+                    self.running += 1
                     claim.on_lost = scope.cancel
                     try:
                         await self._do(claim)
                     finally:
                         claim.on_lost = None
-                        del self._running[claim.id]
+                        self.running -= 1
                 return
             # What it did was lost: the claim is somebody else's now. The next one is not.
 
@@ -198,6 +196,7 @@ class Crew:
     async def _do(self, claim: Claim) -> None:
         too_often = self.job.policy.exhausted(claim.row)
         if too_often is not None:
+            self.counts["dead"] += 1
             self._desk.settle(Settle(claim, too_often))
             return
         begun = self._now()
@@ -211,13 +210,18 @@ class Crew:
                 await claim.ack(*_changes(result))
             elif claim.open:
                 self._desk.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
+            self.counts["done"] += 1
         except ClaimLost as error:
+            self.counts["lost"] += 1
             log.warning("%s", error)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
         except BaseException:
             if claim.open:  # it was cancelled, not because it was lost: as if it had not begun
+                self.counts["given back"] += 1
                 self._desk.settle(Settle(claim, unused(claim.row)))
+            else:
+                self.counts["lost"] += 1
             raise
         self._measure(self._now() - begun)
 
@@ -246,8 +250,10 @@ class Crew:
     def _fail(self, claim: Claim, error: Exception) -> None:
         change = self.job.policy.failed(claim.row, error)
         if change.queue is not None and change.queue != claim.queue:
+            self.counts["dead"] += 1
             log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, change.error)
         else:
+            self.counts["failed"] += 1
             log.warning("task %s of queue %r failed: %s", claim.id, claim.queue, change.error)
         if claim.open:
             self._desk.settle(Settle(claim, change))

@@ -31,8 +31,12 @@ class Demand(Protocol):
         """How many tasks it would take now."""
         ...
 
-    def deliver(self, claims: list[Claim]) -> None:
-        """Take what was claimed, which may be nothing."""
+    def asked(self, limit: int) -> None:
+        """The store is being asked for so many; 0: that has come to nothing."""
+        ...
+
+    def deliver(self, claims: list[Claim]) -> list[Claim]:
+        """Take what was claimed, which may be nothing, and give what nobody wants any more."""
         ...
 
     def failed(self, error: IntervalqError) -> None:
@@ -43,13 +47,17 @@ class Demand(Protocol):
 class Request:
     """One call that waits for tasks."""
 
-    __slots__ = ("bell", "claims", "count", "error", "once")
+    __slots__ = ("asked", "bell", "claims", "count", "error", "is_over", "once")
 
     def __init__(self, count: int, bell: Bell, *, once: bool) -> None:
         self.count = count
         self.bell = bell
         self.once = once
         """Content with nothing, once the store was asked."""
+        self.asked = False
+        """Whether a call to the store that is under way is for it."""
+        self.is_over = False
+        """Its time is up: it only takes what that call brings."""
         self.claims: list[Claim] = []
         self.error: IntervalqError | None = None
 
@@ -75,7 +83,14 @@ class Callers:
 
     def room(self) -> int:
         """See `Demand.room`."""
-        return sum(request.count for request in self.line)
+        return sum(request.count for request in self.line if not request.is_over)
+
+    def asked(self, limit: int) -> None:
+        """See `Demand.asked`."""
+        for request in self.line:
+            request.asked = limit > 0
+            if not request.is_over:
+                limit -= request.count
 
     def join(self, request: Request) -> None:
         """Wait in line. What is asked for at once is asked at once."""
@@ -88,19 +103,22 @@ class Callers:
             self.line.remove(request)
             self._end_if_empty()
 
-    def deliver(self, claims: list[Claim]) -> None:
-        """See `Demand.deliver`."""
+    def deliver(self, claims: list[Claim]) -> list[Claim]:
+        """See `Demand.deliver`. Calls that came after the store was asked are not content with nothing."""
         for request in list(self.line):
             request.claims, claims = claims[: request.count], claims[request.count :]
-            if request.claims or request.once:
+            if request.claims or (request.asked and (request.once or request.is_over)):
                 self.line.remove(request)
                 request.ring()
+            request.asked = False
         self._end_if_empty()
+        return claims
 
     def failed(self, error: IntervalqError) -> None:
         """See `Demand.failed`."""
         for request in self.line:
             request.error = error
+            request.asked = False
             request.ring()
         self.line.clear()
         self._end_if_empty()

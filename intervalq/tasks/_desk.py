@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from intervalq._backend import Bell, loop_clock
-from intervalq.errors import IntervalqError, StoreUnavailable
+from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
 from intervalq.tasks._ranges import OpenRange
 from intervalq.tasks._task import Claim, unused
@@ -72,6 +72,7 @@ class Desk:
         self._ranges: dict[str, OpenRange] = {}  # by the ids of their claims
         self._poked = anyio.Event()
         self._doubt = False  # a call may have claimed something that nobody knows of
+        self._lapses = 0  # what a call brings that began before the last one is lost
         self._since: float | None = None  # how long the store has been away
         self._pause = FIRST_POLL
 
@@ -107,7 +108,7 @@ class Desk:
             self._settles.append(settle)
         else:
             if not settle.keeps:
-                self._forget(claim)
+                self.forget(claim)
                 if ranged.settle(claim, settle.part):
                     self._finished.append(ranged.finished())
             settle.end()
@@ -144,20 +145,34 @@ class Desk:
             await self._rest(now)
             return
         batch, finished = self._batch()
-        command = self._command(demand, batch, finished)
+        lapses = self._lapses
+        command: Work | None = None
         self.busy = True
         try:
             if self._doubt:
                 await self._recover()
+            command = self._command(demand, batch, finished)
+            if demand is not None:
+                demand.asked(command.limit)
             worked = await self._store.apply(command)
-        except StoreUnavailable as error:
-            self._back(batch, finished)
-            self._doubt = self._doubt or command.limit > 0
+        except (StoreUnavailable, TransactionConflict) as error:
+            if command is not None and isinstance(error, StoreUnavailable):
+                self._doubt = self._doubt or command.limit > 0
+                for settle in batch:
+                    settle.again = True
+            self._back(batch, finished, lost=lapses != self._lapses)
+            if demand is not None:
+                demand.asked(0)
             await self.bear(error)
         except IntervalqError as error:
             self.fail(error, batch)
+        except BaseException:
+            self._back(batch, finished, lost=lapses != self._lapses)
+            raise
         else:
             self._since, self._pause = None, FIRST_POLL
+            if lapses != self._lapses:  # meanwhile: whatever it claimed is free again
+                worked = replace(worked, alive=True, claimed=(), ranges=())
             self._answered(batch, worked)
             if demand is not None and worked.alive:
                 self._deliver(demand, command, worked)
@@ -227,14 +242,15 @@ class Desk:
             claim = settle.claim
             if claim.row.id in lost and not (settle.again and worked.alive and claim.row.until is None):
                 settle.lost = True
-                self._forget(claim)
-                claim.lose()
+                if self.forget(claim):
+                    claim.lose()
                 if settle.bell is None:
                     log.warning("%s", claim.lost())
             elif settle.keeps and isinstance(settle.part, Change):
-                claim.row = claim.row._replace(version=claim.row.version + 1)
+                # Whether it ends by itself is all that is asked of `until` here.
+                claim.row = claim.row._replace(version=claim.row.version + 1, until=settle.part.lease)
             else:
-                self._forget(claim)
+                self.forget(claim)
             settle.end()
         for range_ in worked.lost_ranges:
             log.warning("tasks %s to %s of queue %r were lost", range_.low, range_.high, range_.queue)
@@ -270,13 +286,17 @@ class Desk:
 
     # --- trouble ------------------------------------------------------------------------------------
 
-    def _back(self, batch: list[Settle], finished: list[Finished]) -> None:
+    def _back(self, batch: list[Settle], finished: list[Finished], *, lost: bool) -> None:
+        """It is to be sent again; not under another session, which would not find its claims."""
+        if not lost:
+            self._settles[:0] = batch
+            self._finished[:0] = finished
+            return
         for settle in batch:
-            settle.again = True
-        self._settles[:0] = batch
-        self._finished[:0] = finished
+            settle.lost = True
+            settle.end()
 
-    async def bear(self, error: StoreUnavailable) -> None:
+    async def bear(self, error: StoreError) -> None:
         """Wait a little, and longer each time; after a minute those who called are told."""
         now = self._now()
         if self._since is None:
@@ -295,21 +315,32 @@ class Desk:
                 self._settles.append(settle)
             else:
                 settle.error = error
-                settle.claim.open = True
+                settle.claim.open = self.held.get(settle.claim.row.id) is settle.claim
                 settle.end()
         for demand in list(self._demands):
             demand.failed(error)
 
+    def refuse(self) -> None:
+        """Nobody gets tasks any more: the handle is being closed."""
+        for demand in list(self._demands):
+            demand.failed(QueueClosed(", ".join(demand.queues)))
+
     async def _recover(self) -> None:
         """Give back what a call whose answer was lost has claimed."""
         rows = await self._store.apply(Select(session=self.session, values=False))
-        unknown = tuple(unused(row) for row in rows if row.id not in self.held)
+        unknown = tuple(unused(row) for row in rows if self._is_unknown(row))
         if unknown:
             await self._store.apply(Work(self.session, unknown))
         self._doubt = False
 
+    def _is_unknown(self, row: Row) -> bool:
+        """A renewal whose answer was lost is one version ahead; what was given back and came again is two."""
+        claim = self.held.get(row.id)
+        return claim is None or row.version > claim.row.version + 1
+
     def lose_all(self) -> None:
         """The session is gone: nothing that it had claimed is its own any more."""
+        self._lapses += 1
         held, self.held = self.held, {}
         self._ranges.clear()
         self._finished.clear()

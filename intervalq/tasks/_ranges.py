@@ -43,8 +43,8 @@ class OpenRange:
         """What has not been settled is given back."""
         for claim in self._claims:
             if claim.open:
-                claim.open = False
                 self.settle(claim, unused(claim.row))
+                claim.lose()
 
     def finished(self) -> Finished:
         """What the store is told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -34,6 +35,7 @@ class Workers(Home):
         super().__init__(url, given, expiry)
         self._jobs: list[Job] = []
         self._crews: list[Crew] = []
+        self._counts: Counter[str] = Counter()  # of runs that have ended
         self._stopping: anyio.Event | None = None
 
     def worker(
@@ -77,6 +79,11 @@ class Workers(Home):
         return register
 
     @property
+    def counts(self) -> Counter[str]:
+        """Internal: what became of the tasks that this handle has run. See `Crew.counts`."""
+        return sum((crew.counts for crew in self._crews), self._counts)
+
+    @property
     def jobs(self) -> Sequence[Job]:
         """Internal: the functions that `worker` decorated."""
         return self._jobs
@@ -113,7 +120,7 @@ class Workers(Home):
                         crews.start_soon(crew.run)
                 group.cancel_scope.cancel()
         finally:
-            self._crews = []
+            self._counts, self._crews = self.counts, []
             with anyio.CancelScope(shield=True):
                 await session.close()
 

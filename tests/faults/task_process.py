@@ -1,0 +1,67 @@
+"""A worker process of a storm: it does tasks and writes each into a ledger, in the commit's own transaction.
+
+    python tests/faults/task_process.py URL QUEUE MODE
+
+MODE is "commit": in the transaction that removes the task; or "unguarded": in a transaction before that, as
+workers do whose queue lies elsewhere, which is how a storm shows that it can see tasks that are done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import sys
+from contextlib import suppress
+
+import anyio
+
+from intervalq.errors import ClaimLost
+from intervalq.tasks import Claim, Tasks
+
+EXPIRY = 1.0
+
+
+async def main(url: str, queue: str, mode: str) -> None:
+    tasks = Tasks(url, expiry=EXPIRY)
+    mark = "?" if url.startswith("sqlite") else "%s"
+    write = f"insert into ledger (task, claims) values ({mark}, {mark})"
+
+    async def execute(connection: object, claim: Claim) -> None:
+        done = connection.execute(write, (claim.value, claim.claims))  # type: ignore[attr-defined]
+        if mark == "%s":
+            await done
+
+    @tasks.worker(queue, concurrency=4, max_attempts=None, backoff=0.05)
+    async def work(claim: Claim) -> None:
+        await anyio.sleep(random.uniform(0, 0.03))
+        if random.random() < 0.05:
+            raise RuntimeError("some attempts fail")
+        if mode == "commit":
+            async with claim.commit() as connection:
+                await execute(connection, claim)
+                await anyio.sleep(random.uniform(0, 0.01))
+            return
+        async with tasks.transaction() as connection:
+            await execute(connection, claim)
+        await anyio.sleep(random.uniform(0, 0.01))
+        with suppress(ClaimLost):
+            await claim.ack()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(_stop_at_sigterm, tasks)
+        print("works", flush=True)
+        await tasks.run(grace=2.0)
+        group.cancel_scope.cancel()
+    await tasks.aclose()
+
+
+async def _stop_at_sigterm(tasks: Tasks) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            tasks.stop()
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    anyio.run(main, *sys.argv[1:])

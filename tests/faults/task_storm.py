@@ -1,0 +1,288 @@
+"""A storm over durable tasks: workers are killed and stopped, the server restarts, a ledger is judged.
+
+    python tests/faults/task_storm.py --store postgres --minutes 30 --every 2
+
+Every task that was inserted must be in the ledger once: none lost, none doubled. Ends with 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import anyio
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import servers
+from faults.task_process import EXPIRY
+from intervalq.errors import StoreUnavailable
+from intervalq.tasks import Tasks
+
+QUEUE = "storm"
+_LEDGER = "create table if not exists ledger (task bigint, claims integer)"
+_WAITING = 100
+"""So many tasks are kept waiting."""
+_CALM = 90.0
+"""Seconds after the last fault in which everything must be done, on however busy a machine."""
+
+
+class Target(ABC):
+    """A store, and the ledger beside its tasks."""
+
+    url: str
+
+    @abstractmethod
+    def restart(self) -> None:
+        """End it at once, and start it again."""
+
+    @abstractmethod
+    def query(self, sql: str) -> list[tuple[int, ...]]:
+        """The rows of a statement, which is committed."""
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        return {"server restarted": self.restart}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PostgresTarget(Target):
+    def __init__(self) -> None:
+        self._server = servers.postgres_server().start()
+        self.url = self._server.url
+        self.query(_LEDGER)
+
+    def restart(self) -> None:
+        self._server.stop()
+        self._server.start()
+
+    def query(self, sql: str) -> list[tuple[int, ...]]:
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class SQLiteTarget(Target):
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="intervalq-")
+        self._path = Path(self._folder.name) / "app.db"
+        self.url = f"sqlite://{self._path}"
+        with closing(sqlite3.connect(self._path)) as connection:
+            connection.execute("pragma journal_mode = wal")
+            connection.execute(_LEDGER)
+        self._path.chmod(0o600)
+
+    def restart(self) -> None:
+        pass
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        return {}
+
+    def query(self, sql: str) -> list[tuple[int, ...]]:
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+TARGETS: dict[str, Callable[[], Target]] = {"postgres": PostgresTarget, "sqlite": SQLiteTarget}
+
+
+@dataclass(slots=True)
+class Storm:
+    """A storm as it went."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    inserted: int = 0
+    lost: list[int] = field(default_factory=list)
+    doubled: list[int] = field(default_factory=list)
+    again: int = 0
+    """How many tasks were done by another than their first claim."""
+    left: int = 0
+    """How many tasks were not done in time."""
+
+    @property
+    def broken(self) -> bool:
+        return bool(self.lost or self.doubled or self.left)
+
+
+class Driver:
+    """Keeps tasks waiting and workers running, and does the faults."""
+
+    def __init__(self, target: Target, *, workers: int, seed: int, mode: str) -> None:
+        self.target = target
+        self.storm = Storm()
+        self._random = random.Random(seed)
+        self._mode = mode
+        self._alive: list[subprocess.Popen[bytes]] = []
+        self._stopped: dict[int, subprocess.Popen[bytes]] = {}
+        for _ in range(workers):
+            self._start()
+
+    def _start(self) -> None:
+        script = str(Path(__file__).with_name("task_process.py"))
+        command = [sys.executable, script, self.target.url, QUEUE, self._mode]
+        self._alive.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    async def run(self, seconds: float, every: float, *, least: int) -> Storm:
+        tasks = Tasks(self.target.url)
+        end = time.monotonic() + seconds
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._produce, tasks, group.cancel_scope)
+            while time.monotonic() < end or self.storm.faults.total() < least:
+                await anyio.sleep(every * self._random.uniform(0.5, 1.5))
+                await anyio.to_thread.run_sync(self._fault)
+            for process in self._stopped.values():
+                process.send_signal(signal.SIGCONT)
+            group.cancel_scope.cancel()
+        await self._settle()
+        await tasks.aclose()
+        return self.storm
+
+    async def _produce(self, tasks: Tasks, scope: anyio.CancelScope) -> None:
+        while not scope.cancel_called:
+            number = self.storm.inserted
+            try:
+                waiting = await tasks.queues(QUEUE)
+                if waiting and waiting[0].size >= _WAITING:
+                    await anyio.sleep(0.05)
+                    continue
+                with anyio.CancelScope(shield=True):
+                    for _ in range(20):
+                        number = self.storm.inserted
+                        await tasks.insert(QUEUE, number, dedupe_key=f"t{number}", dedupe_for=3600)
+                        self.storm.inserted += 1
+            except StoreUnavailable:
+                await anyio.sleep(0.1)
+
+    def _fault(self) -> None:
+        for pid, process in list(self._stopped.items()):
+            if self._random.random() < 0.6:
+                process.send_signal(signal.SIGCONT)
+                del self._stopped[pid]
+        mine = {"worker killed": self._kill, "worker stopped": self._stop}
+        name, do = self._random.choice(list((mine | mine | self.target.faults()).items()))
+        do()
+        self.storm.faults[name] += 1
+        for process in [process for process in self._alive if process.poll() is not None]:
+            self._alive.remove(process)
+            self._start()
+
+    def _kill(self) -> None:
+        process = self._random.choice(self._alive)
+        process.kill()
+        process.wait()
+        self._stopped.pop(process.pid, None)
+
+    def _stop(self) -> None:
+        """For longer than its session lives, as often as not."""
+        process = self._random.choice(self._alive)
+        process.send_signal(signal.SIGSTOP)
+        self._stopped[process.pid] = process
+
+    async def _settle(self) -> None:
+        end = time.monotonic() + _CALM
+        async with Tasks(self.target.url) as tasks:
+            while (left := await tasks.queues(QUEUE)) and time.monotonic() < end:
+                await anyio.sleep(0.1)
+        self.storm.left = left[0].size if left else 0
+
+    def judge(self) -> None:
+        """Hold the ledger against what was inserted."""
+        rows = self.target.query("select task, count(*), max(claims) from ledger group by task")
+        counts = {task: count for task, count, _ in rows}
+        # The last insert may have been done without an answer.
+        self.storm.lost = [number for number in range(self.storm.inserted) if number not in counts]
+        self.storm.doubled = [task for task, count in counts.items() if count > 1]
+        self.storm.again = sum(claims > 1 for _, _, claims in rows)
+
+    def end(self) -> None:
+        """No process stays."""
+        for process in self._alive:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self._alive:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _driver(target: Target, workers: int, seed: int, mode: str) -> Iterator[Driver]:
+    driver = Driver(target, workers=workers, seed=seed, mode=mode)
+    try:
+        yield driver
+    finally:
+        driver.end()
+
+
+def run(
+    store: str,
+    seconds: float,
+    *,
+    every: float = 2.0,
+    workers: int = 3,
+    seed: int = 1,
+    mode: str = "commit",
+    least: int = 0,
+) -> Storm:
+    """A whole storm."""
+    with TARGETS[store]() as target, _driver(target, workers, seed, mode) as driver:
+        anyio.run(lambda: driver.run(seconds, every, least=least))
+        driver.judge()
+        return driver.storm
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", choices=list(TARGETS), default="postgres")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument(
+        "--every", type=float, default=2.0, help="seconds from one fault to the next, on average"
+    )
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mode", choices=["commit", "unguarded"], default="commit")
+    wanted = parser.parse_args()
+    storm = run(
+        wanted.store, wanted.minutes * 60, every=wanted.every, workers=wanted.workers, seed=wanted.seed,
+        mode=wanted.mode,
+    )  # fmt: skip
+    print(dict(storm.faults))
+    print(
+        f"inserted {storm.inserted}, lost {len(storm.lost)}, doubled {len(storm.doubled)}, not done {storm.left}"
+    )
+    print(f"done by another than the first claim: {storm.again}; a session lapses after {EXPIRY:g} s")
+    return int(storm.broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
