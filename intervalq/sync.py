@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
-
-import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from typing import Any, Self, TypeVar, cast
 
 from intervalq import _queue
+from intervalq._background import BACKGROUND
 from intervalq._decorate import decorate
 from intervalq._inspect import QueueState
 from intervalq._line import Waiter
@@ -33,71 +30,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _Background:
-    """The event loop for blocking code: begun when first needed, ended with the process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
-        self._thread = 0
-        self._of_parents: list[object] = []
-
-    def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
-        """Run an async function there, and wait for it. An interrupted wait cancels it."""
-        future = self.start(_kept, function, *args)
-        try:
-            result, fatal = future.result()
-        except BaseException:
-            future.cancel()
-            raise
-        if fatal is not None:
-            raise fatal
-        return cast("R", result)
-
-    def start(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Run a function there; its future can be cancelled."""
-        with self._lock:
-            if self._running is None:
-                manager = start_blocking_portal(name="intervalq")
-                self._running = (manager, manager.__enter__())
-                self._thread = self._running[1].call(threading.get_ident)
-            portal = self._running[1]
-        return portal.start_task_soon(function, *args)
-
-    def tell(self, function: Callable[..., Any], *args: Any) -> None:
-        """Run a plain function there, and don't wait for it."""
-        if threading.get_ident() == self._thread:  # a generator that is collected in that very thread
-            function(*args)
-        else:
-            self.start(function, *args)
-
-    def forked(self) -> None:
-        """In a forked child the thread is gone: begin another one when needed.
-
-        The old one is kept: collecting it would join a thread that doesn't exist, for ever.
-        """
-        self._of_parents.append(self._running)
-        self._running = None
-        self._thread = 0
-        self._lock = threading.Lock()
-
-
-async def _kept(function: Callable[..., Awaitable[R]], *args: Any) -> tuple[R | None, BaseException | None]:
-    """What a function gives, or what it raises that would end the event loop, such as SystemExit."""
-    try:
-        return await function(*args), None
-    except (Exception, anyio.get_cancelled_exc_class()):
-        raise
-    except BaseException as fatal:  # noqa: BLE001 - for the thread that waits
-        return None, fatal
-
-
 async def _late(shard: Shard, slot: Go, waiter: Waiter) -> Waiter:
     return late(shard, slot, waiter)
-
-
-_background: Final = _Background()
-os.register_at_fork(after_in_child=_background.forked)
 
 
 class IntervalQueue:
@@ -159,10 +93,10 @@ class IntervalQueue:
 
         async def begin() -> None:
             job = start(queue, function, args, plan)
-            future.add_done_callback(lambda _: _background.tell(job.cancel))
+            future.add_done_callback(lambda _: BACKGROUND.tell(job.cancel))
             job.when_done(lambda: job.pass_on(future))
 
-        _background.call(begin)
+        BACKGROUND.call(begin)
         return future
 
     def map(
@@ -174,13 +108,13 @@ class IntervalQueue:
         async def begin() -> AsyncGenerator[R, None]:
             return queue.map(function, items, ordered=ordered, window=window)
 
-        results = _background.call(begin)
+        results = BACKGROUND.call(begin)
         end = object()
         try:
-            while (result := _background.call(partial(anext, results, end))) is not end:
+            while (result := BACKGROUND.call(partial(anext, results, end))) is not end:
                 yield cast("R", result)
         finally:
-            _background.call(results.aclose)
+            BACKGROUND.call(results.aclose)
 
     def slot(self, **options: Any) -> AbstractContextManager[Slot]:
         """`with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
@@ -191,46 +125,46 @@ class IntervalQueue:
         queue = self._live()
         waiter = Waiter(priority=plan.priority, cost=plan.cost, early=EARLY)
         while True:
-            shard, slot = _background.call(queue.acquire, waiter, plan.timeout)
+            shard, slot = BACKGROUND.call(queue.acquire, waiter, plan.timeout)
             try:
                 if opens_here(shard, slot):
                     break
             except BaseException:
-                _background.tell(shard.give_up, slot)
+                BACKGROUND.tell(shard.give_up, slot)
                 raise
-            waiter = _background.call(_late, shard, slot, waiter)
+            waiter = BACKGROUND.call(_late, shard, slot, waiter)
         try:
             yield Slot.of(slot)
         finally:
-            _background.tell(shard.leases.ended, slot.ticket)
+            BACKGROUND.tell(shard.leases.ended, slot.ticket)
 
     def pause(self) -> None:
         """See `intervalq.IntervalQueue.pause`."""
-        _background.call(self._live().pause)
+        BACKGROUND.call(self._live().pause)
 
     def resume(self) -> None:
         """See `intervalq.IntervalQueue.resume`."""
-        _background.call(self._live().resume)
+        BACKGROUND.call(self._live().resume)
 
     def cool_down(self, seconds: Duration) -> None:
         """See `intervalq.IntervalQueue.cool_down`."""
-        _background.call(self._live().cool_down, seconds)
+        BACKGROUND.call(self._live().cool_down, seconds)
 
     def configure(self, **settings: Any) -> None:
         """See `intervalq.IntervalQueue.configure`."""
-        _background.call(partial(self._live().configure, **settings))
+        BACKGROUND.call(partial(self._live().configure, **settings))
 
     def reclaim(self) -> int:
         """See `intervalq.IntervalQueue.reclaim`."""
-        return _background.call(self._live().reclaim)
+        return BACKGROUND.call(self._live().reclaim)
 
     def drop(self) -> None:
         """See `intervalq.IntervalQueue.drop`."""
-        _background.call(self._live().drop)
+        BACKGROUND.call(self._live().drop)
 
     def inspect(self) -> QueueState:
         """See `intervalq.IntervalQueue.inspect`."""
-        return _background.call(self._live().inspect)
+        return BACKGROUND.call(self._live().inspect)
 
     def __getitem__(self, key: str) -> IntervalQueue:
         """See `intervalq.IntervalQueue.__getitem__`."""
@@ -238,7 +172,7 @@ class IntervalQueue:
 
     def close(self, *, drain: bool = True) -> None:
         """See `intervalq.IntervalQueue.close`."""
-        _background.call(partial(self._live().close, drain=drain))
+        BACKGROUND.call(partial(self._live().close, drain=drain))
 
     def __enter__(self) -> Self:
         return self

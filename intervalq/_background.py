@@ -1,0 +1,78 @@
+"""The event loop that blocking code uses: one in a thread of its own, for each process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar, cast
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+R = TypeVar("R")
+
+
+class Background:
+    """The event loop for blocking code: begun when first needed, ended with the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
+        self._thread = 0
+        self._of_parents: list[object] = []
+
+    def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
+        """Run an async function there, and wait for it. An interrupted wait cancels it."""
+        future = self.start(_kept, function, *args)
+        try:
+            result, fatal = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        if fatal is not None:
+            raise fatal
+        return cast("R", result)
+
+    def start(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Run a function there; its future can be cancelled."""
+        with self._lock:
+            if self._running is None:
+                manager = start_blocking_portal(name="intervalq")
+                self._running = (manager, manager.__enter__())
+                self._thread = self._running[1].call(threading.get_ident)
+            portal = self._running[1]
+        return portal.start_task_soon(function, *args)
+
+    def tell(self, function: Callable[..., Any], *args: Any) -> None:
+        """Run a plain function there, and don't wait for it."""
+        if threading.get_ident() == self._thread:  # a generator that is collected in that very thread
+            function(*args)
+        else:
+            self.start(function, *args)
+
+    def forked(self) -> None:
+        """In a forked child the thread is gone: begin another one when needed.
+
+        The old one is kept: collecting it would join a thread that doesn't exist, for ever.
+        """
+        self._of_parents.append(self._running)
+        self._running = None
+        self._thread = 0
+        self._lock = threading.Lock()
+
+
+async def _kept(function: Callable[..., Awaitable[R]], *args: Any) -> tuple[R | None, BaseException | None]:
+    """What a function gives, or what it raises that would end the event loop, such as SystemExit."""
+    try:
+        return await function(*args), None
+    except (Exception, anyio.get_cancelled_exc_class()):
+        raise
+    except BaseException as fatal:  # noqa: BLE001 - for the thread that waits
+        return None, fatal
+
+
+BACKGROUND: Final = Background()
+os.register_at_fork(after_in_child=BACKGROUND.forked)

@@ -1,0 +1,78 @@
+"""Durable tasks for code that blocks: what goes in, and looks; workers are run by `intervalq work`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from intervalq._background import BACKGROUND
+from intervalq._settings import Duration
+from intervalq.tasks._task import Task
+from intervalq.tasks._tasks import Modified
+from intervalq.tasks._tasks import Tasks as AsyncTasks
+from intervalq.tasks.rules import Change, Delete, Depend, Insert, QueueStats
+
+
+class Tasks:
+    """`intervalq.tasks.Tasks` for code that blocks: the same arguments, the same store, plain calls.
+
+    Safe from any number of threads, and in child processes after a fork. To insert in a transaction of a
+    blocking driver of Postgres, call the SQL function `intervalq.enqueue` in it.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._made = (store, options)
+        self._tasks = AsyncTasks(store, **options)
+        self._process = os.getpid()
+
+    def new(self, queue: str, value: object, **options: Any) -> Insert:
+        """A task to be inserted by `modify`. See `intervalq.tasks.Tasks.new`."""
+        return self._tasks.new(queue, value, **options)
+
+    def insert(self, queue: str, value: object, **options: Any) -> str:
+        """Insert a task, and give its id. See `intervalq.tasks.Tasks.insert`."""
+        return BACKGROUND.call(lambda: self._here().insert(queue, value, **options))
+
+    def put(self, queue: str, values: Iterable[object]) -> int:
+        """Insert many plain tasks. See `intervalq.tasks.Tasks.put`."""
+        return BACKGROUND.call(lambda: self._here().put(queue, values))
+
+    def modify(self, *parts: Insert | Change | Delete | Depend) -> Modified:
+        """Insert, change and delete tasks. See `intervalq.tasks.Tasks.modify`."""
+        return BACKGROUND.call(lambda: self._here().modify(*parts))
+
+    def tasks(self, queue: str | None = None, **options: Any) -> list[Task]:
+        """Tasks of a queue. See `intervalq.tasks.Tasks.tasks`."""
+        return BACKGROUND.call(lambda: self._here().tasks(queue, **options))
+
+    def queues(self, *names: str, **options: Any) -> list[QueueStats]:
+        """The queues that have tasks. See `intervalq.tasks.Tasks.queues`."""
+        return BACKGROUND.call(lambda: self._here().queues(*names, **options))
+
+    def wait_empty(self, *queues: str, timeout: Duration | None = None) -> None:
+        """Wait until none of the queues has any task. See `intervalq.tasks.Tasks.wait_empty`."""
+        BACKGROUND.call(lambda: self._here().wait_empty(*queues, timeout=timeout))
+
+    def close(self) -> None:
+        """Let go of connections. The handle can be used again."""
+        if self._process == os.getpid():
+            BACKGROUND.call(self._tasks.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _here(self) -> AsyncTasks:
+        if self._process != os.getpid():  # the connections of the parent are not those of a child
+            store, options = self._made
+            self._tasks, self._process = AsyncTasks(store, **options), os.getpid()
+        return self._tasks
+
+    def __repr__(self) -> str:
+        return repr(self._tasks)
