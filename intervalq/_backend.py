@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from typing import Any, Final, Protocol
@@ -81,6 +82,12 @@ def loop_clock() -> Callable[[], float]:
     """The clock of the running event loop, in seconds."""
     loop = asyncio_loop()
     return anyio.current_time if loop is None else loop.time
+
+
+def is_cancelled() -> bool:
+    """Whether the current task is being cancelled; a cancellation may also come out of what it awaits."""
+    task = asyncio.current_task() if asyncio_loop() is not None else None
+    return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
 
 
 def bells() -> Callable[[], Bell]:

@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
-from typing import IO, Any, Final
+from typing import IO, Any, ClassVar, Final
 
 import click
 from click.shell_completion import get_completion_class
@@ -27,6 +27,8 @@ _COMMANDS: Final = {
     "reclaim": "admin:reclaim",
     "drop": "admin:drop",
     "top": "top:top",
+    "tasks": "tasks:tasks",
+    "work": "work:work",
     "doctor": "doctor:doctor",
     "demo": "demo:demo",
     "demo-api": "demo_api:demo_api",
@@ -49,17 +51,20 @@ class Failed(click.ClickException):
 class Commands(click.Group):
     """A group that knows its commands by name."""
 
+    known: ClassVar[dict[str, str]] = _COMMANDS
+    """Where each is: `module:name`."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
         del ctx
-        return list(_COMMANDS)
+        return list(self.known)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See `click.Group`."""
         del ctx
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self.known:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
+        module, _, name = self.known[cmd_name].partition(":")
         command = getattr(import_module(f"intervalq.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
@@ -76,14 +81,19 @@ def run_app(args: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if (shown := _shown(error)) is None:
+        if (shown := shown_error(error)) is None:
             raise
         shown.show()
-        return shown.code if isinstance(shown, Failed) else shown.exit_code
+        return code_of(shown)
     return code if isinstance(code, int) else 0
 
 
-def _shown(error: BaseException) -> click.ClickException | None:
+def code_of(error: click.ClickException) -> int:
+    """The exit code of a command that ended so."""
+    return error.code if isinstance(error, Failed) else error.exit_code
+
+
+def shown_error(error: BaseException) -> click.ClickException | None:
     """An error as people shall see it; None: it is no error of theirs."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # a task group's, around the only one that there was

@@ -8,18 +8,19 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import anyio
 from anyio import to_thread
 
-from intervalq._backend import Bell, bells, loop_clock
+from intervalq._backend import Bell, bells, is_cancelled, loop_clock
 from intervalq._queue import IntervalQueue
 from intervalq.errors import (
     ClaimLost,
     IntervalqError,
     InvalidOption,
+    QueueClosed,
     StoreUnavailable,
     TransactionConflict,
     short,
@@ -39,6 +40,9 @@ AHEAD: Final = 0.02
 
 STALE: Final = 1.0
 """Seconds after which what was claimed ahead, and has not begun, is given back for others."""
+
+_NO_SLOT: Final = 1_000_000
+"""Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
 
 _CONFLICTS: Final = 5
 """How often a function is run again whose transaction met another one."""
@@ -75,15 +79,16 @@ class Crew:
         self._desk = session.desk
         self._concurrency = concurrency
         self._is_async = inspect.iscoroutinefunction(job.function)
-        self._waiting: deque[Claim] = deque()
-        self._since = 0.0  # when the first of them came
+        self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
         self._idle: list[Bell] = []
         self.running = 0
         """How many functions run."""
         self._ahead = 0
         self._usual = math.inf  # seconds that the function takes, on the average of late
         self._stopping = False
-        self._error: IntervalqError | None = None
+        self.error: BaseException | None = None
+        """Why it can't go on."""
+        self.on_error: Callable[[], None] | None = None
         self._bell = bells()
         self._now = loop_clock()
 
@@ -95,72 +100,76 @@ class Crew:
             return 0
         return self._concurrency + self._ahead - self.running - len(self._waiting)
 
-    def deliver(self, claims: list[Claim]) -> None:
+    def asked(self, limit: int) -> None:
+        """See `Demand.asked`."""
+
+    def deliver(self, claims: list[Claim]) -> list[Claim]:
         """See `Demand.deliver`."""
-        if claims and self._stopping:
-            self._give_back(claims)
-            return
-        if not self._waiting:
-            self._since = self._now()
-        self._waiting.extend(claims)
+        if self._stopping:
+            self.counts["given back"] += len(claims)
+            return claims
+        now = self._now()
+        self._waiting.extend((now, claim) for claim in claims)
         for _ in range(min(len(claims), len(self._idle))):
             bell = self._idle.pop()
             if not bell.done():
                 bell.set_result(None)
+        return []
 
     def failed(self, error: IntervalqError) -> None:
         """See `Demand.failed`: workers wait for a store that is away."""
-        if not isinstance(error, StoreUnavailable):
-            self._error = error
+        if isinstance(error, QueueClosed):
             self.stop()
+        elif not isinstance(error, StoreUnavailable):
+            self._end_with(error)
+
+    def _end_with(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.stop()
+        if self.on_error is not None:
+            self.on_error()
 
     # --- the runners --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop`, and until what has begun by then has ended.
-
-        Raises:
-            StoreError: the store can't be worked with.
-        """
+        """Work until `stop`, and until what has begun by then has ended; or until `error`."""
         self._session.add(self)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._keep_fresh, group.cancel_scope)
-                for _ in range(self._concurrency):
-                    group.start_soon(self._runner)
+                group.start_soon(self._keep_fresh)
+                async with anyio.create_task_group() as runners:
+                    for _ in range(self._concurrency):
+                        runners.start_soon(self._runner)
+                group.cancel_scope.cancel()
         finally:
             self._desk.drop(self)
-            self._give_back(list(self._waiting))
-            self._waiting.clear()
-        if self._error is not None:
-            raise self._error
+            self.stop()
 
     def stop(self) -> None:
         """Begin with no more tasks; give back those that were claimed ahead."""
         self._stopping = True
-        self._give_back(list(self._waiting))
-        self._waiting.clear()
+        self._give_back()
         idle, self._idle = self._idle, []
         for bell in idle:
             if not bell.done():
                 bell.set_result(None)
 
-    def _give_back(self, claims: list[Claim]) -> None:
-        for claim in claims:
+    def _give_back(self) -> None:
+        """Don't begin with what was claimed ahead."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, claim in waiting:
             if claim.open:
+                self.counts["given back"] += 1
                 self._desk.settle(Settle(claim, unused(claim.row)))
 
-    async def _keep_fresh(self, scope: anyio.CancelScope) -> None:
+    async def _keep_fresh(self) -> None:
         """Give back what was claimed ahead for somebody who turned out to be slow."""
-        while not (self._stopping and not self.running):
+        while True:
             await anyio.sleep(STALE / 4)
-            if self._waiting and self.job.pace is None and self._now() - self._since > STALE:
+            if self._waiting and self.job.pace is None and self._now() - self._waiting[0][0] > STALE:
                 self._ahead = 0
                 self._usual = math.inf
-                stale = list(self._waiting)
-                self._waiting.clear()
-                self._give_back(stale)
-        del scope
+                self._give_back()
 
     async def _runner(self) -> None:
         while True:
@@ -173,11 +182,18 @@ class Crew:
                     finally:
                         claim.on_lost = None
                         self.running -= 1
-                return
+                    if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
+                        break
+                else:
+                    return
             # What it did was lost: the claim is somebody else's now. The next one is not.
 
     async def _next(self) -> Claim | None:
-        while not self._waiting:
+        while True:
+            while self._waiting:
+                claim = self._waiting.popleft()[1]
+                if claim.open:
+                    return claim
             if self._stopping:
                 return None
             bell = self._bell()
@@ -188,42 +204,64 @@ class Crew:
             finally:
                 if bell in self._idle:
                     self._idle.remove(bell)
-        claim = self._waiting.popleft()
-        if not claim.open:
-            return await self._next()
-        return claim
 
     async def _do(self, claim: Claim) -> None:
         too_often = self.job.policy.exhausted(claim.row)
         if too_often is not None:
             self.counts["dead"] += 1
+            log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, too_often.error)
             self._desk.settle(Settle(claim, too_often))
             return
         begun = self._now()
         try:
-            if self.job.pace is None:
-                result = await self._call(claim)
-            else:
-                async with self.job.pace.slot():
-                    result = await self._call(claim)
+            result = await (self._call(claim) if self.job.pace is None else self._paced(claim, self.job.pace))
             if result is not None and claim.open:
                 await claim.ack(*_changes(result))
             elif claim.open:
                 self._desk.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
+            elif result is not None:
+                log.error("task %s was settled before its function gave changes: they are lost", claim.id)
             self.counts["done"] += 1
         except ClaimLost as error:
             self.counts["lost"] += 1
             log.warning("%s", error)
+        except _NoSlotError as error:
+            log.warning("task %s of queue %r got no slot: %s", claim.id, claim.queue, error.__cause__)
+            self._unused(claim, _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
-        except BaseException:
-            if claim.open:  # it was cancelled, not because it was lost: as if it had not begun
-                self.counts["given back"] += 1
-                self._desk.settle(Settle(claim, unused(claim.row)))
+        except BaseException as error:
+            # Cancelled, or the process is to end: as if it had not begun. But not where the function itself
+            # raised that, for it would do so each time.
+            if isinstance(error, SystemExit) or (
+                isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled()
+            ):
+                self._fail(claim, error)
             else:
-                self.counts["lost"] += 1
-            raise
+                self._unused(claim)
+            if isinstance(error, SystemExit | KeyboardInterrupt):
+                self._end_with(error)
+            elif not isinstance(error, anyio.get_cancelled_exc_class()) or is_cancelled():
+                raise
         self._measure(self._now() - begun)
+
+    def _unused(self, claim: Claim, delay: int | None = None) -> None:
+        if not claim.open:
+            self.counts["lost"] += 1
+            return
+        self.counts["given back"] += 1
+        self._desk.settle(Settle(claim, replace(unused(claim.row), delay=delay)))
+
+    async def _paced(self, claim: Claim, pace: IntervalQueue) -> Any:  # noqa: ANN401 - what the function gives
+        has_begun = False
+        try:
+            async with pace.slot():
+                has_begun = True
+                return await self._call(claim)
+        except IntervalqError as error:
+            if has_begun:
+                raise
+            raise _NoSlotError from error
 
     async def _call(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
         job = self.job
@@ -244,10 +282,12 @@ class Crew:
     async def _invoke(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         if self._is_async:
             return await self.job.function(claim)
-        result = await to_thread.run_sync(self.job.function, claim, abandon_on_cancel=True)
+        # A limit of its own: there are more runners than threads that all share.
+        own = anyio.CapacityLimiter(1)
+        result = await to_thread.run_sync(self.job.function, claim, abandon_on_cancel=True, limiter=own)
         return await result if inspect.isawaitable(result) else result
 
-    def _fail(self, claim: Claim, error: Exception) -> None:
+    def _fail(self, claim: Claim, error: BaseException) -> None:
         change = self.job.policy.failed(claim.row, error)
         if change.queue is not None and change.queue != claim.queue:
             self.counts["dead"] += 1
@@ -263,6 +303,10 @@ class Crew:
         self._usual = usual = took if usual == math.inf else usual + 0.1 * (took - usual)
         ahead = self._concurrency * AHEAD / max(usual, 1e-6)
         self._ahead = min(int(ahead), MOST_ROWS)
+
+
+class _NoSlotError(Exception):
+    """The pace could not be asked for a slot, for the reason that is its cause."""
 
 
 def _changes(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - to be looked at

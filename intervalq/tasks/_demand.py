@@ -47,7 +47,7 @@ class Demand(Protocol):
 class Request:
     """One call that waits for tasks."""
 
-    __slots__ = ("asked", "bell", "claims", "count", "error", "is_over", "once")
+    __slots__ = ("asked", "bell", "claims", "count", "error", "is_over", "once", "was_asked")
 
     def __init__(self, count: int, bell: Bell, *, once: bool) -> None:
         self.count = count
@@ -56,6 +56,8 @@ class Request:
         """Content with nothing, once the store was asked."""
         self.asked = False
         """Whether a call to the store that is under way is for it."""
+        self.was_asked = False
+        """Whether one ever was."""
         self.is_over = False
         """Its time is up: it only takes what that call brings."""
         self.claims: list[Claim] = []
@@ -71,7 +73,7 @@ class Callers:
     """Calls of `claim` and `fetch` for the same queues: the first in line is served first."""
 
     def __init__(
-        self, queues: tuple[str, ...], lease: int | None, most: int | None, empty: Callable[[], None]
+        self, queues: tuple[str, ...], lease: int | None, most: int | None, empty: Callable[[Callers], None]
     ) -> None:
         self.queues = queues
         self.lease = lease
@@ -89,6 +91,7 @@ class Callers:
         """See `Demand.asked`."""
         for request in self.line:
             request.asked = limit > 0
+            request.was_asked = request.was_asked or request.asked
             if not request.is_over:
                 limit -= request.count
 
@@ -107,7 +110,7 @@ class Callers:
         """See `Demand.deliver`. Calls that came after the store was asked are not content with nothing."""
         for request in list(self.line):
             request.claims, claims = claims[: request.count], claims[request.count :]
-            if request.claims or (request.asked and (request.once or request.is_over)):
+            if request.claims or (request.asked and request.once):
                 self.line.remove(request)
                 request.ring()
             request.asked = False
@@ -125,4 +128,4 @@ class Callers:
 
     def _end_if_empty(self) -> None:
         if not self.line:
-            self._empty()
+            self._empty(self)

@@ -45,6 +45,16 @@ class Settle:
         """It was sent before, and may have been done then."""
         self.error: IntervalqError | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether who waits has been told."""
+        return self.bell is not None and self.bell.done()
+
+    @property
+    def lease(self) -> int | None:
+        """Of a renewal: for how long."""
+        return self.part.lease if isinstance(self.part, Change) else None
+
     def end(self) -> None:
         """Tell who waits."""
         if self.bell is not None and not self.bell.done():
@@ -156,23 +166,19 @@ class Desk:
                 demand.asked(command.limit)
             worked = await self._store.apply(command)
         except (StoreUnavailable, TransactionConflict) as error:
-            if command is not None and isinstance(error, StoreUnavailable):
-                self._doubt = self._doubt or command.limit > 0
-                for settle in batch:
-                    settle.again = True
-            self._back(batch, finished, lost=lapses != self._lapses)
+            self._back(batch, finished, command if isinstance(error, StoreUnavailable) else None, lapses)
             if demand is not None:
                 demand.asked(0)
             await self.bear(error)
         except IntervalqError as error:
             self.fail(error, batch)
         except BaseException:
-            self._back(batch, finished, lost=lapses != self._lapses)
+            self._back(batch, finished, None, lapses)
             raise
         else:
             self._since, self._pause = None, FIRST_POLL
             if lapses != self._lapses:  # meanwhile: whatever it claimed is free again
-                worked = replace(worked, alive=True, claimed=(), ranges=())
+                worked = replace(worked, claimed=(), ranges=())
             self._answered(batch, worked)
             if demand is not None and worked.alive:
                 self._deliver(demand, command, worked)
@@ -273,22 +279,34 @@ class Desk:
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
             demand.due = self._now() + pause
-        demand.deliver(claims)
+        for claim in demand.deliver(claims):
+            self.settle(Settle(claim, unused(claim.row)))
 
     def _claim(self, row: Row) -> Claim:
+        before = self.held.get(row.id)
         claim = self.held[row.id] = Claim(row, self._owner)
+        if before is not None:  # its lease ended, or it was changed by force, and now it is claimed anew
+            before.lose()
         return claim
 
-    def _forget(self, claim: Claim) -> None:
-        self.held.pop(claim.row.id, None)
+    def forget(self, claim: Claim) -> bool:
+        """It was settled or lost; whether that is news."""
+        if self.held.get(claim.row.id) is not claim:
+            return False
+        del self.held[claim.row.id]
         if self._ranges:
             self._ranges.pop(claim.row.id, None)
+        return True
 
     # --- trouble ------------------------------------------------------------------------------------
 
-    def _back(self, batch: list[Settle], finished: list[Finished], *, lost: bool) -> None:
+    def _back(self, batch: list[Settle], finished: list[Finished], sent: Work | None, lapses: int) -> None:
         """It is to be sent again; not under another session, which would not find its claims."""
-        if not lost:
+        if sent is not None:
+            self._doubt = self._doubt or sent.limit > 0
+            for settle in batch:
+                settle.again = True
+        if lapses == self._lapses:
             self._settles[:0] = batch
             self._finished[:0] = finished
             return

@@ -11,6 +11,10 @@ _COUNTERS: Final = 1 << 26
 """Each thread counts up within a millisecond from a random number below this, so ids can't be guessed."""
 
 
+PLAIN: Final = "plain-"
+"""How the ids of plain tasks begin, which they have only while they are claimed."""
+
+
 class _Last(threading.local):
     def __init__(self) -> None:
         self.millisecond = 0

@@ -75,6 +75,7 @@ class Pull:
         count = whole("count", count, 1, MOST_ROWS)
         seconds = _parse.duration(timeout, what="timeout") / 1e6
         micros = None if lease is None else _parse.duration(lease, least=1, what="lease")
+        early = min(_EARLY, seconds / 10)
         session = self._session()
         if session.waiting() >= self.max_waiting:
             raise TooManyWaiting(self.name, self.max_waiting)
@@ -84,7 +85,8 @@ class Pull:
             lease=micros,
             most=self.max_ack_pending,
             once=no_wait or seconds == 0,
-            timeout=None if no_wait or seconds == 0 else seconds - min(_EARLY, seconds / 10),
+            timeout=None if no_wait or seconds == 0 else seconds - early,
+            last=early,
         )
 
     async def info(self) -> PullInfo:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from intervalq.tasks._ids import new_id
+from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import Change, Delete, Failed, Finished, Insert, Range, Row
-
-PLAIN: Final = "plain-"
-"""How the ids of plain tasks begin, which they have only while they are claimed."""
 
 
 class OpenRange:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import anyio
 
 from intervalq._backend import EventBell, bells, spawn
-from intervalq.errors import (
-    BackendUnsupported,
-    DependencyError,
-    IntervalqError,
-    InvalidOption,
-    StoreUnavailable,
-)
+from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
+from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request
 from intervalq.tasks._desk import Desk, Settle
-from intervalq.tasks._ids import new_id
-from intervalq.tasks._ranges import PLAIN
+from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import (
     Beat,
@@ -32,12 +26,10 @@ from intervalq.tasks.rules import (
     Depend,
     End,
     Insert,
-    Modify,
     Select,
     Session,
-    Work,
 )
-from intervalq.tasks.store import Guarding, Isolation, TaskStore, Transactional, Waking
+from intervalq.tasks.store import Guarding, Isolation, TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")
 
@@ -49,6 +41,9 @@ _WATCH: Final = 0.2
 
 _FAREWELL: Final = 5.0
 """Seconds that the end of a session may take; then it lapses by itself."""
+
+_LAST_MOMENT: Final = 1.0
+"""Seconds that a caller whose time is up waits for the answer of a call that is under way."""
 
 _AGAIN: Final = 1.0
 """Seconds until wake-ups that broke off are asked for again."""
@@ -80,8 +75,12 @@ class WorkSession:
         most: int | None = None,
         once: bool = False,
         timeout: float | None = None,
+        last: float = _LAST_MOMENT,
     ) -> list[Claim]:
         """Claim tasks: as soon as there is one, or nothing after `timeout` seconds; with `once`, at once.
+
+        What has been asked for by then is waited for up to `last` seconds more: else it would come for
+        nobody.
 
         Raises:
             StoreError: it can't be asked; of one that is away, after a minute.
@@ -89,7 +88,7 @@ class WorkSession:
         name = (queues, lease, most)
         callers = self._callers.get(name)
         if callers is None:
-            callers = self._callers[name] = Callers(queues, lease, most, lambda: self._without(name))
+            callers = self._callers[name] = Callers(queues, lease, most, self._without)
             self.desk.add(callers)
         request = Request(limit, bells()(), once=once)
         callers.join(request)
@@ -99,6 +98,11 @@ class WorkSession:
         try:
             with anyio.move_on_after(timeout):
                 await request.bell
+            if request.asked or not request.was_asked:
+                request.is_over = request.asked
+                request.once, request.bell = True, bells()()
+                with anyio.move_on_after(last):
+                    await request.bell
             taken = True
         finally:
             callers.leave(request)
@@ -109,9 +113,10 @@ class WorkSession:
             raise request.error
         return request.claims
 
-    def _without(self, name: tuple[tuple[str, ...], int | None, int | None]) -> None:
-        callers = self._callers.pop(name, None)
-        if callers is not None:
+    def _without(self, callers: Callers) -> None:
+        name = (callers.queues, callers.lease, callers.most)
+        if self._callers.get(name) is callers:
+            del self._callers[name]
             self.desk.drop(callers)
 
     def waiting(self) -> int:
@@ -132,83 +137,59 @@ class WorkSession:
         settle = Settle(claim, part, bell := bells()())
         self.desk.settle(settle)
         self.begin()
-        await bell
+        try:
+            await bell
+        except BaseException:
+            settle.bell = None  # it is done all the same, however long that takes
+            raise
         _check(settle)
 
     async def renew(self, claim: Claim, lease: int | None) -> None:
-        """See `Claim.in_progress`. Calls at the same moment are one."""
+        """See `Claim.in_progress`. Calls at the same moment that ask for the same are one."""
+        while (settle := claim.renewal) is not None and (settle.is_answered or settle.lease != lease):
+            await self.renewed(claim)
         if not claim.open:
             raise claim.lost()
-        settle = claim.renewal
         if settle is None:
             part = Change(claim.id, claim.version, keep=True, lease=lease)
             settle = claim.renewal = Settle(claim, part, EventBell())
             self.desk.settle(settle)
             self.begin()
-        await self._renewed(claim)
+        await self.renewed(claim)
         _check(settle)
 
-    async def _renewed(self, claim: Claim) -> None:
-        if claim.renewal is not None and claim.renewal.bell is not None:
-            await claim.renewal.bell
-            claim.renewal = None
+    async def renewed(self, claim: Claim) -> None:
+        """Wait for a renewal that is under way, for its version."""
+        settle = claim.renewal
+        if settle is None or settle.bell is None:
+            return
+        try:
+            await settle.bell
+        finally:
+            if settle.is_answered and claim.renewal is settle:
+                claim.renewal = None
 
     async def ack_with(self, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]) -> None:
         """See `Claim.ack`."""
-        self._refuse_plain(claim, "changes that are made with its acknowledgement")
-        await self._renewed(claim)
-        if not claim.open:
-            raise claim.lost()
-        claim.open = False
-        command = modification((*changes, Delete(claim.id, claim.version)), self.desk.session)
-        try:
-            await self.store.apply(command)
-        except DependencyError as error:
-            if claim.id in (*error.deletes, *error.claims):
-                self._gone(claim)
-                raise claim.lost() from error
-            claim.open = True
-            raise
-        except BaseException:
-            claim.open = True
-            raise
-        self.desk.held.pop(claim.id, None)
+        await ack_with(self, claim, changes)
 
-    @asynccontextmanager
-    async def commit(self, claim: Claim, isolation: Isolation) -> AsyncIterator[Any]:
+    def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
         """See `Claim.commit`."""
-        if not isinstance(self.store, Transactional):
-            raise BackendUnsupported(
-                self.store.url,
-                "this store has no transactions for its users: write results so that they may be written "
-                "twice, and then claim.ack()",
-            )
-        self._refuse_plain(claim, "a transaction of its own")
-        await self._renewed(claim)
-        if not claim.open:
-            raise claim.lost()
-        async with self.store.transaction(isolation) as transaction:
-            yield transaction.connection
-            if not claim.open:
-                raise claim.lost()
-            delete = Delete(claim.id, claim.version)
-            worked = await transaction.apply(Work(self.desk.session, (delete,)))
-            if worked.lost:
-                self._gone(claim)
-                raise claim.lost()
-        claim.open = False
-        self.desk.held.pop(claim.id, None)
+        return commit(self, claim, isolation)
 
-    def _refuse_plain(self, claim: Claim, what: str) -> None:
-        if claim.id.startswith(PLAIN):
-            raise InvalidOption(
-                f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "
-                "not put()"
-            )
+    def holds(self, claim: Claim) -> bool:
+        """Whether it has the claim, as far as is known here."""
+        return self.desk.held.get(claim.id) is claim
 
-    def _gone(self, claim: Claim) -> None:
-        self.desk.held.pop(claim.id, None)
-        claim.lose()
+    def settled(self, claim: Claim) -> None:
+        """It was, by a change of tasks that its user made."""
+        if self.desk.forget(claim):
+            claim.open = False
+
+    def gone(self, claim: Claim) -> None:
+        """It is somebody else's now."""
+        if self.desk.forget(claim):
+            claim.lose()
 
     def lapsed(self) -> None:
         """The store no longer knows the session: what it had claimed is lost, and another one begins."""
@@ -234,6 +215,7 @@ class WorkSession:
         if not self._running:
             return
         self._closing = True
+        self.desk.refuse()
         self.desk.finish_ranges()
         with anyio.move_on_after(_FAREWELL, shield=True):
             await self._ended.wait()
@@ -242,7 +224,13 @@ class WorkSession:
         with anyio.move_on_after(_FAREWELL, shield=True):
             await self._ended.wait()
 
+    async def leave(self) -> None:
+        """End, if nobody waits for tasks or has any: somebody who used it doesn't any more."""
+        if not self.desk.wanted and not any(claim.open for claim in self.desk.held.values()):
+            await self.close()
+
     async def _run(self) -> None:
+        goes_on = False
         try:
             with self._scope:
                 while not (self._closing and self.desk.at_rest) and await self._begin():
@@ -251,10 +239,16 @@ class WorkSession:
                     finally:
                         if not self._is_lapsed:
                             await self._end()
+                goes_on = self._closing
+        except Exception as error:
+            log.exception("session %s ends", self.desk.session)
+            self.desk.fail(StoreError(self.store.url, f"it broke its promises: {error!r}"))
         finally:
             self._running = False
             self.desk.lose_all()
             self._ended.set()
+        if goes_on and self.desk.wanted:  # somebody came while it ended
+            self.begin()
 
     async def _begin(self) -> bool:
         """Whether a session began; not if the store says that it can't work."""
@@ -315,7 +309,7 @@ class WorkSession:
         there = {row.id for row in await self.store.apply(Select(session=self.desk.session, values=False))}
         for id_, claim in before.items():
             if id_ not in there and claim.open and self.desk.held.get(id_) is claim:
-                self._gone(claim)
+                self.gone(claim)
 
     async def _hear(self, store: Waking) -> None:
         while True:
@@ -350,25 +344,3 @@ def _check(settle: Settle) -> None:
         raise settle.error
     if settle.lost:
         raise settle.claim.lost()
-
-
-def modification(
-    parts: Sequence[Insert | Change | Delete | Depend], session: str, *, force: bool = False
-) -> Modify:
-    """Parts as one command.
-
-    Raises:
-        InvalidOption: the same task is named twice.
-    """
-    ids = [part.id for part in parts]
-    if len(set(ids)) < len(ids):
-        twice = next(id_ for id_ in ids if ids.count(id_) > 1)
-        raise InvalidOption(f"task {twice} is named twice in one change: say in one part what becomes of it")
-    return Modify(
-        session,
-        tuple(part for part in parts if isinstance(part, Insert)),
-        tuple(part for part in parts if isinstance(part, Change)),
-        tuple(part for part in parts if isinstance(part, Delete)),
-        tuple(part for part in parts if isinstance(part, Depend)),
-        force=force,
-    )

@@ -10,12 +10,11 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from intervalq import _parse
 from intervalq._settings import Duration, wait_of, whole
-from intervalq.errors import InvalidOption
 from intervalq.tasks import _values
+from intervalq.tasks._commit import modification
 from intervalq.tasks._crew import Work
 from intervalq.tasks._ids import new_ids
 from intervalq.tasks._pull import Pull
-from intervalq.tasks._session import modification
 from intervalq.tasks._task import Claim, Task
 from intervalq.tasks._workers import Workers, names_of
 from intervalq.tasks.rules import (
@@ -206,16 +205,26 @@ class Tasks(Workers):
             InvalidOption: the same task is named twice, or too many are named.
             StoreError.
         """
-        if len(parts) > MOST_ROWS:
-            raise InvalidOption(f"{len(parts)} parts are too many for one change: {MOST_ROWS} are allowed")
-        session = self._sessions.get("")
-        command = modification(parts, session.desk.session if session else "")
-        modified = await self.apply(command, connection)
-        if command.inserts or command.changes:
+        session, claims = self._claims_among(parts)
+        modified = await self.apply(modification(parts, session), connection)
+        if connection is None:
+            for claim in claims:
+                claim.session.settled(claim)
+        if modified.inserted or modified.changed:
             self.wake()
         return Modified(
             tuple(map(Task, modified.inserted)), tuple(map(Task, modified.changed)), modified.existing
         )
+
+    def _claims_among(self, parts: Sequence[Insert | Change | Delete | Depend]) -> tuple[str, list[Claim]]:
+        """Those that are changed or deleted, and the session that has them."""
+        ids = {part.id for part in parts if isinstance(part, Change | Delete)}
+        for session in self._sessions.values():
+            claims = [session.desk.held[id_] for id_ in ids if id_ in session.desk.held]
+            if claims:
+                return session.desk.session, claims
+        session_here = self._sessions.get("")
+        return session_here.desk.session if session_here else "", []
 
     # --- what comes out -----------------------------------------------------------------------------
 
@@ -227,14 +236,15 @@ class Tasks(Workers):
         Args:
             queues: tried in random order, so that short ones aren't held up by long ones.
             lease: the claim ends by itself after this. None: it holds while this process lives.
-            timeout: how long to wait; None: as long as it takes.
+            timeout: how long to wait; None: as long as it takes; 0: the store is asked once. What it was
+                asked for when the time is up is waited for, up to a second.
 
         Raises:
             TimeoutError: none came in time.
             StoreError.
         """
         seconds = wait_of(timeout)
-        claims = await self._claims(queues, 1, lease, timeout=seconds)
+        claims = await self._claims(queues, 1, lease, once=seconds == 0, timeout=seconds or None)
         if not claims:
             raise TimeoutError(f"no task of {', '.join(queues)} came within {seconds:g} s")
         return claims[0]
@@ -255,15 +265,13 @@ class Tasks(Workers):
             max_waiting: how many calls of `fetch` may wait here at the same time.
             max_ack_pending: how many claims may be unsettled, over all processes; None: no limit.
         """
-        pull = Pull(
+        return Pull(
             _parse.name(name),
             names_of(queues),
             lambda: self.session(name),
             whole("max_waiting", max_waiting, 1),
             None if max_ack_pending is None else whole("max_ack_pending", max_ack_pending, 1),
         )
-        self.here()
-        return pull
 
     async def _claims(
         self,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from intervalq import _parse
-from intervalq._settings import Duration
+from intervalq._settings import Duration, whole
 from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
 from intervalq.rules import FOREVER
-from intervalq.tasks._ids import new_id
+from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks.rules import Insert
 
 MOST_BYTES: Final = 256 * 1024
@@ -20,7 +19,10 @@ MOST_BYTES: Final = 256 * 1024
 
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _MOST_ERROR: Final = 4_000
+_MOST_DEPTH: Final = 200
+"""Lists and dicts within each other: what may be read anywhere, however deep its reader is in its calls."""
 
 _DEAD: Final = ".dead"
 
@@ -60,6 +62,14 @@ def text(what: str, value: object) -> str:
     return value
 
 
+def _own_id(value: str) -> str:
+    if text("id", value).startswith(PLAIN):
+        raise InvalidTask(
+            f"id={short(value)} can't be used: ids that begin with {PLAIN!r} are those of plain tasks"
+        )
+    return value
+
+
 def encode(value: object, most: int = MOST_BYTES) -> str:
     """A value as JSON text, all ASCII.
 
@@ -72,12 +82,29 @@ def encode(value: object, most: int = MOST_BYTES) -> str:
         raise InvalidTask(
             f"a task's value must be JSON (None, bool, finite numbers, str, list, dict): {error}"
         ) from error
+    if written.count("[") + written.count("{") > _MOST_DEPTH and _depth(written) > _MOST_DEPTH:
+        raise InvalidTask(
+            f"a task's value has more than {_MOST_DEPTH} lists or dicts within each other: keep it "
+            "elsewhere and put its name into the task"
+        )
     if len(written) > most:
         raise InvalidTask(
             f"a task's value takes {len(written)} bytes as JSON, {most} are allowed: keep it elsewhere and "
             "put its name into the task, or allow more with Tasks(max_bytes=...)"
         )
     return written
+
+
+def _depth(written: str) -> int:
+    """How many lists and dicts of JSON text are within each other at most."""
+    depth = most = 0
+    for mark in _BRACKET.findall(written):  # the texts are found, too, for they may have brackets in them
+        if mark in "[{":
+            depth += 1
+            most = max(most, depth)
+        elif mark in "]}":
+            depth -= 1
+    return most
 
 
 def instant(value: float | datetime) -> int:
@@ -87,13 +114,12 @@ def instant(value: float | datetime) -> int:
         InvalidTask: no finite number, a time without a zone, or out of range.
     """
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.utcoffset() is None:
             raise InvalidTask(f"at={value} has no time zone: give one, for example datetime.now(UTC)")
         value = value.timestamp()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidTask(f"at={short(value)} is no time: give seconds since 1970, or a datetime with a zone")
-    micros = round(value * 1_000_000)
-    if not 0 <= micros < FOREVER:
+    if not 0 <= value < FOREVER / 1_000_000 or (micros := round(value * 1_000_000)) >= FOREVER:
         raise InvalidTask(f"at={short(value)} is out of range: give seconds since 1970, or a datetime")
     return micros
 
@@ -118,8 +144,8 @@ def insert(
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
     if key is None and (inbox is not None or replace):
         raise InvalidOption("inbox= and replace= are about the tasks of a key: give key= with them")
-    if inbox is not None and (isinstance(inbox, bool) or not isinstance(inbox, int) or inbox < 0):
-        raise InvalidOption(f"inbox={short(inbox)} must be a whole number from 0")
+    if inbox is not None:
+        whole("inbox", inbox, 0, 1_000_000)
     if inbox is not None and replace:
         raise InvalidOption("give inbox= or replace=, not both: replace=True keeps the newest only")
     if skip and id is None:
@@ -127,7 +153,7 @@ def insert(
     return Insert(
         queue=queue_name(queue),
         json=encode(value, most),
-        id=new_id() if id is None else text("id", id),
+        id=new_id() if id is None else _own_id(id),
         key=None if key is None else text("key", key),
         at=None if at is None else instant(at),
         delay=0 if delay is None else _parse.duration(delay, what="delay"),
@@ -141,7 +167,10 @@ def insert(
 
 def error_text(error: object) -> str:
     """What a task keeps of an error: without what a store can't hold, and not too long."""
-    said = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    try:
+        said = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - what somebody's class does when it is to say what it is
+        said = type(error).__name__
     return "".join(c if c == "\n" or c.isprintable() else "?" for c in said[:_MOST_ERROR])
 
 

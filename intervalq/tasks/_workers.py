@@ -6,6 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import anyio
@@ -13,7 +14,7 @@ import anyio
 from intervalq import _parse
 from intervalq._queue import IntervalQueue
 from intervalq._settings import Duration, wait_of, whole
-from intervalq.errors import InvalidOption
+from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.tasks import _values
 from intervalq.tasks._crew import Crew, Job, Work
 from intervalq.tasks._home import Home
@@ -100,6 +101,7 @@ class Workers(Home):
         Raises:
             InvalidOption: there are no workers, or they run already.
             StoreError: the store can't be worked with; while it is only away, workers wait.
+            SystemExit, KeyboardInterrupt: a function raised it. The first is a failed attempt.
         """
         if not self._jobs:
             raise InvalidOption("there is nothing to run: decorate functions with @tasks.worker(...) first")
@@ -108,21 +110,25 @@ class Workers(Home):
         session = self.session()
         if self._crews:
             raise InvalidOption("the workers of this handle run already: make one handle for each run")
-        self._crews = [Crew(job, session, job.concurrency or many) for job in self._jobs]
+        self._crews = crews = [Crew(job, session, job.concurrency or many) for job in self._jobs]
         self._stopping = stopping = anyio.Event()
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._end, stopping, group.cancel_scope, seconds)
                 if until_empty:
                     group.start_soon(self._stop_when_empty)
-                async with anyio.create_task_group() as crews:
-                    for crew in self._crews:
-                        crews.start_soon(crew.run)
+                async with anyio.create_task_group() as running:
+                    for crew in crews:
+                        crew.on_error = group.cancel_scope.cancel
+                        running.start_soon(crew.run)
                 group.cancel_scope.cancel()
         finally:
             self._counts, self._crews = self.counts, []
             with anyio.CancelScope(shield=True):
-                await session.close()
+                await session.leave()
+        for crew in crews:
+            if crew.error is not None:
+                raise crew.error
 
     def stop(self) -> None:
         """Let `run` end: no more tasks begin, and it returns when those that run have ended."""
@@ -140,14 +146,19 @@ class Workers(Home):
         scope.cancel()
 
     async def _stop_when_empty(self) -> None:
-        await self.wait_empty(*{name for job in self._jobs for name in job.queues})
-        self.stop()
+        while True:
+            with suppress(StoreUnavailable):
+                await self.wait_empty(*{name for job in self._jobs for name in job.queues})
+                self.stop()
+                return
+            await anyio.sleep(_EMPTY_POLL)
 
     async def wait_empty(self, *queues: str, timeout: Duration | None = None) -> None:
         """Wait until none of the queues has any task, claimed and future ones included.
 
         Raises:
             TimeoutError: they weren't in time.
+            StoreError: they can't be looked at.
         """
         names = names_of(queues)
         seconds = wait_of(timeout)

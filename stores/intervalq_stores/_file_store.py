@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import anyio
@@ -24,8 +24,10 @@ _POLL: Final = 0.05
 """Seconds between two looks at the file by somebody who waits for the end of a hold."""
 
 
-class FileStore(DocumentStore):
-    """Records in a file of this machine: changed under a lock, by one process at a time."""
+class ClerkedFile(ABC):
+    """A file of this machine: changed under a lock, by one process at a time, and in a thread."""
+
+    url: str
 
     patience = 10.0
     """How many seconds a step may wait for the lock and the disk. A step takes about a millisecond, so that
@@ -43,11 +45,10 @@ class FileStore(DocumentStore):
             )
         self._begin()
 
-    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
-        """See `DocumentStore.update`. A step whose caller left while it waited for the lock is not done."""
+    async def _ask(self, job: Job) -> Any:  # noqa: ANN401 - what the job's caller expects
+        """Have a job done, and give its answer; if who waits leaves before it is taken, it isn't."""
         if self._clerk.pid != os.getpid():
             self._begin()
-        job = Job(queue, step, now)
         try:
             self._clerk.put(job)
         except RuntimeError as error:
@@ -57,15 +58,47 @@ class FileStore(DocumentStore):
             raise StoreTimeout(self.url, self._why_late(job))
         if job.error is not None:
             raise job.error
-        return cast("T", job.answer)
+        return job.answer
+
+    async def aclose(self) -> None:
+        """Let go of the file once all jobs are done; it opens again when it is used again."""
+        self._clerk.close()
+
+    def _begin(self) -> None:
+        """Make what belongs to one process: a forked child has no such thread, and shares no open files."""
+        self._file = self._shared()
+        self._clerk = Clerk(self._do, self._rest)
+
+    def _shared(self) -> SharedFile:
+        return SharedFile(self._path, self.url)
+
+    @abstractmethod
+    def _do(self, take: Callable[[], list[Job]]) -> None:
+        """Do all the jobs that wait in one go: they share one reading, one writing, and the wait for both."""
+
+    def _rest(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Let go of what is only needed while there are jobs."""
+
+    def _why_late(self, job: Job) -> str:
+        if self._file.waiting:
+            return (
+                f"its lock was not free for {self.patience:g} s, it is held by {self._file.holder()}, and "
+                "nothing was done: if that process hangs, end it, and the lock is free"
+            )
+        done = "whether the step was done is not known" if job.taken else "nothing was done"
+        return f"the disk did not answer in {self.patience:g} s, {done}: see what keeps the machine busy"
+
+
+class FileStore(ClerkedFile, DocumentStore):
+    """Records in such a file."""
+
+    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
+        """See `DocumentStore.update`. A step whose caller left while it waited for the lock is not done."""
+        return cast("T", await self._ask(Job(queue, step, now)))
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
         return await to_thread.run_sync(self._names, abandon_on_cancel=True)
-
-    async def aclose(self) -> None:
-        """See `Store.aclose`."""
-        self._clerk.close()
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -88,21 +121,6 @@ class FileStore(DocumentStore):
         """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
         return await to_thread.run_sync(self._advise, abandon_on_cancel=True)
 
-    def _begin(self) -> None:
-        """Make what belongs to one process: a forked child has no such thread, and shares no open files."""
-        self._file = self._shared()
-        self._clerk = Clerk(self._do, self._rest)
-
-    def _shared(self) -> SharedFile:
-        return SharedFile(self._path, self.url)
-
-    @abstractmethod
-    def _do(self, take: Callable[[], list[Job]]) -> None:
-        """Do all the jobs that wait in one go: they share one reading, one writing, and the wait for both."""
-
-    def _rest(self) -> None:
-        """Let go of what is only needed while there are jobs."""
-
     @abstractmethod
     def _names(self) -> list[str]:
         """List the queues that have a record, sorted; in any thread, and without the lock."""
@@ -124,15 +142,6 @@ class FileStore(DocumentStore):
         except StoreError:
             return False  # its next step tells who waits
         return state is not None and state.held_since is not None
-
-    def _why_late(self, job: Job) -> str:
-        if self._file.waiting:
-            return (
-                f"its lock was not free for {self.patience:g} s, it is held by {self._file.holder()}, and "
-                "nothing was done: if that process hangs, end it, and the lock is free"
-            )
-        done = "whether the step was done is not known" if job.taken else "nothing was done"
-        return f"the disk did not answer in {self.patience:g} s, {done}: see what keeps the machine busy"
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Final, TypeVar
 
 from intervalq.errors import InsecurePath, InvalidOption, StoreTimeout
@@ -13,7 +14,7 @@ from intervalq.store import wall_clock
 from intervalq_stores._clerk import Job
 from intervalq_stores._database import BESIDE, Change, Database
 from intervalq_stores._file_advice import NETWORK, Advice, advise, file_system
-from intervalq_stores._file_store import FileStore, path_of, stamp
+from intervalq_stores._file_store import ClerkedFile, FileStore, path_of, stamp
 from intervalq_stores._fork_gate import GATE
 from intervalq_stores._records import broken, parse, state_of
 from intervalq_stores._shared_file import SharedFile
@@ -27,7 +28,55 @@ _TICK: Final = 20_000_000
 """Nanoseconds in which two changes of a file may have the same time: more than any system's tick."""
 
 
-class SQLiteStore(FileStore):
+class SQLiteWaits(ClerkedFile):
+    """The waits for a database that other programs use, too; not on a disk where SQLite breaks."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        """Make one that isn't in use yet; `url` as it may be shown."""
+        self._foreign = False
+        """Another program held the database at the last try."""
+        self._is_local = False
+        super().__init__(url, path)
+
+    def _shared(self) -> SharedFile:
+        return SharedFile(self._path, self.url, BESIDE)
+
+    def _retried(self, attempt: Callable[[], T | None]) -> T:
+        """Try until it isn't None, which is that another program holds the database."""
+        self._refuse_network()
+        end = time.monotonic() + self.patience
+        while (done := attempt()) is None:
+            if time.monotonic() >= end:
+                raise StoreTimeout(self.url, self._why_held())
+            time.sleep(_RETRY)
+        return done
+
+    def _refuse_network(self) -> None:
+        if self._is_local:
+            return
+        folder = self._path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        kind = file_system(folder)
+        if kind in NETWORK:
+            raise InsecurePath(
+                self.url,
+                f"it lies on a network file system ({kind}), where SQLite's log breaks: keep it "
+                "on a local disk, or use a store with a server",
+            )
+        self._is_local = True
+
+    def _why_late(self, job: Job) -> str:
+        return self._why_held() if self._foreign else super()._why_late(job)
+
+    def _why_held(self) -> str:
+        return (
+            f"another program held the database for {self.patience:g} s, and nothing was done: see with "
+            f"`fuser {self._path.name!a}` in its folder which one, and end its transaction"
+        )
+
+
+class SQLiteStore(SQLiteWaits, FileStore):
     """Records in a table, a step a transaction. The steps queue for a lock beside the database.
 
     SQLite's own way to wait, sleeping and trying, starves waiters: 0.7 s with four processes, against a few
@@ -42,16 +91,11 @@ class SQLiteStore(FileStore):
                 f"records in the memory of one process are memory://, and a database is {_EXAMPLE}"
             )
         path = path_of(url, _EXAMPLE)
-        self._foreign = False
-        self._is_local = False
         super().__init__(f"sqlite{path.as_uri().removeprefix('file')}", path)
 
     def _begin(self) -> None:
         super()._begin()
         self._database = Database(self._file)
-
-    def _shared(self) -> SharedFile:
-        return SharedFile(self._path, self.url, BESIDE)
 
     # --- steps --------------------------------------------------------------------------------------
 
@@ -137,45 +181,11 @@ class SQLiteStore(FileStore):
 
         return self._retried(attempt)[0]
 
-    def _retried(self, attempt: Callable[[], T | None]) -> T:
-        """Try until it isn't None, which is that another program holds the database."""
-        self._refuse_network()
-        end = time.monotonic() + self.patience
-        while (done := attempt()) is None:
-            if time.monotonic() >= end:
-                raise StoreTimeout(self.url, self._why_held())
-            time.sleep(_RETRY)
-        return done
-
-    def _refuse_network(self) -> None:
-        if self._is_local:
-            return
-        folder = self._path.parent
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        kind = file_system(folder)
-        if kind in NETWORK:
-            raise InsecurePath(
-                self.url,
-                f"it lies on a network file system ({kind}), where SQLite's log breaks: keep it "
-                "on a local disk, or use a store with a server",
-            )
-        self._is_local = True
-
     def _signature(self) -> Hashable:
         log = stamp(f"{self._path}-wal")
         # The log is written in place: of two changes within a tick the second shows once that has passed.
         past = log is None or time.time_ns() - log[1] > _TICK
         return stamp(str(self._path)), log, past
-
-    def _why_late(self, job: Job) -> str:
-        return self._why_held() if self._foreign else super()._why_late(job)
-
-    def _why_held(self) -> str:
-        return (
-            f"another program held the database for {self.patience:g} s, and nothing was done: see with "
-            f"`fuser {self._path.name!a}` in its folder which one, and end its transaction"
-        )
 
     def _advise(self) -> Advice:
         return advise(self._file, self._check)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import anyio
 
-from intervalq.tasks import _session, rules
+from intervalq.tasks import _commit, rules
 from intervalq.tasks._desk import Desk
 from intervalq.tasks._session import WorkSession
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
@@ -58,7 +58,7 @@ def _() -> Iterator[None]:
     together = WorkSession.ack_with
 
     async def apart(self: WorkSession, claim: Any, changes: Any) -> None:
-        await self.store.apply(_session.modification(changes, self.desk.session))
+        await self.store.apply(_commit.modification(changes, self.desk.session))
         await together(self, claim, ())
 
     return instead(WorkSession, "ack_with", apart)
@@ -110,7 +110,7 @@ def _() -> Iterator[None]:
 @bug("settles-forgotten", "lossy")
 def _() -> Iterator[None]:
     """What could not be told to the store is not told again."""
-    return instead(Desk, "_back", lambda self, batch, finished: None)
+    return instead(Desk, "_back", lambda self, *_args: None)
 
 
 @bug("lapse-unnoticed", "stalls")

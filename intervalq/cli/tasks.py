@@ -1,0 +1,208 @@
+"""`intervalq tasks`: the group of commands on durable tasks, and those that only look."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Final, TypeVar
+
+import anyio
+import click
+
+from intervalq.cli._app import Commands, Failed
+from intervalq.cli._options import examples, json_option
+from intervalq.cli._show import as_json
+from intervalq.cli._tasks_show import (
+    dead_table,
+    facts,
+    fields,
+    print_table,
+    queue_table,
+    session_fields,
+    session_table,
+    task_table,
+)
+from intervalq.errors import InvalidOption, short
+from intervalq.tasks import Task, Tasks
+from intervalq.tasks._values import dead_queue
+from intervalq.tasks.rules import Session
+from intervalq.tasks.store import open_task_store
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
+
+_STORE_HELP: Final = (
+    "Where the tasks are: postgresql://host/db, or the path of a SQLite database. Better set INTERVALQ_STORE "
+    "in the environment: that keeps passwords out of `ps`. Without both, a SQLite file in your state folder."
+)
+
+
+class TaskCommands(Commands):
+    """See `intervalq tasks --help`."""
+
+    known: ClassVar[dict[str, str]] = {
+        "insert": "_tasks_insert:insert",
+        "list": "tasks:list_",
+        "queues": "tasks:queues",
+        "show": "tasks:show",
+        "dead": "tasks:dead",
+        "retry": "_tasks_change:retry",
+        "move": "_tasks_change:move",
+        "delete": "_tasks_change:delete",
+        "sessions": "tasks:sessions",
+    }
+
+
+@click.group(
+    cls=TaskCommands,
+    epilog=examples(
+        """intervalq tasks insert mails '{"to": "ann"}'""",
+        "intervalq tasks list mails",
+        "intervalq tasks queues",
+    ),
+)
+def tasks() -> None:
+    """Insert, look at, move and delete durable tasks."""
+
+
+def tasks_store_option(function: F) -> F:
+    """`--store`, of commands on tasks."""
+    return click.option("--store", metavar="URL", help=_STORE_HELP)(function)
+
+
+def limit_option(function: F) -> F:
+    """`--limit`."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, 1_000_000_000),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help="So many at most.",
+    )(function)
+
+
+def on_tasks(store: str | None, action: Callable[[Tasks], Awaitable[R]]) -> R:
+    """Do something with the tasks of a store that other processes see, too, and close it.
+
+    Raises:
+        InvalidOption: it is memory, which ends with this process.
+        UnknownStore, MissingExtra, StoreError: as for `open_task_store`.
+    """
+    if open_task_store(store).url.startswith("memory:"):
+        raise InvalidOption(
+            "tasks in memory are gone when this command ends: use a file (--store ./app.db) or postgresql://"
+        )
+
+    async def do() -> R:
+        async with Tasks(store) as handle:
+            return await action(handle)
+
+    return anyio.run(do)
+
+
+@click.command("list", epilog=examples("intervalq tasks list mails", "intervalq tasks list --limit 5 --json"))
+@click.argument("queue", required=False)
+@limit_option
+@tasks_store_option
+@json_option
+def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
+    """List the tasks of a queue, or of all queues.
+
+    They are in the order of their times. With --json each is a line; times are seconds since 1970 on the
+    store's clock.
+    """
+    found = on_tasks(store, lambda handle: handle.tasks(queue, limit=limit))
+    if as_json_:
+        _print_fields(found)
+    elif found:
+        print_table(task_table(found))
+    else:
+        click.echo("no tasks")
+
+
+@click.command(epilog=examples("intervalq tasks queues", "intervalq tasks queues --prefix mail --json"))
+@click.option("--prefix", default="", metavar="TEXT", help="Only those whose names begin so.")
+@tasks_store_option
+@json_option
+def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
+    """Show the queues that have tasks, and how many."""
+    found = on_tasks(store, lambda handle: handle.queues(prefix=prefix))
+    if as_json_:
+        for queue in found:
+            click.echo(as_json(queue._asdict()))
+    elif found:
+        print_table(queue_table(found))
+    else:
+        click.echo("no queues")
+
+
+@click.command(epilog=examples("intervalq tasks show 1001", "intervalq tasks show 1001 --json"))
+@click.argument("id_", metavar="ID")
+@tasks_store_option
+@json_option
+def show(id_: str, store: str | None, *, as_json_: bool) -> None:
+    """Show a task: its value, its history, and its error."""
+    task, known = on_tasks(store, lambda handle: _found(handle, id_))
+    if as_json_:
+        _print_fields([task])
+        return
+    for what, value in facts(task, known):
+        click.echo(f"{what:>12}  {value}".rstrip())
+
+
+async def _found(handle: Tasks, id_: str) -> tuple[Task, dict[str, Session]]:
+    found = await handle.tasks(ids=[id_])
+    if not found:
+        raise Failed(
+            f"there is no task {short(id_)}: it is done, or it was deleted, or it is in another store"
+        )
+    return found[0], {session.id: session for session in await handle.sessions()}
+
+
+@click.command(epilog=examples("intervalq tasks dead", "intervalq tasks dead mails --json"))
+@click.argument("queue", required=False)
+@limit_option
+@tasks_store_option
+@json_option
+def dead(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
+    """List dead-letter tasks, and why they failed.
+
+    Those of QUEUE are in a queue named QUEUE.dead; without it, those of all queues are listed.
+    """
+    found = on_tasks(store, lambda handle: _dead(handle, queue, limit))
+    if as_json_:
+        _print_fields(found)
+    elif found:
+        print_table(dead_table(found))
+    else:
+        click.echo("no dead-letter tasks")
+
+
+async def _dead(handle: Tasks, queue: str | None, limit: int) -> list[Task]:
+    if queue is not None:
+        return await handle.tasks(dead_queue(queue), limit=limit)
+    found: list[Task] = []
+    for other in await handle.queues():
+        if dead_queue(other.name) == other.name and len(found) < limit:
+            found += await handle.tasks(other.name, limit=limit - len(found))
+    return found
+
+
+@click.command(epilog=examples("intervalq tasks sessions", "intervalq tasks sessions --json"))
+@tasks_store_option
+@json_option
+def sessions(store: str | None, *, as_json_: bool) -> None:
+    """Show the processes that work on tasks."""
+    found = on_tasks(store, Tasks.sessions)
+    if as_json_:
+        for session in found:
+            click.echo(as_json(session_fields(session)))
+    elif found:
+        print_table(session_table(found))
+    else:
+        click.echo("no sessions")
+
+
+def _print_fields(found: list[Task]) -> None:
+    for task in found:
+        click.echo(as_json(fields(task)))

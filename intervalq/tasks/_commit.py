@@ -1,0 +1,164 @@
+"""Settling a claim together with other changes: in one change of tasks, or in a transaction of its user's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from intervalq.errors import (
+    BackendUnsupported,
+    DependencyError,
+    InvalidOption,
+    StoreUnavailable,
+    TransactionConflict,
+)
+from intervalq.tasks._demand import FIRST_POLL
+from intervalq.tasks._desk import PATIENCE
+from intervalq.tasks._ids import PLAIN
+from intervalq.tasks._task import Claim
+from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Select, Work
+from intervalq.tasks.store import MOST_ROWS, Isolation, Transaction, Transactional
+
+if TYPE_CHECKING:
+    from intervalq.tasks._session import WorkSession
+
+_LONGEST: Final = 1.0
+
+
+async def ack_with(
+    session: WorkSession, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]
+) -> None:
+    """See `Claim.ack`."""
+    _refuse_plain(claim, "changes that are made with its acknowledgement")
+    await session.renewed(claim)
+    _check_open(claim)
+    command = modification((*changes, Delete(claim.id, claim.version)), _session_of(claim))
+    claim.open = False  # nobody else settles it meanwhile
+    try:
+        await _until_known(session, claim, command)
+    except BaseException:
+        claim.open = session.holds(claim)
+        raise
+    session.desk.forget(claim)
+
+
+async def _until_known(session: WorkSession, claim: Claim, command: Modify) -> None:
+    """Send it until there is an answer, for a minute."""
+    now = anyio.current_time
+    give_up = now() + PATIENCE
+    pause = FIRST_POLL
+    was_sent = False
+    while True:
+        try:
+            await session.store.apply(command)
+        except DependencyError as error:
+            if claim.id not in (*error.deletes, *error.claims):
+                raise
+            if was_sent and await _is_done(session, claim):
+                return
+            session.gone(claim)
+            raise claim.lost() from error
+        except (StoreUnavailable, TransactionConflict) as error:
+            was_sent = was_sent or isinstance(error, StoreUnavailable)
+            if now() > give_up:
+                raise
+            if not session.holds(claim):
+                raise claim.lost() from error
+            await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
+            pause = min(2 * pause, _LONGEST)
+        else:
+            return
+
+
+async def _is_done(session: WorkSession, claim: Claim) -> bool:
+    """Whether a task went by the call whose answer was lost: it is gone, and was nobody else's meanwhile."""
+    if claim.row.until is not None or not session.holds(claim):
+        return False
+    gone = not await session.store.apply(Select(ids=(claim.id,), values=False))
+    return gone and (await session.store.apply(Beat(_session_of(claim)))).alive
+
+
+def _session_of(claim: Claim) -> str:
+    """The id of the session that a claim was made by, which may have lapsed."""
+    return claim.row.session or ""
+
+
+@asynccontextmanager
+async def commit(session: WorkSession, claim: Claim, isolation: Isolation) -> AsyncIterator[Any]:
+    """See `Claim.commit`."""
+    store = session.store
+    if not isinstance(store, Transactional):
+        raise BackendUnsupported(
+            store.url,
+            "this store has no transactions for its users: write results so that they may be written "
+            "twice, and then claim.ack()",
+        )
+    _refuse_plain(claim, "a transaction of its own")
+    await session.renewed(claim)
+    _check_open(claim)
+    is_settling = False
+    try:
+        async with store.transaction(isolation) as transaction:
+            yield transaction.connection
+            _check_open(claim)
+            is_settling, claim.open = True, False  # a beat must not take it for lost while it is committed
+            await _remove(session, transaction, claim)
+    except BaseException:
+        if is_settling:
+            claim.open = session.holds(claim)
+        raise
+    session.desk.forget(claim)
+
+
+def _check_open(claim: Claim) -> None:
+    if not claim.open:
+        raise claim.lost()
+
+
+async def _remove(session: WorkSession, transaction: Transaction, claim: Claim) -> None:
+    """Delete the task of a claim in a transaction, which is rolled back if that isn't so any more."""
+    while True:
+        version = claim.version
+        worked = await transaction.apply(Work(_session_of(claim), (Delete(claim.id, version),)))
+        if not worked.lost:
+            return
+        await session.renewed(claim)  # one that was under way may have been faster
+        if claim.version == version:
+            session.gone(claim)
+            raise claim.lost()
+
+
+def _refuse_plain(claim: Claim, what: str) -> None:
+    if claim.id.startswith(PLAIN):
+        raise InvalidOption(
+            f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "
+            "not put()"
+        )
+
+
+def modification(
+    parts: Sequence[Insert | Change | Delete | Depend], session: str, *, force: bool = False
+) -> Modify:
+    """Parts as one command.
+
+    Raises:
+        InvalidOption: the same task is named twice, or too many are named.
+    """
+    if len(parts) > MOST_ROWS:
+        raise InvalidOption(f"{len(parts)} parts are too many for one change: {MOST_ROWS} are allowed")
+    ids = [part.id for part in parts]
+    if len(set(ids)) < len(ids):
+        twice = next(id_ for id_ in ids if ids.count(id_) > 1)
+        raise InvalidOption(f"task {twice} is named twice in one change: say in one part what becomes of it")
+    return Modify(
+        session,
+        tuple(part for part in parts if isinstance(part, Insert)),
+        tuple(part for part in parts if isinstance(part, Change)),
+        tuple(part for part in parts if isinstance(part, Delete)),
+        tuple(part for part in parts if isinstance(part, Depend)),
+        force=force,
+    )

@@ -1,0 +1,167 @@
+"""What the parts of the suite of task stores share: fixtures, and small helpers around a store."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from intervalq.tasks.rules import (
+    SECOND,
+    Begin,
+    Command,
+    Delete,
+    End,
+    Finished,
+    Insert,
+    Modify,
+    Row,
+    Select,
+    Session,
+    Work,
+)
+from intervalq.tasks.store import Ranging, TaskStore, open_task_store
+
+A = TypeVar("A")
+
+PATIENCE = 60
+"""Seconds until a test that waits for something gives up."""
+
+_PAGE = 1000
+
+
+class Names:
+    """Gives names that nobody else uses, and remembers them to clean up."""
+
+    def __init__(self) -> None:
+        self.word = f"suite-{secrets.token_hex(6)}"
+        self.queues: list[str] = []
+        self.sessions: list[str] = []
+        self._number = 0
+
+    def fresh(self) -> str:
+        """A part of a name."""
+        self._number += 1
+        return f"{self.word}-{self._number}"
+
+    def queue(self) -> str:
+        """A queue."""
+        self.queues.append(self.fresh())
+        return self.queues[-1]
+
+    def session(self) -> str:
+        """A session that has not begun."""
+        self.sessions.append(self.fresh())
+        return self.sessions[-1]
+
+    async def begun(self, store: TaskStore, **fields: Any) -> str:
+        """A session that lives for long."""
+        session = self.session()
+        await store.apply(Begin(Session(**{"id": session, "expiry": 3600 * SECOND, **fields})))
+        return session
+
+    async def clean(self, store: TaskStore) -> None:
+        """Remove all that was made under these names."""
+        for session in self.sessions:
+            await store.apply(End(session))
+        if isinstance(store, Ranging):
+            await self._clean_ranges(store)
+        for queue in self.queues:
+            while rows := await store.apply(Select(queue=queue, limit=_PAGE)):
+                deletes = tuple(Delete(row.id, row.version) for row in rows)
+                await store.apply(Modify(deletes=deletes, force=True))
+
+    async def _clean_ranges(self, store: TaskStore) -> None:
+        session = await self.begun(store)
+        done: tuple[Finished, ...] = ()
+        for queue in self.queues:
+            while True:
+                worked = await store.apply(Work(session, finished=done, queues=(queue,), limit=_PAGE))
+                done = tuple(Finished(range_) for range_, _ in worked.ranges)
+                if not (worked.claimed or worked.ranges):
+                    break
+        await store.apply(End(session))
+
+
+class TaskSuiteBase:
+    """Fixtures of the suite's parts."""
+
+    @pytest.fixture
+    def store_url(self) -> str:
+        """Where the store is."""
+        raise NotImplementedError("give a store_url fixture")
+
+    @pytest.fixture
+    def portal(self) -> Iterator[BlockingPortal]:
+        """An event loop in a thread, for tests that hypothesis drives."""
+        with start_blocking_portal() as portal:
+            yield portal
+
+    @pytest.fixture
+    def store(self, portal: BlockingPortal, store_url: str) -> Iterator[TaskStore]:
+        """The store that is tested."""
+        store = open_task_store(store_url)
+        yield store
+        portal.call(store.aclose)
+
+    @pytest.fixture
+    def names(self, portal: BlockingPortal, store: TaskStore) -> Iterator[Names]:
+        """Gives names, and removes what they were used for at the end."""
+        names = Names()
+        yield names
+        portal.call(names.clean, store)
+
+
+def insert(queue: str, value: object = None, id: str | None = None, **fields: Any) -> Insert:  # noqa: A002 - as Insert has them
+    """A task to insert, ready at once."""
+    return Insert(queue=queue, json=json.dumps(value), id=id or f"t-{secrets.token_hex(8)}", **fields)
+
+
+async def put(store: TaskStore, *inserts: Insert, session: str = "") -> tuple[Row, ...]:
+    """Insert tasks."""
+    return (await store.apply(Modify(session=session, inserts=inserts))).inserted
+
+
+async def claim(store: TaskStore, session: str, *queues: str, limit: int = 1) -> tuple[Row, ...]:
+    """Claim tasks."""
+    return (await store.apply(Work(session, queues=queues, limit=limit))).claimed
+
+
+async def at_once(jobs: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:
+    """Run all of them at the same time, each to its end."""
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            for job in jobs:
+                group.start_soon(job)
+
+
+async def on_its_own(store_url: str, job: Callable[[TaskStore], Awaitable[A]]) -> A:
+    """Run something with a handle, and so with connections, of its own."""
+    store = open_task_store(store_url)
+    try:
+        return await job(store)
+    finally:
+        with anyio.CancelScope(shield=True), suppress(OSError):
+            await store.aclose()
+
+
+async def value_of(store: TaskStore, id: str) -> Any:  # noqa: A002, ANN401 - any JSON
+    """The value of a task."""
+    (row,) = await store.apply(Select(ids=(id,)))
+    return json.loads(row.json)
+
+
+async def refused(store: TaskStore, command: Command[Any], kind: type[A]) -> A:
+    """The error that a command raises."""
+    try:
+        await store.apply(command)
+    except Exception as error:  # noqa: BLE001 - asked for below
+        assert isinstance(error, kind), f"{command} raised {error!r}"  # noqa: PT017 - it is looked at by the caller
+        return error
+    raise AssertionError(f"{command} was not refused")

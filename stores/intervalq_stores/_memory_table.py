@@ -1,0 +1,233 @@
+"""Tasks in dictionaries: what the rules read and write, with an index for each question that they ask."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
+from typing import Final
+
+from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
+
+_WINDOW: Final = 16
+"""A small claim begins with any of so many of the first tasks: one that kills its worker isn't always it."""
+
+_SWEPT: Final = 16
+"""How many marks a sweep forgets: more than a command makes of them on average."""
+
+_place = attrgetter("place")
+
+
+class MemoryTable:
+    """A `Table`. The heaps have entries of tasks that have changed since, which are left out when met."""
+
+    def __init__(self) -> None:
+        self.fresh: dict[str, int] = {}
+        """Of each queue in which free tasks were put: their least `ready`. Whoever wakes others clears it."""
+        self._rows: dict[str, Row] = {}
+        self._queues: dict[str, dict[str, Row]] = {}
+        self._heaps: dict[str, list[tuple[int, str]]] = {}
+        self._lines: dict[tuple[str, str], list[Row]] = {}
+        self._held: dict[str, dict[str, Row]] = {}
+        self._marks: dict[tuple[str, str], Mark] = {}
+        self._ending: list[tuple[int, tuple[str, str]]] = []
+        self._sessions: dict[str, Session] = {}
+
+    # --- tasks --------------------------------------------------------------------------------------
+
+    def find(self, ids: Iterable[str]) -> dict[str, Row]:
+        """See `Table.find`."""
+        rows = self._rows
+        return {id_: rows[id_] for id_ in ids if id_ in rows}
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """See `Table.put`."""
+        for row in rows:
+            before = self._rows.get(row.id)
+            if before is not None:
+                self._forget(before, row)
+            self._rows[row.id] = row
+            self._queues.setdefault(row.queue, {})[row.id] = row
+            if row.session is not None:
+                self._held.setdefault(row.session, {})[row.id] = row
+            if row.key is not None:
+                line = self._lines.setdefault((row.queue, row.key), [])
+                where = bisect_left(line, row.place, key=_place)
+                line[where : where + (where < len(line) and line[where].id == row.id)] = [row]
+            ready = row.ready
+            if ready is None:
+                continue
+            if row.session is None:
+                self.fresh[row.queue] = min(ready, self.fresh.get(row.queue, ready))
+            if before is None or before.queue != row.queue or before.ready != ready:
+                self._push(row.queue, (ready, row.id))
+
+    def remove(self, rows: Sequence[Row]) -> None:
+        """See `Table.remove`."""
+        for row in rows:
+            before = self._rows.pop(row.id, None)
+            if before is not None:
+                self._forget(before, None)
+
+    def _forget(self, before: Row, after: Row | None) -> None:
+        """Take a task out of the places where it won't be."""
+        if after is None or after.queue != before.queue:
+            tasks = self._queues[before.queue]
+            del tasks[before.id]
+            if not tasks:
+                del self._queues[before.queue]
+                self._heaps.pop(before.queue, None)
+        if before.session is not None and (after is None or after.session != before.session):
+            tasks = self._held[before.session]
+            del tasks[before.id]
+            if not tasks:
+                del self._held[before.session]
+        if before.key is not None and (
+            after is None or (after.queue, after.key, after.place) != (before.queue, before.key, before.place)
+        ):
+            name = before.queue, before.key
+            line = self._lines[name]
+            del line[bisect_left(line, before.place, key=_place)]
+            if not line:
+                del self._lines[name]
+
+    # --- what is ready ------------------------------------------------------------------------------
+
+    def ready(self, queue: str, now: int, limit: int) -> list[Row]:
+        """See `Table.ready`."""
+        entries = self._first(queue, now, limit + _WINDOW if limit < _WINDOW else limit)
+        for entry in entries:
+            heappush(self._heaps[queue], entry)
+        begin = random.randint(0, max(0, len(entries) - limit))  # noqa: S311 - no secret
+        return [self._rows[id_] for _, id_ in entries[begin : begin + limit]]
+
+    def next_ready(self, queue: str, now: int) -> int | None:
+        """See `Table.next_ready`."""
+        entries = self._first(queue, now, len(self._rows))
+        heap = self._heaps.get(queue, [])
+        while heap and not self._is_right(queue, heap[0]):
+            heappop(heap)
+        least = heap[0][0] if heap else None
+        for entry in entries:
+            heappush(heap, entry)
+        return least
+
+    def _first(self, queue: str, now: int, limit: int) -> list[tuple[int, str]]:
+        """Take the entries of ready tasks from the heap, in order."""
+        heap = self._heaps.get(queue, [])
+        taken: list[tuple[int, str]] = []
+        while heap and len(taken) < limit and heap[0][0] <= now:
+            entry = heappop(heap)
+            # One that went and came back has two, which are next to each other.
+            if self._is_right(queue, entry) and (not taken or taken[-1] != entry):
+                taken.append(entry)
+        return taken
+
+    def _push(self, queue: str, entry: tuple[int, str]) -> None:
+        heap = self._heaps.setdefault(queue, [])
+        heappush(heap, entry)
+        tasks = self._queues[queue]
+        if len(heap) > 2 * len(tasks) + 64:  # most of them are not right any more
+            heap[:] = [(row.ready, row.id) for row in tasks.values() if row.ready is not None]
+            heapify(heap)
+
+    def _is_right(self, queue: str, entry: tuple[int, str]) -> bool:
+        row = self._rows.get(entry[1])
+        return row is not None and row.queue == queue and row.ready == entry[0]
+
+    def of_key(self, queue: str, key: str) -> list[Row]:
+        """See `Table.of_key`."""
+        return list(self._lines.get((queue, key), ()))
+
+    def of_session(self, session: str) -> list[Row]:
+        """See `Table.of_session`."""
+        held = self._held.get(session, {})
+        return [held[id_] for id_ in sorted(held)]
+
+    # --- marks and sessions -------------------------------------------------------------------------
+
+    def mark(self, queue: str, key: str) -> Mark | None:
+        """See `Table.mark`."""
+        return self._marks.get((queue, key))
+
+    def put_mark(self, mark: Mark) -> None:
+        """See `Table.put_mark`."""
+        self._marks[mark.queue, mark.key] = mark
+        if mark.until is not None:
+            heappush(self._ending, (mark.until, (mark.queue, mark.key)))
+
+    def sweep_marks(self, now: int) -> None:
+        """See `Table.sweep_marks`."""
+        for _ in range(_SWEPT):
+            if not self._ending or self._ending[0][0] > now:
+                break
+            until, name = heappop(self._ending)
+            mark = self._marks.get(name)
+            if mark is not None and mark.until == until:
+                del self._marks[name]
+
+    def session(self, session: str) -> Session | None:
+        """See `Table.session`."""
+        return self._sessions.get(session)
+
+    def put_session(self, session: Session) -> None:
+        """See `Table.put_session`."""
+        self._sessions[session.id] = session
+
+    def remove_session(self, session: str) -> None:
+        """See `Table.remove_session`."""
+        self._sessions.pop(session, None)
+
+    def sessions(self) -> list[Session]:
+        """See `Table.sessions`."""
+        return sorted(self._sessions.values(), key=lambda session: (session.started, session.id))
+
+    # --- looks --------------------------------------------------------------------------------------
+
+    def select(self, command: Select) -> list[Row]:
+        """See `Table.select`."""
+        rows: Iterable[Row]
+        if command.ids:
+            rows = self.find(command.ids).values()
+        elif command.session is not None:
+            rows = self.of_session(command.session)
+        else:
+            rows = (self._rows if command.queue is None else self._queues.get(command.queue, {})).values()
+        found = [
+            row
+            for row in rows
+            if command.queue in (None, row.queue) and command.session in (None, row.session)
+        ]
+        if not command.ids:
+            found.sort(key=lambda row: (row.at, row.id))
+        return found if command.limit is None else found[: command.limit]
+
+    def count(self, command: Count, now: int) -> list[QueueStats]:
+        """See `Table.count`."""
+        found = sorted(
+            queue
+            for queue in self._queues
+            if queue in command.names
+            or queue.startswith(command.prefixes)
+            or not (command.names or command.prefixes)
+        )
+        if command.limit is not None:
+            found = found[: command.limit]
+        return [_stats(queue, list(self._queues[queue].values()), now) for queue in found]
+
+
+def _stats(queue: str, rows: list[Row], now: int) -> QueueStats:
+    claimed = sum(row.held(now) for row in rows)
+    inbox = sum(row.waiting for row in rows)
+    ready = sum(row.ready is not None and row.ready <= now and not row.held(now) for row in rows)
+    return QueueStats(
+        name=queue,
+        size=len(rows),
+        claimed=claimed,
+        ready=ready,
+        future=len(rows) - claimed - inbox - ready,
+        inbox=inbox,
+        most_claims=max(row.claims for row in rows),
+    )

@@ -1,0 +1,100 @@
+"""The database of the SQLite store of tasks: the user's own, or one that is made; its tables, its layout."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Final
+
+from intervalq.errors import StoreUnavailable
+from intervalq_stores._records import corrupt, newer
+from intervalq_stores._sqlite_file import SQLiteFile, code_of
+from intervalq_stores._sqlite_tasks_table import LAYOUT, SCHEMA, SQLiteTable
+
+_CACHE: Final = (
+    "PRAGMA cache_size = -16000",  # KiB: ids that are not in order touch many pages
+    "PRAGMA wal_autocheckpoint = 4000",  # pages: fewer syncs, for a log of 16 MB at most
+)
+
+
+class TaskDatabase(SQLiteFile):
+    """The tables of tasks in a database; all but the constructor only inside of the gate."""
+
+    made = False
+    """Whether the tables are there, in the transaction that was begun last."""
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """That of the transaction that was begun.
+
+        Raises:
+            StoreUnavailable: it was closed, as before a fork.
+        """
+        if self._connection is None:
+            raise StoreUnavailable(
+                self._url,
+                "the transaction was ended, because this process forked meanwhile, and nothing was done: "
+                "begin it again, and don't fork in it",
+            )
+        return self._connection
+
+    def table(self) -> SQLiteTable:
+        """The tables to change, made if they are missing, in the transaction that was begun."""
+        with self.explained():
+            if self._connection is None:
+                self._create()
+            if not self.made:
+                make(self.connection)
+                self.made = True
+            return SQLiteTable(self.connection)
+
+    def look(self) -> SQLiteTable | None:
+        """The tables to look at; None: there are none."""
+        return SQLiteTable(self.connection) if self._connection is not None and self.made else None
+
+    def commit(self) -> None:
+        """Keep all, safely on the disk, and end the transaction."""
+        with self.explained():
+            self._file.still_locked()
+            self.connection.execute("COMMIT")
+
+    # --- what it holds ------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        layout = layout_of(self._rows)
+        ((self.journal_mode,),) = self._rows("SELECT * FROM pragma_journal_mode")
+        if layout is not None:
+            check(layout, self._url)
+        self.made = layout is not None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for pragma in _CACHE:
+            connection.execute(pragma)
+
+    def _empty(self) -> None:
+        """See `SQLiteFile._empty`: an empty file is one that SQLite itself has just made."""
+
+
+def layout_of(rows: Callable[[str], list[Any]]) -> object:
+    """The number of the layout; None: there are no tables."""
+    try:
+        found = rows("SELECT layout FROM intervalq_tasks_version")
+    except sqlite3.OperationalError as error:
+        if code_of(error) != sqlite3.SQLITE_ERROR:
+            raise
+        return None  # there is no such table
+    return found[0][0] if found else 0
+
+
+def check(layout: object, url: str) -> None:
+    """Refuse a layout of a newer version, and what is none."""
+    if not isinstance(layout, int) or layout < 1:
+        raise corrupt("the number in intervalq_tasks_version is not that of a layout", url)
+    if layout > LAYOUT:
+        raise newer(layout, LAYOUT, url)
+
+
+def make(connection: sqlite3.Connection) -> None:
+    """Make the tables, in the transaction that was begun."""
+    for statement in SCHEMA:
+        connection.execute(statement)

@@ -1,0 +1,252 @@
+"""Tasks in SQLite: what the rules read and write, within a transaction that somebody else begins and ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
+
+LAYOUT: Final = 1
+"""The version of these tables."""
+
+SCHEMA: Final = (
+    """CREATE TABLE intervalq_tasks (
+    id TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, queue TEXT NOT NULL, at INTEGER NOT NULL,
+    json TEXT NOT NULL, key TEXT, place INTEGER NOT NULL, waiting INTEGER NOT NULL, session TEXT,
+    until INTEGER, claims INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL,
+    created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
+    ready INTEGER)""",
+    # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
+    "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
+    "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
+    "CREATE INDEX intervalq_tasks_key ON intervalq_tasks (queue, key, place) WHERE key IS NOT NULL",
+    """CREATE TABLE intervalq_sessions (
+    id TEXT PRIMARY KEY NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, consumer TEXT NOT NULL,
+    expiry INTEGER NOT NULL, started INTEGER NOT NULL, beaten INTEGER NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE intervalq_marks (
+    queue TEXT NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER, PRIMARY KEY (queue, key))""",
+    "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
+    "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
+    f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
+)
+
+FIELDS: Final = ", ".join(Row._fields)
+
+_WINDOW: Final = 16
+"""A small claim begins with any of so many of the first tasks: one that kills its worker isn't always it."""
+
+_SWEPT: Final = 16
+"""How many marks a sweep forgets: more than a command makes of them on average."""
+
+_GET: Final = f"SELECT {FIELDS} FROM intervalq_tasks"  # noqa: S608 - our own names
+_GET_ALL: Final = f"{_GET} WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_PUT: Final = (
+    f"INSERT INTO intervalq_tasks ({FIELDS}, ready) VALUES ({', '.join('?' * (len(Row._fields) + 1))}) "  # noqa: S608
+    "ON CONFLICT (id) DO UPDATE SET "
+    + ", ".join(f"{field} = excluded.{field}" for field in (*Row._fields[1:], "ready"))
+)
+_IS_READY: Final = "FROM intervalq_tasks WHERE queue = ? AND ready <= ?"
+_SOME_READY: Final = f"SELECT count(*) FROM (SELECT 1 {_IS_READY} LIMIT ?)"  # noqa: S608
+
+_place = attrgetter("place")
+
+
+def row_of(values: Sequence[Any]) -> Row:
+    """A row, of the columns as they come."""
+    return tuple.__new__(Row, (*values[:7], values[7] == 1, *values[8:]))  # twice as fast as Row(...)
+
+
+class SQLiteTable:
+    """A `Table`. Rows that are put and removed are written together: by `flush`, or when it matters."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._new: dict[str, Row] = {}
+        self._gone: set[str] = set()
+        self._lines: dict[tuple[str, str], list[Row]] = {}
+
+    def flush(self) -> None:
+        """Write what was put and removed."""
+        if self._gone:
+            gone = [(id_,) for id_ in self._gone]
+            self._connection.executemany("DELETE FROM intervalq_tasks WHERE id = ?", gone)
+            self._gone.clear()
+        if self._new:
+            self._connection.executemany(_PUT, [(*row, row.ready) for row in self._new.values()])
+            self._new.clear()
+
+    def forget(self) -> None:
+        """Leave out what was not written yet, and what is known of the tables."""
+        self._new.clear()
+        self._gone.clear()
+        self._lines.clear()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the transaction goes on."""
+        return self._connection.in_transaction
+
+    def rows(self, statement: str, *values: object) -> list[Any]:
+        """Execute a statement."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None  # whatever the user of the connection has set
+        return cursor.execute(statement, values).fetchall()
+
+    def changed(self, statement: str, *values: object) -> int:
+        """Execute a statement; how many rows it concerned."""
+        return self._connection.execute(statement, values).rowcount
+
+    # --- tasks --------------------------------------------------------------------------------------
+
+    def find(self, ids: Iterable[str]) -> dict[str, Row]:
+        """See `Table.find`."""
+        asked = list(ids)
+        found = {id_: self._new[id_] for id_ in asked if id_ in self._new}
+        there = [id_ for id_ in asked if id_ not in found and id_ not in self._gone]
+        if len(there) < 4 or any("\0" in id_ for id_ in there):  # SQLite's JSON ends a text there
+            values = [row for id_ in there for row in self.rows(f"{_GET} WHERE id = ?", id_)]
+        else:
+            values = self.rows(_GET_ALL, json.dumps(there))
+        found.update((one[0], row_of(one)) for one in values)
+        return found
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """See `Table.put`."""
+        for row in rows:
+            self._new[row.id] = row
+            if row.key is not None:
+                line = self._lines.get((row.queue, row.key))
+                if line is not None:
+                    where = bisect_left(line, row.place, key=_place)
+                    line[where : where + (where < len(line) and line[where].id == row.id)] = [row]
+
+    def remove(self, rows: Sequence[Row]) -> None:
+        """See `Table.remove`."""
+        for row in rows:
+            self._new.pop(row.id, None)
+            self._gone.add(row.id)
+            if row.key is not None:
+                line = self._lines.get((row.queue, row.key))
+                if line is not None:
+                    line[:] = [other for other in line if other.id != row.id]
+
+    # --- what is ready ------------------------------------------------------------------------------
+
+    def skipped(self, queue: str, now: int, limit: int) -> int:
+        """How many of the first ready tasks a claim leaves to others: any number, so that it gets enough."""
+        self.flush()
+        if limit >= _WINDOW:
+            return 0
+        ((there,),) = self.rows(_SOME_READY, queue, now, limit + _WINDOW)
+        return random.randint(0, max(0, there - limit))  # noqa: S311 - no secret
+
+    def ready(self, queue: str, now: int, limit: int) -> list[Row]:
+        """See `Table.ready`."""
+        skipped = self.skipped(queue, now, limit)
+        found = self.rows(
+            f"SELECT {FIELDS} {_IS_READY} ORDER BY ready LIMIT ? OFFSET ?", queue, now, limit, skipped
+        )
+        return [row_of(one) for one in found]
+
+    def next_ready(self, queue: str, now: int) -> int | None:
+        """See `Table.next_ready`."""
+        self.flush()
+        statement = "SELECT min(ready) FROM intervalq_tasks WHERE queue = ? AND ready > ?"
+        ((least,),) = self.rows(statement, queue, now)
+        return None if least is None else int(least)
+
+    def of_key(self, queue: str, key: str) -> list[Row]:
+        """See `Table.of_key`."""
+        line = self._lines.get((queue, key))
+        if line is None:
+            self.flush()
+            found = self.rows(f"{_GET} WHERE queue = ? AND key = ? ORDER BY place", queue, key)
+            line = self._lines[queue, key] = [row_of(one) for one in found]
+        return list(line)
+
+    def of_session(self, session: str) -> list[Row]:
+        """See `Table.of_session`."""
+        self.flush()
+        return [row_of(one) for one in self.rows(f"{_GET} WHERE session = ? ORDER BY id", session)]
+
+    # --- marks and sessions -------------------------------------------------------------------------
+
+    def mark(self, queue: str, key: str) -> Mark | None:
+        """See `Table.mark`."""
+        found = self.rows("SELECT * FROM intervalq_marks WHERE queue = ? AND key = ?", queue, key)
+        return Mark._make(found[0]) if found else None
+
+    def put_mark(self, mark: Mark) -> None:
+        """See `Table.put_mark`."""
+        self.rows("REPLACE INTO intervalq_marks (queue, key, id, until) VALUES (?, ?, ?, ?)", *mark)
+
+    def sweep_marks(self, now: int) -> None:
+        """See `Table.sweep_marks`."""
+        some = "SELECT rowid FROM intervalq_marks WHERE until <= ? LIMIT ?"
+        self.rows(f"DELETE FROM intervalq_marks WHERE rowid IN ({some})", now, _SWEPT)  # noqa: S608 - our own
+
+    def session(self, session: str) -> Session | None:
+        """See `Table.session`."""
+        found = self.rows("SELECT * FROM intervalq_sessions WHERE id = ?", session)
+        return Session._make(found[0]) if found else None
+
+    def put_session(self, session: Session) -> None:
+        """See `Table.put_session`."""
+        self.rows("REPLACE INTO intervalq_sessions VALUES (?, ?, ?, ?, ?, ?, ?)", *session)
+
+    def remove_session(self, session: str) -> None:
+        """See `Table.remove_session`."""
+        self.rows("DELETE FROM intervalq_sessions WHERE id = ?", session)
+
+    def sessions(self) -> list[Session]:
+        """See `Table.sessions`."""
+        return [
+            Session._make(one) for one in self.rows("SELECT * FROM intervalq_sessions ORDER BY started, id")
+        ]
+
+    # --- looks --------------------------------------------------------------------------------------
+
+    def select(self, command: Select) -> list[Row]:
+        """See `Table.select`."""
+        self.flush()
+        if command.ids:
+            found = self.find(command.ids)
+            rows = [found[id_] for id_ in command.ids if id_ in found]
+            rows = [row for row in rows if command.queue in (None, row.queue)]
+            rows = [row for row in rows if command.session in (None, row.session)]
+            return rows if command.limit is None else rows[: command.limit]
+        fields = FIELDS if command.values else FIELDS.replace(" json,", " 'null',")
+        statement, values = f"SELECT {fields} FROM intervalq_tasks WHERE 1", []  # noqa: S608 - our own names
+        for field, value in (("queue", command.queue), ("session", command.session)):
+            if value is not None:
+                statement += f" AND {field} = ?"
+                values.append(value)
+        statement += " ORDER BY at, id LIMIT ?"
+        limit = -1 if command.limit is None else command.limit
+        return [row_of(one) for one in self.rows(statement, *values, limit)]
+
+    def count(self, command: Count, now: int) -> list[QueueStats]:
+        """See `Table.count`."""
+        self.flush()
+        where = ["queue IN (SELECT value FROM json_each(?))"] if command.names else []
+        where += ["substr(queue, 1, length(?)) = ?"] * len(command.prefixes)
+        values: list[object] = [json.dumps(command.names)] if command.names else []
+        values += [prefix for prefix in command.prefixes for _ in range(2)]
+        found = self.rows(
+            "SELECT queue, count(*), count(*) FILTER (WHERE session IS NOT NULL AND ifnull(until > ?, 1)), "  # noqa: S608
+            "count(*) FILTER (WHERE ready <= ?), sum(waiting), max(claims) "
+            f"FROM intervalq_tasks WHERE {' OR '.join(where) or 1} GROUP BY queue ORDER BY queue LIMIT ?",
+            *(now, now),
+            *values,
+            -1 if command.limit is None else command.limit,
+        )
+        return [
+            QueueStats(queue, size, claimed, ready, size - claimed - ready - inbox, inbox, most)
+            for queue, size, claimed, ready, inbox, most in found
+        ]

@@ -1,0 +1,263 @@
+"""`postgresql://`: tasks in rows of a schema, their rules in PL/pgSQL beside them (postgres_tasks.sql)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import anyio
+
+from intervalq.errors import StoreError, TransactionConflict
+from intervalq.tasks.rules import Command, Count, Modify, Select
+from intervalq.tasks.store import Isolation
+from intervalq_stores._postgres_advice import advice
+from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, put, quick
+from intervalq_stores._postgres_direct import Direct
+from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Schema, Wire, sqlstate
+
+if TYPE_CHECKING:
+    from intervalq_stores._postgres_wire import Connection
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+SCHEMA: Final = 1
+"""The version of the tasks in schema `intervalq`; postgres_tasks.sql says when it counts up."""
+
+_FILE: Final = Path(__file__).with_name("postgres_tasks.sql")
+_VERSION: Final = b"select number from intervalq.tasks_version"
+_FEED: Final = b"select intervalq.feed(null)"
+_PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in postgres_tasks.sql
+_LOOKING: Final = 60.0  # seconds that a look at a million tasks may take
+_TURNS: Final = 6
+_KEPT: Final = 8  # connections of transactions
+_AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
+_EXISTS: Final = "23505"
+
+
+class PostgresTaskStore:
+    """One statement a command, on any connection. Works through PgBouncer in transaction mode, too."""
+
+    def __init__(self, url: str) -> None:
+        schema = Schema(
+            _FILE, SCHEMA, "intervalq.tasks_version", _VERSION, "the tasks of schema intervalq have"
+        )
+        self._wire = Wire(url, schema)
+        self.url = self._wire.url
+        self._heads = Heads()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._idle: list[Connection] = []
+        self._lent: list[Connection] = []  # by transactions, in which their users may have set anything
+        self._known = False
+        self._direct = Direct(self._wire, _PATIENCE, self._ask)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`."""
+        try:
+            return await self._apply(command, now)
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+
+    async def _apply(self, command: Command[A], now: int | None) -> A:
+        patience = _LOOKING if isinstance(command, Select | Count) else _PATIENCE
+        if (asked := quick(command, now)) is not None:
+            with suppress(_ExistsError):  # the long way says which
+                return cast("A", asked.read(await self._within(self._ask(asked), patience)))
+        asked = ask(command, now, self._heads)
+        return cast("A", asked.read(await self._within(self._ask(asked), patience)))
+
+    async def put(self, queue: str, jsons: Sequence[str]) -> None:
+        """See `Ranging.put`."""
+        if not jsons:
+            return
+        try:
+            await self._within(self._ask(put(queue, jsons)))
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+
+    @asynccontextmanager
+    async def transaction(self, isolation: Isolation) -> AsyncIterator[_Transaction]:
+        """See `Transactional.transaction`."""
+        connection = self._lent.pop() if self._lent else await self._within(self._wire.open())
+        mine = _Transaction(self, connection)
+        try:
+            await self._within(connection.execute(_BEGIN[isolation]))
+            yield mine
+            await self._within(_commit(connection, self.url))
+        except Exception as error:
+            await connection.close()
+            if _code(error) in ROLLED_BACK and not isinstance(error, TransactionConflict):
+                raise self._conflict(error) from error
+            raise
+        except BaseException:
+            await connection.close()
+            raise
+        if len(self._lent) < _KEPT:
+            self._lent.append(connection)
+        else:
+            await connection.close()
+        if mine.modified and isolation != "read committed":
+            await self._within(self._ask(Asked(_FEED, (), _nothing)))
+
+    async def apply_on(self, connection: Connection, command: Command[A]) -> A:
+        """See `Transactional.apply_on`; the connection is an AsyncConnection of psycopg."""
+        if not self._known:
+            await self._within(self._ask(Asked(b"select", (), _nothing)))
+        try:
+            asked = ask(command, None, self._heads)
+            lines = await self._within(_rows(connection, asked), explain=self._error_within)
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+        return cast("A", asked.read(lines))
+
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`. Behind a pooler the function never returns."""
+        return self._direct.wakeups(session)
+
+    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]]]:
+        """See `Guarding.guard`. Behind a pooler the function always says that there were none."""
+        return self._direct.guard(session)
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """What whoever runs this store should know: "ok", "warning" or "error", and a sentence."""
+        connection = await self._within(self._wire.connect())
+        try:
+            return await self._within(advice(connection, self._wire))
+        finally:
+            await connection.close()
+
+    async def aclose(self) -> None:
+        """See `TaskStore.aclose`."""
+        idle, self._idle = [*self._idle, *self._lent], []
+        self._lent = []
+        for connection in idle:
+            await connection.close()
+
+    # --- connections --------------------------------------------------------------------------------
+
+    async def _within(
+        self,
+        call: Awaitable[T],
+        patience: float = _PATIENCE,
+        explain: Callable[[Exception], StoreError] | None = None,
+    ) -> T:
+        return await self._wire.within(call, patience, explain or self._error)
+
+    async def _ask(self, asked: Asked) -> Lines:
+        """The rows of a statement. Only what surely was not done is asked again."""
+        async with self._turns:
+            turn, whole = 1, True
+            while True:
+                try:
+                    return await self._ask_once(asked, whole=whole)
+                except self._wire.driver.Error as error:
+                    # The schema may vanish under an open connection: then it is made again, once.
+                    gone = error.sqlstate in NO_SCHEMA and whole
+                    if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
+                        raise
+                    whole = not gone
+                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+                turn += 1
+
+    async def _ask_once(self, asked: Asked, *, whole: bool) -> Lines:
+        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        connection = self._idle.pop() if self._idle and whole else await self._wire.open(whole=whole)
+        self._known = True
+        try:
+            rows = await _rows(connection, asked)
+        except self._wire.driver.Error as error:
+            if sqlstate(error) != _EXISTS:
+                await connection.close()
+                raise
+            self._idle.append(connection)
+            raise _ExistsError from error
+        except BaseException:
+            await connection.close()
+            raise
+        self._idle.append(connection)
+        return rows
+
+    def _error(self, error: Exception) -> StoreError:
+        code = sqlstate(error)
+        if code in _UNFIT or (not code and isinstance(error, self._wire.driver.DataError)):
+            return self._unfit(self._wire.said(error))
+        return self._wire.error(error)
+
+    def _unfit(self, said: str) -> StoreError:
+        remedy = "leave out the character U+0000 and halves of pairs, and keep numbers below 2**31"
+        return StoreError(self.url, f"{said}; nothing was done: {remedy}")
+
+    def _error_within(self, error: Exception) -> StoreError:
+        return self._conflict(error) if sqlstate(error) in ROLLED_BACK else self._error(error)
+
+    def _conflict(self, error: Exception) -> TransactionConflict:
+        return TransactionConflict(
+            self.url,
+            f"{self._wire.said(error)} ({_code(error)}); nothing was done: begin the transaction again",
+        )
+
+
+class _Transaction:
+    """See `Transaction`."""
+
+    def __init__(self, store: PostgresTaskStore, connection: Connection) -> None:
+        self.connection = connection
+        self.modified = False
+        self._store = store
+
+    async def apply(self, command: Command[A]) -> A:
+        """See `Transaction.apply`."""
+        self.modified |= type(command) is Modify
+        return await self._store.apply_on(self.connection, command)
+
+
+class _ExistsError(Exception):
+    """An id of a simple insert exists."""
+
+
+_BEGIN: Final[dict[Isolation, bytes]] = {
+    "read committed": b"begin isolation level read committed",
+    "repeatable read": b"begin isolation level repeatable read",
+    "serializable": b"begin isolation level serializable",
+}
+# Texts and numbers that the server can't hold.
+_UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
+
+
+async def _rows(connection: Connection, asked: Asked) -> Lines:
+    from psycopg.rows import tuple_row  # noqa: PLC0415 - an optional part
+
+    # Whatever the connection's user has set for it.
+    async with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+        await cursor.execute(asked.sql, asked.values, prepare=False)
+        return await cursor.fetchall()
+
+
+async def _commit(connection: Connection, url: str) -> None:
+    cursor = await connection.execute(b"commit")
+    if cursor.statusmessage != "COMMIT":
+        raise StoreError(
+            url,
+            "a statement of this transaction had failed, so that the server rolled all of it back: let "
+            "errors of statements leave the transaction's context",
+        )
+
+
+def _code(error: BaseException | None) -> str:
+    """The server's code of an error, or of that which it was made of."""
+    while error is not None:
+        if isinstance(error, Exception) and (code := sqlstate(error)):
+            return code
+        error = error.__cause__
+    return ""
+
+
+def _nothing(lines: Lines) -> None:
+    del lines
