@@ -39,7 +39,7 @@ class Board:
         return self._numbers[1] != 0
 
     def fail(self) -> None:
-        """This process has failed."""
+        """Say that this process has failed."""
         self._numbers[1] = 1
 
     @property

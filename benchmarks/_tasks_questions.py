@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import psycopg
 
+import _store  # noqa: F401 - it makes `servers` importable
+import servers
 import task_peers
 from _fleet import WorkerError
 from _judge import Start, most_in, quantile
 from _run import failed
-from _store import servers
 from _tasks_crash import crashes
 from _tasks_run import drain, fill, install, latency, starts
 from _tasks_server import Databases, files, old_snapshot, pooler
@@ -50,6 +52,18 @@ class Sizes:
         return cls(options.jobs, options.runs, (1, 2), 300, 10, 10.0)
 
 
+@dataclass(frozen=True)
+class Case:
+    """One run of one contender."""
+
+    question: str
+    contender: Contender
+    number: int
+    """The round, from 0."""
+    jobs: int
+    workers: int
+
+
 class Progress:
     """Says on standard error what runs now, and since when."""
 
@@ -74,141 +88,112 @@ class Questions:
         self._drains: dict[tuple[str, int, int], Row] = {}
 
     def contenders(self, all_: Sequence[Contender]) -> list[Contender]:
-        """Those that were asked for; intervalq and the floors always."""
+        """Those that were asked for: intervalq, and the floors unless there are to be no others at all."""
         peers = self._options.peers
-        chosen = [
-            each for each in all_ if each.name in ("intervalq", "floor") or not peers or each.name in peers
-        ]
+        names = {"intervalq", *peers, *(() if "none" in peers else ("floor",))}
+        chosen = [each for each in all_ if not peers or each.name in names]
         return [replace(each, uvloop=each.uvloop or self._options.uvloop) for each in chosen]
 
-    def _jobs(self, contender: Contender) -> int:
-        return max(10, round(self.sizes.jobs * contender.share))
-
-    def _turns(self, all_: Sequence[Contender]) -> Iterator[tuple[int, Contender]]:
-        """Each contender in each round; another one begins each time."""
+    def _cases(self, question: str, all_: Sequence[Contender], *, alone: bool = False) -> Iterator[Case]:
+        """Each contender in each round, and another one begins each time; by one worker, or also by two."""
         some = self.contenders(all_)
-        for number in range(self.sizes.runs):
+        for number in range(self.sizes.runs if some else 0):
             at = number * max(1, len(some) // 3) % len(some)
-            yield from ((number, contender) for contender in (*some[at:], *some[:at]))
+            for each in (*some[at:], *some[:at]):
+                jobs = max(10, round(self.sizes.jobs * each.share))
+                for workers in (1,) if alone else self.sizes.workers:
+                    yield Case(question, each, number, jobs, workers)
 
     # --- rates ------------------------------------------------------------------------------------------
 
     def enqueue(self, progress: Progress) -> Iterator[Row]:
         """Inserts a second, by one process."""
-        for number, contender in self._turns(task_peers.ENQUEUE):
-            jobs = self._jobs(contender)
-            yield _row(
-                progress, "enqueue", number, contender, jobs, 1, lambda: self._enqueued(contender, jobs)
-            )  # noqa: B023 - called at once
+        for case in self._cases("enqueue", task_peers.ENQUEUE, alone=True):
+            yield _row(progress, case, self._enqueued)
 
-    def _enqueued(self, contender: Contender, jobs: int) -> Row:
-        with self._databases.database(contender) as url:
-            return {"per_s": jobs / fill(contender, url, jobs)}
+    def _enqueued(self, case: Case) -> Row:
+        with self._databases.database(case.contender) as url:
+            return {"per_s": case.jobs / fill(case.contender, url, case.jobs)}
 
     def drain(self, progress: Progress) -> Iterator[Row]:
         """Tasks a second, until all are committed."""
-        yield from self._drain("drain", task_peers.DRAIN, progress)
+        for case in self._cases("drain", task_peers.DRAIN):
+            yield self._keep(case, _row(progress, case, self._drained))
 
     def plain(self, progress: Progress) -> Iterator[Row]:
         """The same of plain tasks."""
-        yield from self._drain("plain", task_peers.PLAIN, progress)
+        for case in self._cases("plain", task_peers.PLAIN):
+            yield self._keep(case, _row(progress, case, self._drained))
 
-    def _drain(self, question: str, all_: Sequence[Contender], progress: Progress) -> Iterator[Row]:
-        for number, contender in self._turns(all_):
-            for workers in self.sizes.workers:
-                jobs = self._jobs(contender)
-                row = _row(
-                    progress, question, number, contender, jobs, workers,
-                    lambda: self._drained(contender, jobs, workers),  # noqa: B023 - called at once
-                )  # fmt: skip
-                self._drains[contender.label, workers, number] = row
-                yield row
+    def _keep(self, case: Case, row: Row) -> Row:
+        """For `snapshot`, which compares with the run of the same round."""
+        self._drains[case.contender.label, case.workers, case.number] = row
+        return row
 
-    def _drained(self, contender: Contender, jobs: int, workers: int, *, held: bool = False) -> Row:
-        with self._databases.database(contender) as url, old_snapshot(url, held=held):
-            return {"per_s": jobs / drain(contender, url, jobs, workers)}
+    def _drained(self, case: Case, *, held: bool = False) -> Row:
+        with self._databases.database(case.contender) as url, old_snapshot(url, held=held):
+            return dict(drain(case.contender, url, case.jobs, case.workers).per(case.jobs))
 
     def snapshot(self, progress: Progress) -> Iterator[Row]:
-        """Drains, while another session holds an old snapshot; the run without it is that of the same round."""
-        for number, contender in self._turns(task_peers.SNAPSHOT):
-            for workers in self.sizes.workers:
-                jobs = self._jobs(contender)
-                before = self._drains.get((contender.label, workers, number))
-                if before is None:
-                    before = _row(
-                        progress, "snapshot", number, contender, jobs, workers,
-                        lambda: self._drained(contender, jobs, workers),  # noqa: B023 - called at once
-                    )  # fmt: skip
-                row = _row(
-                    progress, "snapshot", number, contender, jobs, workers,
-                    lambda: self._drained(contender, jobs, workers, held=True),  # noqa: B023 - called at once
-                )  # fmt: skip
-                if "per_s" in row and "per_s" in before:
-                    row |= {"without": before["per_s"], "kept": row["per_s"] / before["per_s"]}
-                yield row
+        """Drains, while another session holds an old snapshot."""
+        for case in self._cases("snapshot", task_peers.SNAPSHOT):
+            before = self._drains.get((case.contender.label, case.workers, case.number))
+            if before is None:
+                before = _row(progress, case, self._drained)
+            row = _row(progress, case, partial(self._drained, held=True))
+            if "per_s" in row and "per_s" in before:
+                row |= {"without": before["per_s"], "kept": row["per_s"] / before["per_s"]}
+            yield row
 
     def single(self, progress: Progress) -> Iterator[Row]:
         """Tasks a second, one by one, 20 at a time in one process."""
-        for number, contender in self._turns(task_peers.SINGLE):
-            jobs = self._jobs(contender)
-            yield _row(
-                progress, "single", number, contender, jobs, 1,
-                lambda: self._drained(contender, jobs, 1),  # noqa: B023 - called at once
-            )  # fmt: skip
+        for case in self._cases("single", task_peers.SINGLE, alone=True):
+            yield _row(progress, case, self._drained)
 
     # --- times ------------------------------------------------------------------------------------------
 
     def latency(self, progress: Progress) -> Iterator[Row]:
         """Milliseconds from an insert to the start, in an idle worker."""
         count = max(1, self.sizes.inserts // self.sizes.runs)
-        for number, contender in self._turns(task_peers.LATENCY):
-            yield _row(
-                progress, "latency", number, contender, count, 1, lambda: self._delays(contender, count)
-            )  # noqa: B023 - called at once
+        for case in self._cases("latency", task_peers.LATENCY, alone=True):
+            yield _row(progress, replace(case, jobs=count), self._delays)
 
-    def _delays(self, contender: Contender, count: int) -> Row:
-        with self._databases.database(contender) as url:
-            return {"ms": latency(contender, url, count, _EVERY)}
+    def _delays(self, case: Case) -> Row:
+        with self._databases.database(case.contender) as url:
+            return {"ms": latency(case.contender, url, case.jobs, _EVERY)}
 
     def crash(self, progress: Progress) -> Iterator[Row]:
         """Seconds until the task of a killed worker begins elsewhere."""
-        for way, opened in (
-            ("direct", contextlib.nullcontext(self._databases.url)),
-            ("PgBouncer", self._pooled()),
-        ):
+        for way, opened in (("direct", nullcontext(self._databases.url)), ("PgBouncer", self._pooled())):
             contender = replace(task_peers.CRASH, label=f"intervalq, {way}")
-            yield _row(progress, "crash", 0, contender, self.sizes.kills, 2, lambda: self._crashed(opened))  # noqa: B023 - called at once
+            case = Case("crash", contender, 0, self.sizes.kills, 2)
+            yield _row(progress, case, partial(self._crashed, opened))
 
-    @contextlib.contextmanager
+    @contextmanager
     def _pooled(self) -> Iterator[str]:
         with pooler(self._databases.url) as url:
             yield url
 
-    def _crashed(self, opened: contextlib.AbstractContextManager[str]) -> Row:
-        with opened as server, self._databases.database(task_peers.CRASH) as url:
+    def _crashed(self, opened: AbstractContextManager[str], case: Case) -> Row:
+        with opened as server, self._databases.database(case.contender) as url:
             name = url.rpartition("/")[2]
-            return {"s": list(crashes(self._databases.of(name, server), times=self.sizes.kills))}
+            return {"s": list(crashes(self._databases.of(name, server), times=case.jobs))}
 
     def pace(self, progress: Progress) -> Iterator[Row]:
         """How even the starts of two workers are at 100 a second."""
+        jobs = round(_RATE * self.sizes.seconds * 1.5)
         for contender in self.contenders(task_peers.PACE):
-            yield _row(progress, "pace", 0, contender, 0, 2, lambda: self._paced(contender))  # noqa: B023 - called at once
+            yield _row(progress, Case("pace", contender, 0, jobs, 2), self._paced)
 
-    def _paced(self, contender: Contender) -> Row:
+    def _paced(self, case: Case) -> Row:
         seconds = self.sizes.seconds
-        with self._databases.database(contender) as url:
-            found = starts(contender, url, round(_RATE * seconds * 1.5), 2, seconds + 0.5)
-        return pace_of(found, seconds)
+        with self._databases.database(case.contender) as url:
+            return pace_of(starts(case.contender, url, case.jobs, case.workers, seconds + 0.5), seconds)
 
     def sqlite(self, progress: Progress) -> Iterator[Row]:
         """Inserts and tasks a second, in files."""
-        for number, contender in self._turns(task_peers.SQLITE):
-            for workers in self.sizes.workers:
-                jobs = self._jobs(contender)
-                yield _row(
-                    progress, "sqlite", number, contender, jobs, workers,
-                    lambda: _in_file(contender, jobs, workers),  # noqa: B023 - called at once
-                )  # fmt: skip
+        for case in self._cases("sqlite", task_peers.SQLITE):
+            yield _row(progress, case, _in_file)
 
 
 QUESTIONS: dict[str, Callable[[Questions, Progress], Iterator[Row]]] = {
@@ -224,10 +209,10 @@ QUESTIONS: dict[str, Callable[[Questions, Progress], Iterator[Row]]] = {
 }
 
 
-def _in_file(contender: Contender, jobs: int, workers: int) -> Row:
-    with files(contender, install) as url:
-        row = {"per_s": jobs / drain(contender, url, jobs, workers)}
-        return {**row, "enqueue_per_s": jobs / fill(contender, url, jobs)}
+def _in_file(case: Case) -> Row:
+    with files(case.contender, install) as url:
+        row = drain(case.contender, url, case.jobs, case.workers).per(case.jobs)
+        return {**row, "enqueue_per_s": case.jobs / fill(case.contender, url, case.jobs)}
 
 
 def pace_of(found: Sequence[int], seconds: float) -> Row:
@@ -244,24 +229,19 @@ def pace_of(found: Sequence[int], seconds: float) -> Row:
     }
 
 
-def _row(
-    progress: Progress,
-    question: str,
-    number: int,
-    contender: Contender,
-    jobs: int,
-    workers: int,
-    measure: Callable[[], Row],
-) -> Row:
+def _row(progress: Progress, case: Case, measure: Callable[[Case], Row]) -> Row:
     """One run; what can't run here is missing, and says why."""
-    row: Row = {"question": question, "label": contender.label, "name": contender.name, "run": number + 1,
-                "jobs": jobs, "workers": workers}  # fmt: skip
+    contender = case.contender
+    row: Row = {
+        "question": case.question, "label": contender.label, "name": contender.name, "run": case.number + 1,
+        "jobs": case.jobs, "workers": case.workers,
+    }  # fmt: skip
     if contender.missing:
         return {**row, "missing": f"{contender.missing} is not installed"}
-    progress.step(f"{question}: {contender.label}, {workers} worker{'s' if workers > 1 else ''}")
+    progress.step(f"{case.question}: {contender.label}, {case.workers} worker{'s' * (case.workers > 1)}")
     begun = time.monotonic()
     try:
-        row |= measure()
+        row |= measure(case)
     except (WorkerError, servers.NotInstalledError, psycopg.Error) as error:
         row["missing"] = failed(error)
     return {**row, "took": time.monotonic() - begun}

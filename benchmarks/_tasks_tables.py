@@ -18,16 +18,20 @@ _RATES = [
     Column("2 workers/s", "per_s_2", "{:,.0f}"),
     Column("x floor, 1", "floor_1"),
     Column("x floor, 2", "floor_2"),
+    Column("client us", "client_us_1", "{:.1f}"),
+    Column("server us", "server_us_1", "{:.1f}"),
     Column("tasks", "jobs", "{:,.0f}"),
 ]
 _ALONE = [
     _NAME,
     Column("per s", "per_s_1", "{:,.0f}"),
     Column("x floor", "floor_1"),
+    Column("client us", "client_us_1", "{:.1f}"),
+    Column("server us", "server_us_1", "{:.1f}"),
     Column("tasks", "jobs", "{:,.0f}"),
 ]
 _COLUMNS = {
-    "enqueue": _ALONE,
+    "enqueue": [column for column in _ALONE if not column.name.endswith("_us_1")],
     "drain": _RATES,
     "plain": _RATES,
     "snapshot": [
@@ -96,6 +100,7 @@ def summary(question: str, rows: Sequence[Row]) -> str:
 
 
 _SAME = ("label", "name", "jobs")
+_BY_WORKERS = ("per_s", "without", "kept", "enqueue_per_s", "client_us", "server_us")
 _SAMPLES = {"ms": ("p50", "p99", "max", "count"), "s": ("min", "p50", "max", "count")}
 _OF: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
@@ -115,7 +120,7 @@ def _line(rows: Sequence[Row], label: str) -> Row:
 
 def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     for name in dict.fromkeys(name for row in rows for name in row):
-        if name in ("per_s", "without", "kept", "enqueue_per_s"):
+        if name in _BY_WORKERS:
             for workers in dict.fromkeys(row["workers"] for row in rows):
                 known = [row[name] for row in rows if row["workers"] == workers and name in row]
                 if known:

@@ -38,7 +38,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=20_000, help="tasks of a row; quick contenders get more")
     parser.add_argument("--runs", type=int, default=3, help="each row so often, in turns; medians are shown")
     parser.add_argument(
-        "--peers", type=_words, default=[], help=f"some of {','.join(PEERS)}, or `none`; all by default"
+        "--peers",
+        type=_words,
+        default=[],
+        help=f"some of {','.join(PEERS)}, or `none`, which leaves out floors, too",
     )
     parser.add_argument("--commit", choices=["off", "on"], default="off", help="synchronous_commit")
     parser.add_argument(

@@ -33,7 +33,7 @@ class Contender:
 
 
 def ours(label: str, kind: str, share: float = 5.0, **options: Any) -> Contender:
-    """intervalq in one of its ways."""
+    """One of the ways to use intervalq."""
     return Contender("intervalq", label, f"ours:{kind}", options=options, share=share)
 
 
@@ -53,7 +53,7 @@ def pgqueuer(label: str, share: float = 2.0, **options: Any) -> Contender:
 
 
 def procrastinate(label: str, share: float = 0.05, **options: Any) -> Contender:
-    """procrastinate."""
+    """Takes one task at a time, so it gets fewer."""
     left = "SELECT 1 FROM procrastinate_jobs LIMIT 1"
     return Contender("procrastinate", label, "procrastinate_peer:Peer", left, options, share, "procrastinate")
 
@@ -79,13 +79,19 @@ ENQUEUE = (
 )
 DRAIN = (
     _WORKER,
+    ours("intervalq, run(until_empty=True)", "Ours", until_empty=True),
     pgqueuer("pgqueuer, batch 100", batch=100),
     procrastinate("procrastinate"),
     chancy("chancy, concurrency 1,000", concurrency=1000, eager_polling=True),
     _FUSED,
     floor("fused, batches of 1,000", "Fused", batch=1000),
 )
-PLAIN = (_PLAIN, floor("range lease, 100 at a time", "Ranges", batch=100), _RANGES)
+PLAIN = (
+    _PLAIN,
+    ours("intervalq, put(), until_empty", "Plain", until_empty=True),
+    floor("range lease, 100 at a time", "Ranges", batch=100),
+    _RANGES,
+)
 SNAPSHOT = (_WORKER, _FUSED, _PLAIN, _RANGES)
 SINGLE = (
     ours("intervalq, claim and ack", "OneByOne", share=0.5, callers=20),

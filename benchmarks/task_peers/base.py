@@ -53,7 +53,7 @@ class Seen:
         self._count(self._index, self._begun)
 
     def start(self, at: int, number: int) -> None:
-        """This one was, at that time."""
+        """One more was begun with at that time: this one."""
         self.starts.append((number, at))
         self.task()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from chancy import Chancy, Job, Queue, Worker
+from chancy import Chancy, Job, Queue, Worker  # type: ignore[import-untyped]  # it has no types
 
 from task_peers.base import QUEUE, Adapter, Seen, Work, batches
 

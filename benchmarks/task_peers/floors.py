@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]  # it has no types
 import psycopg
 
 from task_peers.base import QUEUE, Adapter, batches, carried
@@ -106,7 +106,7 @@ class OneByOne(Fused):
         note = self.job()
         claim = _CLAIM.format(limit="1", owner="$1")
 
-        async def caller(me: int, link: asyncpg.Connection[Any]) -> None:
+        async def caller(me: int, link: Any) -> None:  # noqa: ANN401 - a connection of asyncpg
             while True:
                 rows = await link.fetch(claim, me)
                 if not rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]  # it has no types
 from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries
 
 from task_peers.base import QUEUE, Adapter, batches, carried

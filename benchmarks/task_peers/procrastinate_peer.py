@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from procrastinate import App, PsycopgConnector
 
 from task_peers.base import QUEUE, Adapter, Seen, Work, batches
@@ -38,7 +40,8 @@ class Peer(Adapter):
     async def fill(self, count: int) -> None:
         """See `Adapter.fill`."""
         for numbers in batches(count):
-            await self._job.batch_defer_async(*[{"n": number} for number in numbers])
+            values: list[dict[str, Any]] = [{"n": number} for number in numbers]
+            await self._job.batch_defer_async(*values)
 
     async def insert(self, number: int) -> None:
         """See `Adapter.insert`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,4 +58,4 @@ class Fused(Adapter):
             for row in rows:
                 note(row[1])
             if not rows:
-                time.sleep(0.001)
+                await asyncio.sleep(0.001)  # noqa: TID251

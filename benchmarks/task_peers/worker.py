@@ -3,7 +3,7 @@
 install   makes the schema in a new database
 fill      inserts `count` tasks, and says how long that took
 filled    inserts them before it says that it is ready
-work      runs tasks until the run is over, and says when each began, if that is to be recorded
+work      runs tasks until the run is over, and says when each began, if that is recorded, and its CPU time
 insert    inserts `count` tasks, one at a time with pauses, and says when it began with each
 """
 
@@ -53,10 +53,10 @@ async def _begin() -> int:
     return begin
 
 
-def _until_over(board: Board, seen: Seen) -> None:
+def _until_over(board: Board, seen: Seen, cpu: float) -> None:
     while not board.over:
         time.sleep(_LOOK)
-    _finish({"starts": list(seen.starts)})
+    _finish({"starts": list(seen.starts), "cpu": time.process_time() - cpu})
 
 
 async def _insert(adapter: Adapter, work: Work) -> None:
@@ -92,7 +92,8 @@ async def main(work: Work, board: Board) -> None:
     elif work.role == "insert":
         await _insert(adapter, work)
     else:
-        threading.Thread(target=_until_over, args=(board, seen), daemon=True).start()
+        cpu = time.process_time()
+        threading.Thread(target=_until_over, args=(board, seen, cpu), daemon=True).start()
         await adapter.work()
         await asyncio.sleep(600)  # noqa: TID251 - the thread ends the process
 
@@ -109,7 +110,7 @@ def run() -> None:
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(main(work, board))
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, others wait for this process
         traceback.print_exc()
         sys.stderr.flush()
         board.fail()

@@ -18,7 +18,8 @@ from anyio.abc import Process
 
 from intervalq.cli._app import Failed
 from intervalq.cli._show import seconds, warn
-from intervalq.cli._work_run import AT_ONCE, SLACK, Plan, heard
+from intervalq.cli._work_process import END, STOP
+from intervalq.cli._work_run import AT_ONCE, SLACK, Plan, heard, say_stopping
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
@@ -60,25 +61,26 @@ class Fleet:
             async with anyio.create_task_group() as group:
                 async for received in signals:
                     if not self._stopping.is_set():
+                        say_stopping(self._plan)
                         self._stop()
                         group.start_soon(self._kill_after, self._plan.grace + SLACK + 1)
                     elif self._by is None:
                         self._by = int(received)
-                        self._tell_all()
+                        self._tell_all(END)
                         group.start_soon(self._kill_after, AT_ONCE + 1)
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._tell_all()
+        self._tell_all(STOP)
 
-    def _tell_all(self) -> None:
+    def _tell_all(self, what: bytes) -> None:
         for child in self._children:
-            child.send(signal.SIGTERM)
+            child.tell(what)
 
     async def _kill_after(self, pause: float) -> None:
         await anyio.sleep(pause)
         for child in self._children:
-            child.send(signal.SIGKILL)
+            child.kill()
 
     async def _keep(self, number: int) -> None:
         """One place of the fleet: a process, and another one when it has died."""
@@ -116,6 +118,7 @@ class _Child:
         self.pid = 0
         self._plan = plan
         self._process: Process | None = None
+        self._socket: socket.socket | None = None
         self._unread = b""
 
     async def live(self, ready: Callable[[], None]) -> int:
@@ -124,6 +127,7 @@ class _Child:
         # -P: a file in the working directory must not stand for a module of ours; `load` adds that folder.
         command = [sys.executable, "-P", "-m", "intervalq.cli._work_process", str(theirs.fileno())]
         ours.setblocking(False)
+        self._socket = ours
         with ours, theirs:
             # A session of its own: Ctrl-C in the terminal is for the parent alone.
             async with await anyio.open_process(
@@ -139,11 +143,17 @@ class _Child:
             self._take(_rest(ours), ready)
         return code
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it lives."""
+    def tell(self, what: bytes) -> None:
+        """Say something to it. Not by signals, of which two that come at the same moment are one."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(what)
+
+    def kill(self) -> None:
+        """End it, if it lives."""
         if self._process is not None:
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                self._process.kill()
 
     async def _listen(self, ours: socket.socket, ready: Callable[[], None]) -> None:
         while True:

@@ -1,8 +1,8 @@
 """A process of `intervalq work` among several: told what to do by its parent, and tells it what it did.
 
 Its argument is a descriptor, and what to do as JSON. On the descriptor it writes JSON lines: `ready` once the
-store has answered, `counts` now and then and at its end, `failed` when it can't work. When the descriptor
-closes the parent is dead, and it stops as if told to.
+store has answered, `counts` now and then and at its end, `failed` when it can't work. It reads bytes from it:
+`STOP` as if by a first signal, `END` as by a second. When it closes the parent is dead, and it stops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,6 +18,9 @@ import anyio
 
 from intervalq.cli import _work_run
 from intervalq.cli._app import code_of, shown_error
+
+STOP: Final = b"s"
+END: Final = b"e"
 
 _TELL: Final = 0.1
 """Seconds between two accounts of what was done."""
@@ -36,9 +38,19 @@ class Parent:
         with suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
-    async def gone(self) -> None:
-        """Wait until the parent has ended."""
-        await anyio.wait_readable(self._socket)
+    async def heed(self, ends: _work_run.Ends) -> None:
+        """Do as the parent says, until it ends."""
+        said = STOP
+        while said:
+            await anyio.wait_readable(self._socket)
+            try:
+                said = self._socket.recv(16)
+            except ConnectionError:
+                said = b""
+            if END in said:
+                ends.end()
+            else:
+                ends.stop()
 
 
 def main(arguments: list[str]) -> None:
@@ -49,11 +61,10 @@ def main(arguments: list[str]) -> None:
         handle = _work_run.load(plan.target)
         _work_run.log_to_stderr(process=True)
 
-        async def beside(stop: Callable[[], None]) -> None:
+        async def beside(ends: _work_run.Ends) -> None:
             async with anyio.create_task_group() as group:
                 group.start_soon(tell_counts)
-                await parent.gone()
-                stop()
+                await parent.heed(ends)
 
         async def tell_counts() -> None:
             told = handle.counts

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 import anyio
 
 from intervalq.cli._app import Failed
-from intervalq.cli._show import escaped
+from intervalq.cli._show import escaped, seconds, warn
 from intervalq.errors import InvalidOption, short
 from intervalq.tasks import Tasks
 
@@ -126,12 +126,12 @@ class Ends:
     keep the process from ending.
     """
 
-    def __init__(self, handle: Tasks, scope: anyio.CancelScope, grace: float) -> None:
+    def __init__(self, handle: Tasks, scope: anyio.CancelScope, plan: Plan) -> None:
         self.by: int | None = None
         """The signal that ended it at once."""
         self.running = False
         self.stopping = False
-        self._handle, self._scope, self._grace = handle, scope, grace
+        self._handle, self._scope, self._plan = handle, scope, plan
         self._loop = asyncio.get_running_loop()
 
     @contextmanager
@@ -147,6 +147,8 @@ class Ends:
     def stop(self) -> None:
         """Begin no more tasks, let those that run end."""
         self.stopping = True
+        if self._plan.alone:
+            say_stopping(self._plan)
         if self.running:
             self._handle.stop()
         else:
@@ -156,12 +158,17 @@ class Ends:
         del frame
         if not self.stopping:
             self.stopping = True
-            _exit_after(self._grace + SLACK, number)
+            _exit_after(self._plan.grace + SLACK, number)
             self._loop.call_soon_threadsafe(self.stop)
         elif self.by is None:
             self.by = number
             _exit_after(AT_ONCE, number)
             self._loop.call_soon_threadsafe(self._scope.cancel)
+
+    def end(self) -> None:
+        """End them at once, as by a second signal."""
+        self.stopping = True
+        self._came(signal.SIGTERM, None)
 
 
 def _exit_after(pause: float, number: int) -> None:
@@ -178,7 +185,7 @@ async def run(
     handle: Tasks,
     plan: Plan,
     ready: Callable[[], None] = lambda: None,
-    background: Callable[[Callable[[], None]], Coroutine[Any, Any, None]] | None = None,
+    background: Callable[[Ends], Coroutine[Any, Any, None]] | None = None,
 ) -> int:
     """Run the workers to their end, and give the exit code.
 
@@ -186,7 +193,7 @@ async def run(
         handle: whose workers.
         plan: how.
         ready: called once the store has answered.
-        background: runs beside it, with what stops the workers.
+        background: runs beside it, and may stop the workers.
 
     Raises:
         InvalidOption: there are other processes, and the store is one that they don't share.
@@ -195,13 +202,13 @@ async def run(
     if not plan.alone and handle.here().url.startswith("memory:"):
         raise InvalidOption("tasks in memory can't be shared by several processes: use a file or a server")
     async with anyio.create_task_group() as group:
-        ends = Ends(handle, group.cancel_scope, plan.grace)
+        ends = Ends(handle, group.cancel_scope, plan)
         with ends.heeded():
             try:
+                if background is not None:
+                    group.start_soon(background, ends)
                 await handle.sessions()
                 ready()
-                if background is not None:
-                    group.start_soon(background, ends.stop)
                 if not ends.stopping:
                     ends.running = True
                     await handle.run(
@@ -221,6 +228,11 @@ def end(code: int) -> NoReturn:
     if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
         os._exit(code)
     sys.exit(code)
+
+
+def say_stopping(plan: Plan) -> None:
+    """Say what the first signal does."""
+    warn(f"stopping: tasks that run may go on for {seconds(plan.grace)}; once more ends them at once")
 
 
 def summary(counts: Counter[str]) -> str:

@@ -40,6 +40,8 @@ class Home:
                     await session.close()
                 if self._store is not None:
                     await self._store.aclose()
+            if not self._sessions:  # it may live elsewhere from now on
+                self._store, self._home = self._given, None
 
     async def __aenter__(self) -> Self:
         return self

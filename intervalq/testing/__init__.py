@@ -7,7 +7,18 @@ waiting.
 
 from intervalq.testing.commands import CommandSource
 from intervalq.testing.conformance import StoreSuite
+from intervalq.testing.tasks_ranges import RangingTaskSuite
 from intervalq.testing.tasks_suite import TaskSuite
+from intervalq.testing.tasks_transactions import TransactionalTaskSuite
+from intervalq.testing.tasks_waking import WakingTaskSuite
 from intervalq.testing.virtual import virtual_time
 
-__all__ = ["CommandSource", "StoreSuite", "TaskSuite", "virtual_time"]
+__all__ = [
+    "CommandSource",
+    "RangingTaskSuite",
+    "StoreSuite",
+    "TaskSuite",
+    "TransactionalTaskSuite",
+    "WakingTaskSuite",
+    "virtual_time",
+]

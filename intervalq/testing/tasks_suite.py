@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from anyio.from_thread import BlockingPortal
 from hypothesis import HealthCheck, given, settings
@@ -29,17 +29,17 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
-from intervalq.tasks.store import TaskStore
+from intervalq.tasks.store import Ranging, TaskStore, Transactional, Waking
 from intervalq.testing.tasks_base import TaskSuiteBase
 from intervalq.testing.tasks_behaviour import BehaviourTests
 from intervalq.testing.tasks_commands import TaskCommandSource
 from intervalq.testing.tasks_model import ModelTable
-from intervalq.testing.tasks_ranges import RangeTests
+from intervalq.testing.tasks_ranges import RangingTaskSuite
 from intervalq.testing.tasks_refusals import RefusalTests
 from intervalq.testing.tasks_sharing import SharingTests
 from intervalq.testing.tasks_together import TogetherTests
-from intervalq.testing.tasks_transactions import TransactionTests
-from intervalq.testing.tasks_waking import WakingTests
+from intervalq.testing.tasks_transactions import TransactionalTaskSuite
+from intervalq.testing.tasks_waking import WakingTaskSuite
 
 
 class RulesTests(TaskSuiteBase):
@@ -144,12 +144,26 @@ class TaskSuite(
     RefusalTests,
     TogetherTests,
     SharingTests,
-    TransactionTests,
-    WakingTests,
-    RangeTests,
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
 
     The store may be in use by others: every test has names of its own, and removes what it made. What a store
-    can do beyond `TaskStore` is told by the protocols in `intervalq.tasks.store`; the other tests skip.
+    can do beyond `TaskStore`, by the protocols in `intervalq.tasks.store`, is tried by further suites:
+    `class TestMyStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite)`.
     """
+
+    left_out: tuple[type, ...] = ()
+    """Suites that are not run though the store has the methods, because they can't work where it is."""
+
+    def test_all_that_it_can_is_tried(self, store: TaskStore) -> None:
+        """A suite for each protocol that the store has."""
+        for protocol, suite in _FURTHER:
+            can = isinstance(store, protocol) and suite not in self.left_out
+            assert can == isinstance(self, suite), f"add or remove {suite.__name__}"
+
+
+_FURTHER: Final[tuple[tuple[type, type], ...]] = (
+    (Transactional, TransactionalTaskSuite),
+    (Waking, WakingTaskSuite),
+    (Ranging, RangingTaskSuite),
+)

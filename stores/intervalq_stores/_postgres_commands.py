@@ -60,6 +60,8 @@ class Asked(NamedTuple):
     sql: bytes
     values: tuple[object, ...]
     read: Callable[[Lines], Any]
+    again: Callable[[Lines], bool] = lambda _: False
+    """Whether to ask once more, in a moment: something was locked by others."""
 
 
 class Head(NamedTuple):
@@ -315,7 +317,7 @@ def _beat(command: Beat, now: int | None, heads: Heads) -> Asked:
 
 def _end(command: End, now: int | None, heads: Heads) -> Asked:
     del heads
-    return Asked(_END, (command.session, now), lambda _: None)
+    return Asked(_END, (command.session, now), lambda _: None, again=lambda lines: bool(lines[0][0]))
 
 
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:

@@ -1428,15 +1428,27 @@ end
 $$;
 
 
-create or replace function intervalq.end_session(who text, now bigint) returns void
+-- intervalq.end_session: `rules.End`. Whether something is left that others had locked in this moment: then it
+-- is to be called again, or a beat frees it.
+create or replace function intervalq.end_session(who text, now bigint) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'
 set enable_seqscan = off
 as $$
+declare
+    s intervalq.sessions;
 begin
-    perform intervalq._forget(s.number, true, intervalq._now(now))
-    from intervalq.sessions s where s.id = who and s.gone is null;
+    now := intervalq._now(now);
+    select x.* into s from intervalq.sessions x where x.id = who;
+    if not found then
+        return false;
+    elsif s.gone is null then
+        perform intervalq._forget(s.number, true, now);
+    else
+        perform intervalq._free(s, now);
+    end if;
+    return exists (select from intervalq.tasks t where t.session = s.number);
 end
 $$;
 

@@ -53,6 +53,11 @@ def test_examples_work(intervalq: CommandLine, example: str) -> None:
     intervalq.write("users.jsonl", '{"id": 1, "email": "a@example.org"}')
     intervalq.write("results.jsonl")
     (intervalq.folder / ".config" / "fish" / "completions").mkdir(parents=True)
+    if "intervalq tasks" in example or "intervalq work" in example:  # these are kept in no JSON file
+        intervalq.environment["INTERVALQ_STORE"] = str(intervalq.folder / "tasks.db")
+        intervalq.write(
+            "app.py", "from intervalq.tasks import Tasks", "tasks = Tasks()", "tasks.worker('q')(print)"
+        )
     shell = "zsh" if "zsh" in example else "bash"
     if shutil.which(shell) is None:  # then the script isn't run, but made
         shell, example = "bash", example.removeprefix("eval ")

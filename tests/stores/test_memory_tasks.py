@@ -10,13 +10,13 @@ import pytest
 
 from intervalq.tasks.rules import Begin, Count, Delete, Insert, Modify, Select, Session, Work
 from intervalq.tasks.store import open_task_store
-from intervalq.testing import TaskSuite
+from intervalq.testing import TaskSuite, WakingTaskSuite
 from intervalq_stores import memory_tasks as module
 from intervalq_stores._memory_table import MemoryTable
 from intervalq_stores.memory_tasks import MemoryTaskStore
 
 
-class TestMemoryTaskStore(TaskSuite):
+class TestMemoryTaskStore(TaskSuite, WakingTaskSuite):
     @pytest.fixture
     def store_url(self) -> Iterator[str]:
         name = secrets.token_hex(4)

@@ -31,8 +31,8 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
 )
-from intervalq.tasks.store import Guarding, Ranging, TaskStore, Transactional, Waking
-from intervalq.testing import TaskSuite
+from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking
+from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
 from intervalq_stores import postgres_tasks
 from intervalq_stores._postgres_commands import uuid_of
 from intervalq_stores.postgres_tasks import SCHEMA, PostgresTaskStore
@@ -42,21 +42,18 @@ CANARY: Final = "canary-7Hq2"
 ME: Final = "from pg_stat_activity where datname = current_database() and application_name = 'intervalq'"
 
 
-class TestPostgresTaskStore(TaskSuite):
+class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
         return postgres_url
 
 
-class TestThroughPgBouncer(TaskSuite):
+class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
+    left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler
+
     @pytest.fixture
     def store_url(self, pgbouncer_url: str) -> str:
         return pgbouncer_url
-
-    @pytest.fixture
-    def waking(self, store: TaskStore) -> Waking:
-        assert isinstance(store, Waking)
-        pytest.skip("no wake-up comes through a pooler")
 
 
 @pytest.fixture
@@ -243,10 +240,21 @@ async def test_claims_made_while_their_session_is_removed_are_freed(
     async with store.transaction("read committed") as slow:
         assert len((await slow.apply(Work("lost", queues=("q",), limit=1))).claimed) == 1
         assert (await store.apply(Beat("s"))).lapsed == ("lost",)
+        await store.apply(Beat("s"))
         assert _sql(url, "select count(*) from intervalq.sessions") == [(2,)]
     await store.apply(Beat("s"))
     assert [(row.session, row.attempt) for row in await store.apply(Select())] == [(None, 1)]
     assert _sql(url, "select count(*) from intervalq.sessions") == [(1,)]
+
+
+async def test_a_claim_is_settled_at_its_version_only(store: PostgresTaskStore) -> None:
+    await _begun(store, "s")
+    await store.apply(_inserts("a", "b"))
+    rows = await _claim(store, "s", 2)
+    await store.apply(Modify("s", changes=(Change("a", 1, keep=True),)))
+    settled = tuple(Delete(row.id, row.version) for row in rows)
+    assert (await store.apply(Work("s", settled=settled))).lost == ("a",)
+    assert [(row.id, row.version) for row in await store.apply(Select())] == [("a", 2)]
 
 
 async def test_a_dead_process_is_seen_by_the_next_of_the_ring(url: str, store: PostgresTaskStore) -> None:
@@ -457,11 +465,12 @@ async def test_plain_tasks_that_are_committed_late_are_not_lost(
     url: str, store: PostgresTaskStore, when: str
 ) -> None:
     await _begun(store, "s")
+    for number in range(100, 164):  # in every part
+        await store.put("q", [str(number)])
     with psycopg.connect(url) as late:
-        late.execute("select setseed(0.5)")
-        for number in range(32):  # in every part
+        for number in range(32):
             late.execute(f"select intervalq.put('q', '{number}')".encode())
-        for number in range(100, 164):
+        for number in range(164, 228):
             await store.put("q", [str(number)])
         worked = await store.apply(Work("s", queues=("q",), limit=1000))
         await store.apply(Beat("s"), 10 * SECOND)
@@ -474,7 +483,7 @@ async def test_plain_tasks_that_are_committed_late_are_not_lost(
         await store.apply(Beat("s"), 30 * SECOND)
         assert (await store.apply(Work("s", finished=done))).lost_ranges == ()
     given = [int(json) for _, tasks in worked.ranges for _, json in tasks]
-    assert sorted(given) == list(range(100, 164))
+    assert sorted(given) == list(range(100, 228))
     for second in range(40, 44):
         await store.apply(Beat("s"), second * SECOND)
     rows = await store.apply(Select(queue="q"))
@@ -557,3 +566,16 @@ async def test_advice_names_what_is_wrong(
     assert "pooler" in await wrong(pgbouncer_url)
     monkeypatch.setattr("intervalq_stores._postgres_advice._OLD", -1.0)
     assert "has been open" in await wrong(url)
+
+
+async def test_an_end_frees_what_was_locked_for_a_moment_only(url: str, store: PostgresTaskStore) -> None:
+    await _begun(store, "s")
+    await store.apply(_inserts("a", "b"))
+    assert len(await _claim(store, "s", 2)) == 2
+    with psycopg.connect(url) as other:
+        other.execute("select from intervalq.tasks where own = 'a' for update")
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.apply, End("s"))
+            await _until(lambda: _sql(url, "select 1 from intervalq.tasks where session is null"))
+            other.rollback()
+    assert [(row.session, row.attempt) for row in await store.apply(Select())] == [(None, 0)] * 2

@@ -21,7 +21,7 @@ from intervalq.errors import (
 )
 from intervalq.tasks.rules import Begin, Change, Count, Delete, Insert, Modify, Select, Session, Work
 from intervalq.tasks.store import open_task_store
-from intervalq.testing import TaskSuite
+from intervalq.testing import TaskSuite, TransactionalTaskSuite
 from intervalq_stores import _sqlite_tasks_fast as fast
 from intervalq_stores._shared_file import SharedFile
 from intervalq_stores._sqlite_tasks_table import SCHEMA
@@ -29,7 +29,7 @@ from intervalq_stores.sqlite import SQLiteStore
 from intervalq_stores.sqlite_tasks import SQLiteTaskStore
 
 
-class TestSQLiteTaskStore(TaskSuite):
+class TestSQLiteTaskStore(TaskSuite, TransactionalTaskSuite):
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:
         return f"sqlite://{tmp_path}/new%20folder/app.db"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -99,7 +99,9 @@ class FakeStore:
     async def force(self, id_: str, **fields: Any) -> Row:
         """Change a task whoever has it."""
         row = await self.row(id_)
-        return (await self.behind.apply(Modify(changes=(Change(id_, row.version, **fields),), force=True))).changed[0]
+        return (
+            await self.behind.apply(Modify(changes=(Change(id_, row.version, **fields),), force=True))
+        ).changed[0]
 
     async def lapse(self) -> None:
         """Have all sessions lapse, as another worker would find after a long pause."""
@@ -138,7 +140,7 @@ def scene(function: Callable[..., Awaitable[A]], *args: object, backend: str = "
     return virtual_time(function, *args, backend=backend, horizon=1e5)
 
 
-async def at_once(*functions: Callable[[], Awaitable[object]]) -> None:
+async def at_once(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async with anyio.create_task_group() as group:
         for function in functions:
             group.start_soon(function)
@@ -281,5 +283,3 @@ class _Transaction:
             else:
                 lost.append(part.id)
         return cast("A", Worked(lost=tuple(lost)))
-
-

@@ -7,7 +7,16 @@ from functools import partial
 import anyio
 import pytest
 
-from fake_store import (
+from intervalq.errors import (
+    BackendUnsupported,
+    InboxFull,
+    InvalidOption,
+    StoreUnavailable,
+    TransactionConflict,
+)
+from intervalq.tasks import Claim, ClaimLost, DependencyError, Tasks
+from intervalq.tasks.rules import Command, Delete, Modify, Work
+from tasks.fake_store import (
     BACKENDS,
     FakeStore,
     TransactionStore,
@@ -18,13 +27,12 @@ from fake_store import (
     scene,
     until,
 )
-from intervalq.errors import BackendUnsupported, InboxFull, InvalidOption, StoreUnavailable, TransactionConflict
-from intervalq.tasks import Claim, ClaimLost, DependencyError, Tasks
-from intervalq.tasks.rules import Command, Delete, Modify, Work
 
 
 @BACKENDS
-@pytest.mark.parametrize("verb", ["ack", "nak", "release", "term", "in_progress", "ack with changes", "commit"])
+@pytest.mark.parametrize(
+    "verb", ["ack", "nak", "release", "term", "in_progress", "ack with changes", "commit"]
+)
 def test_a_claim_is_settled_once(backend: str, verb: str) -> None:
     async def scenario() -> None:
         store = TransactionStore()
@@ -180,9 +188,19 @@ def test_what_came_for_a_caller_who_left_does_not_end_the_wait_of_others(backend
         async with handle(store) as tasks:
             with anyio.move_on_after(0.035):  # a call for it is under way
                 await tasks.claim("q")
-            await tasks.insert("q", 5)
-            with anyio.fail_after(30):
-                return int((await tasks.claim("q")).value)
+            values: list[int] = []
+
+            async def wait() -> None:
+                with anyio.fail_after(30):
+                    values.append((await tasks.claim("q")).value)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(wait)
+                await anyio.sleep(0.1)
+                assert tasks.session().waiting() == 1
+                await tasks.insert("q", 5)
+            assert not tasks.session().desk.wanted
+            return values[0]
 
     assert scene(scenario, backend=backend) == 5
 
@@ -293,8 +311,10 @@ def test_a_task_that_is_claimed_anew_here_is_lost_to_its_first_claim() -> None:
         store = FakeStore()
         async with handle(store) as tasks:
             claim = await claimed(tasks, lease=2)
+            lost: list[str] = []
+            claim.on_lost = lambda: lost.append(claim.id)
             again = await tasks.claim("q")
-            assert again.id == claim.id
+            assert [again.id] == [claim.id] == lost  # told at once
             with pytest.raises(ClaimLost):
                 await claim.ack()
             await again.ack()
@@ -310,9 +330,7 @@ def test_a_commit_is_done_with_its_statements_or_not_at_all(backend: str) -> Non
         async with handle(store) as tasks:
             claim = await claimed(tasks)
             with pytest.raises(ZeroDivisionError):
-                async with claim.commit() as connection:
-                    connection.append("half")
-                    raise ZeroDivisionError
+                await _divide(claim)
             async with claim.commit() as connection:  # it may be tried again
                 connection.append("first")
                 await claim.in_progress()
@@ -343,6 +361,11 @@ def test_a_commit_is_done_with_its_statements_or_not_at_all(backend: str) -> Non
             await claim.ack()
 
     scene(scenario, backend=backend)
+
+
+async def _divide(claim: Claim) -> None:
+    async with claim.commit() as connection:
+        connection.append(1 / 0)
 
 
 async def _conflict() -> None:

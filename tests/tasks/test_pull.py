@@ -7,10 +7,10 @@ from functools import partial
 import anyio
 import pytest
 
-from fake_store import BACKENDS, FakeStore, RangingStore, at_once, handle, scene, until
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, TooManyWaiting
 from intervalq.tasks import ClaimLost, PullInfo, Reject, Task, Tasks
 from intervalq.tasks.rules import Work
+from tasks.fake_store import BACKENDS, FakeStore, RangingStore, at_once, handle, scene, until
 
 
 @BACKENDS
@@ -124,9 +124,7 @@ def test_unsettled_claims_are_limited_over_all_handles_of_a_name(backend: str) -
     async def scenario() -> None:
         store = FakeStore()
         async with handle(store) as one, handle(store.line()) as two, handle(store.line()) as three:
-            first, second = (
-                tasks.pull("q", name="me", max_ack_pending=5) for tasks in (one, two)
-            )
+            first, second = (tasks.pull("q", name="me", max_ack_pending=5) for tasks in (one, two))
             other = three.pull("q", name="other", max_ack_pending=5)
             await one.put("q", range(20))
             claims = await first.fetch(3)
@@ -180,13 +178,13 @@ def test_a_fetch_that_is_cancelled_leaves_nothing_behind(backend: str) -> None:
         async with handle(store) as tasks:
             pull = tasks.pull("q", name="me")
             for moment in range(1, 80):
+                claims = []
                 with anyio.move_on_after(moment / 1000):
-                    await pull.fetch(10)
+                    claims = await pull.fetch(10)
+                for claim in claims:
+                    await claim.release()
                 if moment == 40:
                     await tasks.put("q", range(5))
-                    pulled = await pull.fetch(10)
-                    for claim in pulled:
-                        await claim.release()
             session = tasks.session("me")
             await until(lambda: not session.desk._settles and not session.desk.busy)
             assert session.waiting() == 0
@@ -204,12 +202,12 @@ def test_a_fetch_that_is_cancelled_leaves_nothing_behind(backend: str) -> None:
 def test_what_pull_refuses() -> None:
     tasks = Tasks("memory://")  # a consumer may be made where no event loop runs
     pull = tasks.pull("q", name="me")
-    for bad in ({"name": ""}, {"name": "a b"}):
+    for bad in ("", "a b"):
         with pytest.raises(InvalidName):
-            tasks.pull("q", **bad)
+            tasks.pull("q", name=bad)
     for worse in ({"max_waiting": 0}, {"max_ack_pending": 0}):
         with pytest.raises(InvalidOption):
-            tasks.pull("q", name="me", **worse)  # type: ignore[arg-type]
+            tasks.pull("q", name="me", **worse)
     with pytest.raises(InvalidOption):
         tasks.pull(name="me")
 

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,13 +16,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from fake_store import BACKENDS, FakeStore, TransactionStore, at_once, handle, once, scene, until
 from intervalq import IntervalQueue
-from intervalq.errors import CorruptState, InvalidOption, StoreError, StoreUnavailable, TransactionConflict
-from intervalq.tasks import Claim, ClaimLost, Reject, Retry, Task, Tasks
-from intervalq.tasks.rules import Beat, Command, Delete, Modify, Work
+from intervalq.errors import CorruptState, InvalidOption, TransactionConflict
+from intervalq.tasks import Claim, Reject, Retry, Task, Tasks
+from intervalq.tasks.rules import Modify, Work
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory import MemoryStore
+from tasks.fake_store import BACKENDS, FakeStore, TransactionStore, at_once, handle, once, scene, until
 
 
 @BACKENDS
@@ -94,7 +93,7 @@ def test_the_decorator_gives_the_function_back() -> None:
     assert str(inspect.signature(work)) == "(task: 'Task', *, more: 'int' = 1) -> 'None'"
     for bad in ({"concurrency": 0}, {"max_attempts": 0}, {"concurrency": True}):
         with pytest.raises(InvalidOption):
-            tasks.worker("q", **bad)  # type: ignore[arg-type]
+            tasks.worker("q", **bad)
     with pytest.raises(InvalidOption):
         tasks.worker()
 
@@ -390,10 +389,12 @@ def test_a_function_that_swallows_its_cancellation_harms_only_itself(backend: st
     async def scenario() -> None:
         store = FakeStore()
         async with handle(store) as tasks:
+            began: list[int] = []
             ended: list[int] = []
 
             @tasks.worker("q", concurrency=1)
             async def work(task: Task) -> None:
+                began.append(task.value)
                 if task.value == 0:
                     try:
                         await anyio.sleep(100)
@@ -408,11 +409,13 @@ def test_a_function_that_swallows_its_cancellation_harms_only_itself(backend: st
             async with anyio.create_task_group() as group:
                 group.start_soon(tasks.run)
                 await anyio.sleep(1)
-                await tasks.put("q", range(1, 4))
                 await store.force(id_, queue="elsewhere")
+                tasks._crews[0]._ahead = 3  # so that others wait for this runner
+                await tasks.put("q", range(1, 4))
                 await until(lambda: len(ended) == 4)
                 tasks.stop()
             assert sorted(ended) == [-1, 1, 2, 3]
+            assert sorted(began) == [0, 1, 2, 3]
             assert await store.sizes() == {"elsewhere": 1}
 
     scene(scenario, backend=backend)

@@ -7,6 +7,7 @@ from typing import Any, assert_type
 
 from intervalq import IntervalQueue, Job, QueueState, Slot
 from intervalq.sync import IntervalQueue as BlockingQueue
+from intervalq.tasks import Claim, Modified, Pull, PullInfo, QueueStats, Task, Tasks
 
 queue = IntervalQueue("typed", rate="10/s", store="memory://", lookahead=None)
 
@@ -77,6 +78,44 @@ async def use() -> None:
     await fetch(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     await fetch("/a", timeout="2")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     plain()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+
+
+tasks = Tasks("memory://")
+
+
+@tasks.worker("q", queue=queue, concurrency=2, timeout="5s")
+async def work(task: Task, *, careful: bool = True) -> int:
+    return len(task.id) + careful
+
+
+@tasks.worker("q")
+def plain_work(task: Claim) -> None:
+    assert_type(task.attempt, int)
+
+
+async def use_tasks() -> None:
+    claim = await tasks.claim("q", timeout=1)
+    assert_type(claim, Claim)
+    assert_type(await work(claim, careful=False), int)  # as it was written
+    plain_work(claim)
+    assert_type(await tasks.try_claim("q"), Claim | None)
+    assert_type(await tasks.insert("q", {"a": [1, None]}, key="k"), str)
+    assert_type(await tasks.put("q", range(3)), int)
+    assert_type(await tasks.modify(claim.change(1), tasks.new("q", 1)), Modified)
+    assert_type(await tasks.tasks("q"), list[Task])
+    assert_type(await tasks.queues(), list[QueueStats])
+    pull = tasks.pull("q", name="me")
+    assert_type(pull, Pull)
+    assert_type(await pull.fetch(3, "1s"), list[Claim])
+    assert_type(await pull.info(), PullInfo)
+    async with claim.commit("serializable") as connection:
+        assert_type(connection, Any)
+    await claim.ack(tasks.new("q", 1), claim.depend())
+
+    await work(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    await work(claim, careful="no")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    await tasks.insert(1, 1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    await claim.ack(5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
 def use_blocking() -> None:
