@@ -23,6 +23,7 @@ from _run import failed
 from _tasks_crash import crashes
 from _tasks_run import drain, fill, install, latency, starts
 from _tasks_server import Databases, files, old_snapshot, pooler
+from intervalq.errors import IntervalqError
 from task_peers import Contender
 
 Row = dict[str, Any]
@@ -242,6 +243,6 @@ def _row(progress: Progress, case: Case, measure: Callable[[Case], Row]) -> Row:
     begun = time.monotonic()
     try:
         row |= measure(case)
-    except (WorkerError, servers.NotInstalledError, psycopg.Error) as error:
+    except (WorkerError, IntervalqError, servers.NotInstalledError, psycopg.Error) as error:
         row["missing"] = failed(error)
     return {**row, "took": time.monotonic() - begun}

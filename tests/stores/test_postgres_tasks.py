@@ -568,7 +568,10 @@ async def test_advice_names_what_is_wrong(
     assert "has been open" in await wrong(url)
 
 
-async def test_an_end_frees_what_was_locked_for_a_moment_only(url: str, store: PostgresTaskStore) -> None:
+async def test_an_end_frees_what_was_locked_for_a_moment_only(
+    url: str, store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_tasks, "_MOMENTS", 13)  # a slow machine's moment
     await _begun(store, "s")
     await store.apply(_inserts("a", "b"))
     assert len(await _claim(store, "s", 2)) == 2
