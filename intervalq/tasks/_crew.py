@@ -9,7 +9,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 from anyio import to_thread
@@ -48,7 +48,8 @@ _CONFLICTS: Final = 5
 """How often a function is run again whose transaction met another one."""
 
 Result = None | Insert | Change | Delete | Depend | Sequence[Insert | Change | Delete | Depend]
-Work = Callable[[Claim], Awaitable[Any]] | Callable[[Claim], Any]
+Run = Callable[[Claim], Awaitable[Any]]
+Work = Run | Callable[[Claim], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ class Crew:
         self._desk = session.desk
         self._concurrency = concurrency
         self._is_async = inspect.iscoroutinefunction(job.function)
+        plain: Run = cast("Run", job.function) if self._is_async else self._in_thread
+        self._call: Run = plain if job.timeout is None else self._timed
+        self._begin: Run = self._call if job.pace is None else self._paced
         self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
         self._idle: list[Bell] = []
         self.running = 0
@@ -95,10 +99,18 @@ class Crew:
     # --- the demand ---------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """See `Demand.room`: those who do nothing, and what is claimed ahead for those who are quick."""
+        """See `Demand.room`: those who do nothing, and what is claimed ahead for those who are quick.
+
+        Half of that at a time: while one half is done, the store gives the other.
+        """
         if self._stopping:
             return 0
-        return self._concurrency + self._ahead - self.running - len(self._waiting)
+        waiting = len(self._waiting)
+        room = self._concurrency + self._ahead - self.running - waiting
+        half = self._ahead // 2
+        if waiting and room < half:
+            return 0
+        return min(room, max(half, self._concurrency))
 
     def asked(self, limit: int) -> None:
         """See `Demand.asked`."""
@@ -214,7 +226,10 @@ class Crew:
             return
         begun = self._now()
         try:
-            result = await (self._call(claim) if self.job.pace is None else self._paced(claim, self.job.pace))
+            try:
+                result = await self._begin(claim)
+            except TransactionConflict:
+                result = await self._again(claim)
             if result is not None and claim.open:
                 await claim.ack(*_changes(result))
             elif claim.open:
@@ -252,10 +267,11 @@ class Crew:
         self.counts["given back"] += 1
         self._desk.settle(Settle(claim, replace(unused(claim.row), delay=delay)))
 
-    async def _paced(self, claim: Claim, pace: IntervalQueue) -> Any:  # noqa: ANN401 - what the function gives
+    async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
+        assert self.job.pace is not None
         has_begun = False
         try:
-            async with pace.slot():
+            async with self.job.pace.slot():
                 has_begun = True
                 return await self._call(claim)
         except IntervalqError as error:
@@ -263,25 +279,21 @@ class Crew:
                 raise
             raise _NoSlotError from error
 
-    async def _call(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
-        job = self.job
-        for turn in range(_CONFLICTS + 1):
+    async def _again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+        """Run a function whose transaction met another one, until it doesn't."""
+        for turn in range(_CONFLICTS - 1):
+            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
             try:
-                if job.timeout is not None:
-                    with anyio.fail_after(job.timeout):
-                        return await self._invoke(claim)
-                if self._is_async:
-                    return await job.function(claim)
-                return await self._invoke(claim)
+                return await self._call(claim)
             except TransactionConflict:
-                if turn == _CONFLICTS:
-                    raise
-                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
-        raise AssertionError
+                pass
+        return await self._call(claim)
 
-    async def _invoke(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
-        if self._is_async:
-            return await self.job.function(claim)
+    async def _timed(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+        with anyio.fail_after(self.job.timeout):
+            return await (self.job.function(claim) if self._is_async else self._in_thread(claim))
+
+    async def _in_thread(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         # A limit of its own: there are more runners than threads that all share.
         own = anyio.CapacityLimiter(1)
         result = await to_thread.run_sync(self.job.function, claim, abandon_on_cancel=True, limiter=own)

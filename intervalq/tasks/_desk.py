@@ -275,7 +275,7 @@ class Desk:
             demand.due, demand.poll = 0.0, FIRST_POLL
         else:
             demand.poll = FIRST_POLL if claims else min(demand.poll * 1.5, LAST_POLL)
-            pause = CHECK if self.hears else demand.poll
+            pause = CHECK if command.idle else demand.poll  # only who said so is told of new ones
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
             demand.due = self._now() + pause
