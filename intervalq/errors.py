@@ -24,12 +24,12 @@ def _again(kind: type[IntervalqError], args: tuple[Any, ...], values: dict[str, 
 
 
 class InvalidName(IntervalqError, ValueError):
-    """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`."""
+    """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`; of tasks, `{0,119}`."""
 
-    def __init__(self, name: object) -> None:
-        self.name = name
+    def __init__(self, name: object, most: int = 128) -> None:
+        self.name, self.most = name, most
         super().__init__(
-            f"{short(name)} is not a queue name: use 1 to 128 of the characters A-Z a-z 0-9 . _ - "
+            f"{short(name)} is not a queue name: use 1 to {most} of the characters A-Z a-z 0-9 . _ - "
             "and begin with a letter or a digit"
         )
 
@@ -47,14 +47,19 @@ class InvalidOption(IntervalqError, ValueError):
 
 
 class UnknownStore(IntervalqError, ValueError):
-    """No store is registered for the scheme of a URL."""
+    """No store is registered for the scheme of a URL, or none that can hold durable tasks."""
 
-    def __init__(self, scheme: str, known: list[str]) -> None:
+    def __init__(self, scheme: str, known: list[str], *, tasks: bool = False, paces: bool = False) -> None:
         self.scheme = scheme
         self.known = known
+        self.group = f"intervalq.{'task_' if tasks else ''}stores"
+        """The entry-point group that has no such scheme."""
+        remedy = f"install the package that brings it (entry-point group {self.group})"
+        if paces:
+            remedy = "that store paces queues; for durable tasks use memory, SQLite or Postgres"
+        what = "store of durable tasks" if tasks else "store"
         super().__init__(
-            f"no store is registered for {short(scheme + '://')}; known are {', '.join(known)}; "
-            "install the package that brings it (entry-point group intervalq.stores)"
+            f"no {what} is registered for {short(scheme + '://')}; known are {', '.join(known)}; {remedy}"
         )
 
 

@@ -11,7 +11,7 @@ from intervalq.cli._tasks_batch import Bar, Interrupt
 from intervalq.cli._tasks_show import holder
 from intervalq.errors import DependencyError, IntervalqError, StoreTimeout
 from intervalq.tasks import Tasks
-from intervalq.tasks.rules import Change, Count, Delete, Modify, Row, Select, Sessions
+from intervalq.tasks.rules import Change, Count, Delete, Modify, Row, Select
 from intervalq.tasks.store import MOST_ROWS
 
 _TURNS: Final = 5
@@ -138,7 +138,7 @@ class Hands:
         changed = [rows[id_] for id_ in (*error.changes, *error.deletes) if id_ in rows]
         pending.update(self._parts(changed))
         if error.claims:
-            sessions = {session.id: session for session in await self._handle.apply(Sessions())}
+            sessions = {session.id: session for session in await self._handle.sessions()}
             for id_ in error.claims:
                 if (row := rows.get(id_)) is None:
                     continue

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from intervalq.cli._show import console, escaped, seconds
-from intervalq.tasks import QueueStats, Task
-from intervalq.tasks.rules import Session
+from intervalq.tasks import QueueStats, Task, WorkerSession
 
 _WIDEST: Final = 60
 """Characters of a value or an error in a table; `show` has all of it."""
@@ -42,19 +41,6 @@ def fields(task: Task) -> dict[str, Any]:
         "created": task.created,
         "modified": task.modified,
         "dedupe_key": row.dedupe,
-    }
-
-
-def session_fields(session: Session) -> dict[str, Any]:
-    """A session, for programs."""
-    return {
-        "id": session.id,
-        "host": session.host,
-        "pid": session.pid,
-        "consumer": session.consumer or None,
-        "started": session.started / 1e6,
-        "beaten": session.beaten / 1e6,
-        "expiry": session.expiry / 1e6,
     }
 
 
@@ -110,7 +96,7 @@ def queue_table(queues: Sequence[QueueStats]) -> Table:
     return made
 
 
-def session_table(sessions: Sequence[Session]) -> Table:
+def session_table(sessions: Sequence[WorkerSession]) -> Table:
     """Sessions, a line each."""
     made = _table("session", "process", "consumer", "started", "last beat", "lapses after")
     now = time.time()
@@ -119,14 +105,14 @@ def session_table(sessions: Sequence[Session]) -> Table:
             _text(session.id),
             _text(process(session)),
             _text(session.consumer or "-"),
-            f"{seconds(max(0.0, now - session.started / 1e6))} ago",
-            f"{seconds(max(0.0, now - session.beaten / 1e6))} ago",
-            seconds(session.expiry / 1e6),
+            f"{seconds(max(0.0, now - session.started))} ago",
+            f"{seconds(max(0.0, now - session.beaten))} ago",
+            seconds(session.expiry),
         )
     return made
 
 
-def facts(task: Task, sessions: Mapping[str, Session]) -> list[tuple[str, str]]:
+def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, str]]:
     """One task as names and values."""
     row, now = task.row, time.time()
     said = [
@@ -152,13 +138,13 @@ def facts(task: Task, sessions: Mapping[str, Session]) -> list[tuple[str, str]]:
     return said
 
 
-def holder(session: str, sessions: Mapping[str, Session]) -> str:
+def holder(session: str, sessions: Mapping[str, WorkerSession]) -> str:
     """Who has claimed something."""
     known = sessions.get(session)
     return f"session {escaped(session)}" + ("" if known is None else f" ({process(known)})")
 
 
-def process(session: Session) -> str:
+def process(session: WorkerSession) -> str:
     """The process of a session."""
     return f"{escaped(session.host)}:{session.pid}"
 

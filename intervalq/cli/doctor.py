@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import secrets
 import time
@@ -15,8 +16,10 @@ from intervalq import IntervalqError
 from intervalq.cli._options import examples, json_option, store_option
 from intervalq.cli._report import percentile
 from intervalq.cli._show import as_json, escaped, seconds
+from intervalq.errors import UnknownStore
 from intervalq.rules import Inspect
-from intervalq.store import Store, open_store
+from intervalq.store import Store, open_store, sound_url
+from intervalq.tasks.store import TaskStore, open_task_store
 
 _LOOKS: Final = 20
 _WITHIN: Final = 30.0
@@ -45,19 +48,23 @@ def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
     """Check a store and what is installed.
 
     Says whether the store can be reached, how fast it answers, what its clock shows, and which of its
-    settings decide what it may lose. The exit code is 1 if something is an error.
+    settings decide what it may lose; the same of its durable tasks, where it can hold some. The exit code
+    is 1 if something is an error.
     """
     opened = open_store(store)
-    found = anyio.run(_examine, opened)
-    advice = found["advice"]
+    found = anyio.run(_examine, opened, _task_store(store))
+    tasks = found["tasks"]
+    advice = [*found["advice"], *(tasks["advice"] if tasks else [])]
     found["extras"] = {extra: _installed(package) for extra, package in _EXTRAS.items()}
     if as_json_:
         click.echo(as_json(found))
     else:
         click.echo(f"intervalq {found['intervalq']}, Python {found['python']}")
         click.echo(f"store {escaped(found['store'])}")
-        for one in advice:
-            click.echo(f"{one['level']:>9}  {escaped(one['what'])}")
+        _print(found["advice"])
+        if tasks:
+            click.echo(f"durable tasks {escaped(tasks['store'])}")
+            _print(tasks["advice"])
         click.echo("extras")
         for extra, installed in found["extras"].items():
             click.echo(
@@ -66,7 +73,52 @@ def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
     ctx.exit(1 if any(one["level"] == "error" for one in advice) else 0)
 
 
-async def _examine(store: Store) -> dict[str, Any]:
+def _print(advice: list[dict[str, str]]) -> None:
+    for one in advice:
+        click.echo(f"{one['level']:>9}  {escaped(one['what'])}")
+
+
+def _task_store(url: str | None) -> TaskStore | None:
+    """The store of tasks at the same place, if that can hold any and knows what to say.
+
+    A path that is a JSON file's for queues holds no tasks: these would take it for a database.
+    """
+    url = url or os.environ.get("INTERVALQ_STORE") or None
+    try:
+        store = open_task_store(None if url is None else sound_url(url, otherwise="file")[1])
+    except UnknownStore:
+        return None
+    return store if isinstance(store, Advising) else None
+
+
+async def _examine(store: Store, task_store: TaskStore | None) -> dict[str, Any]:
+    found = await _examine_queues(store)
+    if task_store is not None:
+        found["tasks"] = {"store": task_store.url, "advice": await _examine_tasks(task_store)}
+    return found
+
+
+async def _examine_tasks(store: TaskStore) -> list[dict[str, str]]:
+    assert isinstance(store, Advising)
+    said: list[tuple[str, str]] = []
+    try:
+        with anyio.fail_after(_WITHIN):
+            said += await store.advice()
+    except TimeoutError:
+        said.append(("error", f"it did not answer within {_WITHIN:g} s"))
+    except IntervalqError as error:
+        said.append(("error", str(error)))
+    finally:
+        with anyio.move_on_after(5, shield=True):
+            await store.aclose()
+    return _leveled(said)
+
+
+def _leveled(said: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"level": level, "what": what} for level, what in said]
+
+
+async def _examine_queues(store: Store) -> dict[str, Any]:
     advice: list[dict[str, str]] = []
     found: dict[str, Any] = {
         "intervalq": version("intervalq"),
@@ -75,6 +127,7 @@ async def _examine(store: Store) -> dict[str, Any]:
         "round_trip": None,
         "clock_offset": None,
         "advice": advice,
+        "tasks": None,
     }
     said: list[tuple[str, str]] = []
     try:
@@ -96,7 +149,7 @@ async def _examine(store: Store) -> dict[str, Any]:
     finally:
         with anyio.move_on_after(5, shield=True):
             await store.aclose()
-    advice += [{"level": level, "what": what} for level, what in said]
+    advice += _leveled(said)
     return found
 
 

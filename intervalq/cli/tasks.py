@@ -17,14 +17,12 @@ from intervalq.cli._tasks_show import (
     fields,
     print_table,
     queue_table,
-    session_fields,
     session_table,
     task_table,
 )
 from intervalq.errors import InvalidOption, short
-from intervalq.tasks import Task, Tasks
+from intervalq.tasks import Task, Tasks, WorkerSession
 from intervalq.tasks._values import dead_queue
-from intervalq.tasks.rules import Session
 from intervalq.tasks.store import open_task_store
 
 R = TypeVar("R")
@@ -150,7 +148,7 @@ def show(id_: str, store: str | None, *, as_json_: bool) -> None:
         click.echo(f"{what:>12}  {value}".rstrip())
 
 
-async def _found(handle: Tasks, id_: str) -> tuple[Task, dict[str, Session]]:
+async def _found(handle: Tasks, id_: str) -> tuple[Task, dict[str, WorkerSession]]:
     found = await handle.tasks(ids=[id_])
     if not found:
         raise Failed(
@@ -196,7 +194,7 @@ def sessions(store: str | None, *, as_json_: bool) -> None:
     found = on_tasks(store, Tasks.sessions)
     if as_json_:
         for session in found:
-            click.echo(as_json(session_fields(session)))
+            click.echo(as_json(session._asdict()))
     elif found:
         print_table(session_table(found))
     else:

@@ -4,7 +4,7 @@ from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionC
 from intervalq.tasks._policy import Reject, Retry
 from intervalq.tasks._pull import Pull, PullInfo
 from intervalq.tasks._task import Claim, Task
-from intervalq.tasks._tasks import Modified, Tasks
+from intervalq.tasks._tasks import Modified, Tasks, WorkerSession
 from intervalq.tasks.rules import QueueStats
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "Task",
     "Tasks",
     "TransactionConflict",
+    "WorkerSession",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -20,6 +21,7 @@ from intervalq.tasks._demand import FIRST_POLL
 from intervalq.tasks._desk import PATIENCE
 from intervalq.tasks._ids import PLAIN
 from intervalq.tasks._task import Claim
+from intervalq.tasks._values import is_dead
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Select, Work
 from intervalq.tasks.store import MOST_ROWS, Isolation, Transaction, Transactional
 
@@ -36,7 +38,10 @@ async def ack_with(
     _refuse_plain(claim, "changes that are made with its acknowledgement")
     await session.renewed(claim)
     _check_open(claim)
-    command = modification((*changes, Delete(claim.id, claim.version)), _session_of(claim))
+    own = [part for part in changes if isinstance(part, Change | Delete) and part.id == claim.id]
+    others = [part for part in changes if part not in own]
+    mine = [_settling(part, claim) for part in own] or [Delete(claim.id, claim.version)]
+    command = modification((*others, *mine), _session_of(claim))
     claim.open = False  # nobody else settles it meanwhile
     try:
         await _until_known(session, claim, command)
@@ -44,6 +49,19 @@ async def ack_with(
         claim.open = session.holds(claim)
         raise
     session.desk.forget(claim)
+
+
+def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
+    """What becomes of the task of a claim by its user's word, at the version that renewals have brought."""
+    if isinstance(part, Delete):
+        return Delete(claim.id, claim.version)
+    moves = part.queue is not None and part.queue != claim.queue and not is_dead(part.queue)
+    return replace(
+        part,
+        version=claim.version,
+        attempt=0 if moves and part.attempt is None else part.attempt,
+        error="" if moves and part.error is None else part.error,
+    )
 
 
 async def _until_known(session: WorkSession, claim: Claim, command: Modify) -> None:
@@ -56,9 +74,9 @@ async def _until_known(session: WorkSession, claim: Claim, command: Modify) -> N
         try:
             await session.store.apply(command)
         except DependencyError as error:
-            if claim.id not in (*error.deletes, *error.claims):
+            if claim.id not in (*error.changes, *error.deletes, *error.claims):
                 raise
-            if was_sent and await _is_done(session, claim):
+            if was_sent and await _is_done(session, claim, command):
                 return
             session.gone(claim)
             raise claim.lost() from error
@@ -74,12 +92,19 @@ async def _until_known(session: WorkSession, claim: Claim, command: Modify) -> N
             return
 
 
-async def _is_done(session: WorkSession, claim: Claim) -> bool:
-    """Whether a task went by the call whose answer was lost: it is gone, and was nobody else's meanwhile."""
+async def _is_done(session: WorkSession, claim: Claim, command: Modify) -> bool:
+    """Whether a task went by the call whose answer was lost, and was nobody else's meanwhile.
+
+    It is gone; or it was to be changed, and is as it was to be, unless others have changed it since.
+    """
     if claim.row.until is not None or not session.holds(claim):
         return False
-    gone = not await session.store.apply(Select(ids=(claim.id,), values=False))
-    return gone and (await session.store.apply(Beat(_session_of(claim)))).alive
+    rows = await session.store.apply(Select(ids=(claim.id,)))
+    asked = [part for part in command.changes if part.id == claim.id]
+    done = bool(asked) if rows else True
+    if rows and asked and rows[0].version == claim.version + 1:
+        done = asked[0].queue in {None, rows[0].queue} and asked[0].json in {None, rows[0].json}
+    return done and (await session.store.apply(Beat(_session_of(claim)))).alive
 
 
 def _session_of(claim: Claim) -> str:

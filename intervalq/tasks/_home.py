@@ -23,10 +23,11 @@ A = TypeVar("A")
 class Home:
     """The life of `Tasks`: nothing is opened before its first use, and then in that event loop."""
 
-    def __init__(self, url: str | None, given: TaskStore | None, expiry: float) -> None:
+    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, max_bytes: int) -> None:
         self._url = url
         self._given = given
         self._expiry = expiry
+        self._max_bytes = max_bytes
         self._store: TaskStore | None = given
         self._home: tuple[int, object] | None = None
         self._sessions: dict[str, WorkSession] = {}
@@ -76,7 +77,8 @@ class Home:
         store = self.here()
         session = self._sessions.get(consumer)
         if session is None:
-            session = self._sessions[consumer] = WorkSession(store, self._expiry, consumer)
+            session = WorkSession(store, self._expiry, consumer, self._max_bytes)
+            self._sessions[consumer] = session
         return session
 
     def wake(self) -> None:

@@ -29,6 +29,7 @@ from intervalq.tasks.rules import (
     Select,
     Session,
 )
+from intervalq.tasks._values import MOST_BYTES
 from intervalq.tasks.store import Guarding, Isolation, TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")
@@ -52,10 +53,14 @@ _AGAIN: Final = 1.0
 class WorkSession:
     """All that one process claims of a store, as one consumer."""
 
-    def __init__(self, store: TaskStore, expiry: float, consumer: str = "") -> None:
+    def __init__(
+        self, store: TaskStore, expiry: float, consumer: str = "", max_bytes: int = MOST_BYTES
+    ) -> None:
         self.store = store
         self.expiry = expiry
         self.consumer = consumer
+        self.max_bytes = max_bytes
+        """How large a value may be that is given to a task."""
         self.desk = Desk(store, self)
         self._callers: dict[tuple[tuple[str, ...], int | None, int | None], Callers] = {}
         self._running = False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq import _parse
-from intervalq._settings import Duration
-from intervalq.errors import ClaimLost
+from intervalq._settings import Duration, whole
+from intervalq.errors import ClaimLost, InvalidOption
 from intervalq.tasks import _values
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
     from intervalq.tasks._session import WorkSession
 
 
+_MOST_ATTEMPTS: Final = 1 << 30
+"""What fits into the columns of every store, with room for those to come."""
+
+
 class Task:
     """A task as it was when it was read: at a version. Times are seconds since 1970 on the store's clock."""
 
-    __slots__ = ("row",)
+    __slots__ = ("max_bytes", "row")
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, max_bytes: int = _values.MOST_BYTES) -> None:
         self.row = row
         """Internal: as the store has it."""
+        self.max_bytes = max_bytes
+        """Internal: how large another value of it may be, which the handle says."""
 
     @property
     def id(self) -> str:
@@ -94,17 +101,35 @@ class Task:
         value: object = ...,
         *,
         queue: str | None = None,
-        at: float | None = None,
+        at: float | datetime | None = None,
         delay: Duration | None = None,
         attempt: int | None = None,
         error: str | None = None,
     ) -> Change:
-        """Other values for some of its fields; what isn't given stays. The task is claimed by nobody then."""
+        """Other values for some of its fields; what isn't given stays. The task is claimed by nobody then.
+
+        Args:
+            value: whatever JSON can hold.
+            queue: where it goes. From a dead-letter queue to another one its attempts are counted anew.
+            at: not before this time: seconds since 1970, or a datetime with a zone.
+            delay: instead of `at`, a duration from now.
+            attempt: how many attempts it has had.
+            error: why the last one failed.
+
+        Raises:
+            InvalidName, InvalidTask, InvalidInterval, InvalidOption.
+        """
+        if at is not None and delay is not None:
+            raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
+        if attempt is not None:
+            whole("attempt", attempt, 0, _MOST_ATTEMPTS)
+        elif queue is not None and _values.is_dead(self.queue) and not _values.is_dead(queue):
+            attempt = 0
         return Change(
             self.id,
             self.version,
             queue=None if queue is None else _values.queue_name(queue),
-            json=None if value is ... else _values.encode(value),
+            json=None if value is ... else _values.encode(value, self.max_bytes),
             at=None if at is None else _values.instant(at),
             delay=None if delay is None else _parse.duration(delay, what="delay"),
             attempt=attempt,
@@ -133,7 +158,7 @@ class Claim(Task):
     __slots__ = ("on_lost", "open", "renewal", "session")
 
     def __init__(self, row: Row, session: WorkSession) -> None:
-        super().__init__(row)
+        super().__init__(row, session.max_bytes)
         self.session = session
         """Internal: the session that has claimed it."""
         self.open = True
@@ -145,6 +170,10 @@ class Claim(Task):
 
     async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
         """The task is done: it is removed, and in the same step the other changes are made, or none of it.
+
+        One of the changes may be about this task itself: then that is what becomes of it. With
+        `ack(claim.change(queue="next"))` it moves on to another queue, where its attempts are counted anew
+        and its error is cleared, unless the change says otherwise, or that is a dead-letter queue.
 
         Raises:
             ClaimLost: it is no longer claimed by this session.

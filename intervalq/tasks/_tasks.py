@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from intervalq import _parse
@@ -36,7 +37,7 @@ log: Final = logging.getLogger("intervalq")
 F = TypeVar("F", bound=Work)
 A = TypeVar("A")
 
-_EMPTY_POLL: Final = 0.05
+_USUAL_LIMIT: Final = 100
 
 
 class Modified(NamedTuple):
@@ -48,6 +49,23 @@ class Modified(NamedTuple):
     """Inserts that were left out: their id, and the id of the task that was there before."""
 
 
+class WorkerSession(NamedTuple):
+    """A process that works on tasks, as the store knows it. Times are seconds, on the store's clock."""
+
+    id: str
+    """What `Task.claimant` says of the tasks that it has claimed."""
+    host: str
+    pid: int
+    consumer: str | None
+    """The pull consumer that it belongs to; None: none."""
+    started: float
+    """When it began, in seconds since 1970."""
+    beaten: float
+    """When it was last heard of."""
+    expiry: float
+    """It lapses when nothing was heard of it for so many seconds."""
+
+
 class Tasks(Workers):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
@@ -57,7 +75,8 @@ class Tasks(Workers):
 
     Args:
         store: a URL, a path, or a store object. `postgresql://`, `sqlite:///app.db` or `memory://`. None: the
-            environment's `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
+            environment's `INTERVALQ_STORE`, else the SQLite database `tasks.db` in the user's state folder
+            (that of queues is `state.db`, beside it).
         expiry: how long after the last sign of life a process's claims are free for others; from 0.1 s to an
             hour. The default, 5 s with a beat each second, bears pauses of a few seconds.
         max_bytes: how large a value may be, as JSON.
@@ -79,8 +98,8 @@ class Tasks(Workers):
             os.fspath(cast("str", store)) if by_url and store is not None else None,
             None if by_url else cast("TaskStore", store),
             _parse.duration(expiry, least=100_000, most=3_600_000_000, what="expiry") / 1e6,
+            whole("max_bytes", max_bytes, 2, 1 << 28),
         )
-        self._max_bytes = whole("max_bytes", max_bytes, 2, 1 << 28)
 
     # --- what goes in -------------------------------------------------------------------------------
 
@@ -213,7 +232,9 @@ class Tasks(Workers):
         if modified.inserted or modified.changed:
             self.wake()
         return Modified(
-            tuple(map(Task, modified.inserted)), tuple(map(Task, modified.changed)), modified.existing
+            tuple(Task(row, self._max_bytes) for row in modified.inserted),
+            tuple(Task(row, self._max_bytes) for row in modified.changed),
+            modified.existing,
         )
 
     def _claims_among(self, parts: Sequence[Insert | Change | Delete | Depend]) -> tuple[str, list[Claim]]:
@@ -296,22 +317,27 @@ class Tasks(Workers):
         self,
         queue: str | None = None,
         *,
-        ids: Sequence[str] = (),
-        limit: int | None = 100,
+        ids: Sequence[str] | None = None,
+        limit: int | EllipsisType | None = ...,
         values: bool = True,
     ) -> list[Task]:
         """Tasks of a queue, by time, or those of some ids, in that order. None: of all queues.
 
         Args:
             queue: see there.
-            ids: only these.
-            limit: so many at most; None: all.
+            ids: only these, which may be none at all. None: whatever their ids are.
+            limit: so many at most; None: all. Without it: 100, or with `ids` all of these.
             values: False: without their values (`None`).
         """
+        if limit is ...:
+            limit = _USUAL_LIMIT if ids is None else None
         name = None if queue is None else _values.queue_name(queue)
         most = None if limit is None else whole("limit", limit, 0, 1 << 40)
-        command = Select(queue=name, ids=tuple(ids), limit=most, values=values)
-        return [Task(row) for row in await self.apply(command)]
+        self.here()
+        if ids is not None and not ids:
+            return []
+        command = Select(queue=name, ids=tuple(ids or ()), limit=most, values=values)
+        return [Task(row, self._max_bytes) for row in await self.apply(command)]
 
     async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
         """The queues that have tasks, with how many of which state; of given names, or with a prefix."""
@@ -319,9 +345,21 @@ class Tasks(Workers):
         prefixes = (prefix,) if prefix else ()
         return list(await self.apply(Count(names=names, prefixes=prefixes, limit=most)))
 
-    async def sessions(self) -> list[Session]:
+    async def sessions(self) -> list[WorkerSession]:
         """The worker processes that the store knows, by start."""
-        return list(await self.apply(Sessions()))
+        return [_session_of(session) for session in await self.apply(Sessions())]
+
+
+def _session_of(session: Session) -> WorkerSession:
+    return WorkerSession(
+        id=session.id,
+        host=session.host,
+        pid=session.pid,
+        consumer=session.consumer or None,
+        started=session.started / 1e6,
+        beaten=session.beaten / 1e6,
+        expiry=session.expiry / 1e6,
+    )
 
 
 def _revived(url: str | None, expiry: float, max_bytes: int) -> Tasks:

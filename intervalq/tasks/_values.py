@@ -18,7 +18,8 @@ MOST_BYTES: Final = 256 * 1024
 """The default limit of a value: what is larger belongs into a file or table, with its name in the task."""
 
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
-_QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_MOST_NAME: Final = 120
+_QUEUE: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_NAME - 1}}}")
 _BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _MOST_ERROR: Final = 4_000
 _MOST_DEPTH: Final = 200
@@ -32,16 +33,24 @@ _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 def queue_name(value: object) -> str:
     """A queue's name, unchanged: as those of `IntervalQueue`, but at most 120 characters.
 
-    The names of dead-letter queues are eight longer.
+    The names of dead-letter queues are five longer.
+
+    Raises:
+        InvalidName: it isn't one.
     """
     if not isinstance(value, str) or not _QUEUE.fullmatch(value.removesuffix(_DEAD)):
-        raise InvalidName(value)
+        raise InvalidName(value, _MOST_NAME)
     return value
 
 
 def dead_queue(queue: str) -> str:
     """The dead-letter queue of a queue; a dead task that fails again stays where it is."""
-    return queue if queue.endswith(_DEAD) else f"{queue}{_DEAD}"
+    return queue if is_dead(queue) else f"{queue}{_DEAD}"
+
+
+def is_dead(queue: str) -> bool:
+    """Whether it is a dead-letter queue."""
+    return queue.endswith(_DEAD)
 
 
 def living_queue(queue: str) -> str:

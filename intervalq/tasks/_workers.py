@@ -32,8 +32,8 @@ _EMPTY_POLL: Final = 0.05
 class Workers(Home):
     """The part of `Tasks` that runs functions."""
 
-    def __init__(self, url: str | None, given: TaskStore | None, expiry: float) -> None:
-        super().__init__(url, given, expiry)
+    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, max_bytes: int) -> None:
+        super().__init__(url, given, expiry, max_bytes)
         self._jobs: list[Job] = []
         self._crews: list[Crew] = []
         self._counts: Counter[str] = Counter()  # of runs that have ended
@@ -51,7 +51,8 @@ class Workers(Home):
         """Decorate the function that runs the tasks of some queues; it is given back as it is.
 
         It is called with the claimed task. When it returns, the task is done; what it returns may be changes
-        (`tasks.new(...)` and so on) that are made in the same step. When it raises, the task is tried again
+        (`tasks.new(...)` and so on) that are made in the same step; `task.change(queue="next")` of its own
+        task moves that on instead of ending it (see `Claim.ack`). When it raises, the task is tried again
         later, and after `max_attempts` goes to the dead-letter queue, named as the queue with `.dead`. It may
         settle the claim by itself, for example with `async with claim.commit() as connection:`. It may be run
         more than once, at the same time even, should this process be taken for dead; only one commits.

@@ -9,7 +9,6 @@ it is as many as there are, or as were asked for. Postgres has the same rules in
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -37,6 +36,7 @@ from intervalq.tasks._commands import (
 )
 from intervalq.tasks._row import SECOND, Mark, QueueStats, Row, Session
 from intervalq.tasks._table import Table
+from intervalq.tasks._transitions import changed, claimed, freed, given_back
 
 __all__ = [
     "SECOND",
@@ -79,57 +79,6 @@ def apply(table: Table, command: Command[A], now: int) -> A:
     return cast("A", _RULES[type(command)](table, command, now))
 
 
-# --- tasks -------------------------------------------------------------------------------------------
-
-
-def claimed(row: Row, work: Work, now: int) -> Row:
-    """A task in the hands of a session: one more claim, and one more attempt."""
-    return row._replace(
-        version=row.version + 1,
-        session=work.session,
-        until=None if work.lease is None else now + work.lease,
-        claims=row.claims + 1,
-        attempt=row.attempt + 1,
-        modified=now,
-    )
-
-
-def freed(row: Row, now: int, session: Session | None) -> Row:
-    """A task whose session has lapsed: as an attempt that failed, behind those that were ready before.
-
-    Without that, a task that kills its worker would be the oldest, and the next worker's first.
-    """
-    who = f"{session.host}:{session.pid}" if session is not None else "a worker"
-    return row._replace(
-        version=row.version + 1, session=None, until=None, at=now, error=f"{who} was lost", modified=now
-    )
-
-
-def given_back(row: Row, now: int) -> Row:
-    """A task whose session ended in good order: as if not claimed, but for the count of claims."""
-    return row._replace(
-        version=row.version + 1, session=None, until=None, attempt=max(0, row.attempt - 1), modified=now
-    )
-
-
-def changed(row: Row, change: Change, now: int) -> Row:
-    """A task with new values. One that moves to another queue is nobody's there."""
-    at = row.at if change.at is None else change.at
-    queue = row.queue if change.queue is None else change.queue
-    keep = change.keep and queue == row.queue
-    return row._replace(
-        version=row.version + 1,
-        queue=queue,
-        json=row.json if change.json is None else change.json,
-        at=at if change.delay is None else now + change.delay,
-        attempt=row.attempt if change.attempt is None else change.attempt,
-        error=row.error if change.error is None else change.error,
-        session=row.session if keep else None,
-        until=now + change.lease if keep and change.lease is not None else None,
-        modified=now,
-    )
-
-
 # --- modify ------------------------------------------------------------------------------------------
 
 
@@ -138,7 +87,7 @@ def _modify(table: Table, command: Modify, now: int) -> Modified:
     known = table.find([*named, *(insert.id for insert in command.inserts)])
     inserts, existing = _new(table, command, known, now)
     _check(command, known, [insert.id for insert in inserts if insert.id in known], now)
-    _check_inboxes(table, command, inserts, known)
+    _check_inboxes(table, command, inserts, known, now)
 
     for delete in command.deletes:
         _remove(table, known[delete.id], now)
@@ -161,6 +110,9 @@ def _new(
     existing: list[tuple[str, str]] = []
     taken: dict[tuple[str, str], str] = {}
     for insert in command.inserts:
+        if insert.skip and insert.id in known:
+            existing.append((insert.id, insert.id))
+            continue
         if insert.dedupe is not None:
             name = (insert.queue, insert.dedupe)
             mark = table.mark(*name)
@@ -171,10 +123,7 @@ def _new(
                 existing.append((insert.id, first))
                 continue
             taken[name] = insert.id
-        if insert.skip and insert.id in known:
-            existing.append((insert.id, insert.id))
-        else:
-            inserts.append(insert)
+        inserts.append(insert)
     return inserts, existing
 
 
@@ -206,24 +155,37 @@ def _check(command: Modify, known: dict[str, Row], collisions: list[str], now: i
         )
 
 
-def _check_inboxes(table: Table, command: Modify, inserts: list[Insert], known: dict[str, Row]) -> None:
+def _check_inboxes(
+    table: Table, command: Modify, inserts: list[Insert], known: dict[str, Row], now: int
+) -> None:
     """See that no inbox gets more than its limit; tasks that this command takes away make room."""
-    coming: Counter[tuple[str, str]] = Counter()
-    moved = {change.id for change in command.changes if change.queue is not None}
-    for row in map(known.get, [delete.id for delete in command.deletes] + sorted(moved)):
-        if row is not None and row.key is not None:
-            coming[row.queue, row.key] -= 1
+    lines: dict[tuple[str, str], set[str]] = {}
+
+    def line(queue: str, key: str) -> set[str]:
+        if (queue, key) not in lines:
+            lines[queue, key] = {row.id for row in table.of_key(queue, key)}
+        return lines[queue, key]
+
+    for delete in command.deletes:
+        row = known[delete.id]
+        if row.key is not None:
+            line(row.queue, row.key).discard(row.id)
+    for change in command.changes:
+        row = known[change.id]
+        if row.key is not None and change.queue is not None:
+            line(row.queue, row.key).discard(row.id)
+            line(change.queue, row.key).add(row.id)
     for insert in inserts:
         if insert.key is None:
             continue
-        name = (insert.queue, insert.key)
+        tasks = line(insert.queue, insert.key)
         if insert.replace:
-            coming[name] = 1
-            continue
+            there = table.find(tasks).values()
+            tasks &= {row.id for row in there if row.queue == insert.queue and row.held(now)}
         # One of them is first in line, and doesn't count as waiting.
-        if insert.inbox is not None and len(table.of_key(*name)) + coming[name] - 1 >= insert.inbox:
+        elif insert.inbox is not None and len(tasks) > insert.inbox:
             raise InboxFull(insert.queue, insert.key, insert.inbox)
-        coming[name] += 1
+        tasks.add(insert.id)
 
 
 def _insert(table: Table, insert: Insert, now: int) -> Row:

@@ -126,7 +126,8 @@ def open_task_store(url: str | None = None) -> TaskStore:
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
     known = {point.name: point for point in entry_points(group="intervalq.task_stores")}
     if scheme not in known:
-        raise UnknownStore(scheme, sorted(known))
+        paces = bool(entry_points(group="intervalq.stores", name=scheme))
+        raise UnknownStore(scheme, sorted(known), tasks=True, paces=paces)
     store: TaskStore = known[scheme].load()(url)
     return store
 

@@ -13,11 +13,15 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from intervalq.store import shown_url, wall_clock
-from intervalq.tasks.rules import Beat, Beaten, Command, End, Work, Worked, apply
+from intervalq.tasks.rules import SECOND, Beat, Beaten, Command, End, Work, Worked, apply
 from intervalq_stores._clerk import call_soon
 from intervalq_stores._memory_table import MemoryTable
 
 A = TypeVar("A")
+
+
+SOON: Final = SECOND
+"""Whoever is idle is told of tasks that become ready within so long: by then it asks by itself."""
 
 
 class _Tasks:
@@ -36,7 +40,7 @@ class _Tasks:
         answer = apply(self.table, command, now)
         self._note(command, answer)
         for queue, ready in self.table.fresh.items():
-            if ready <= now:
+            if ready <= now + SOON:
                 self._wake_one(queue)
         return answer
 

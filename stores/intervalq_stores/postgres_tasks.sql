@@ -205,10 +205,11 @@ create or replace function intervalq._fresh() returns boolean
 language sql stable
 return current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 
--- intervalq._lock: the number of the advisory lock of something.
+-- intervalq._lock: the number of the advisory lock of something, whose kind is the first part. There are 512 of
+-- a kind: a server has room for some thousands, and a command may name a thousand keys.
 create or replace function intervalq._lock(variadic parts text[]) returns bigint
 language sql stable
-return hashtextextended(parts::text, 7310027118246817121);
+return 7310027118246900000 + (ascii(parts[1]) << 9) + (hashtextextended(parts::text, 7310027118246817121) & 511);
 
 -- intervalq._queue_lock: that of a queue, which inserts share.
 create or replace function intervalq._queue_lock(queue text) returns bigint
@@ -238,7 +239,8 @@ return case
 end;
 
 
--- intervalq._wake: tell one idle session for each of the queues that there is something to claim.
+-- intervalq._wake: tell one idle session for each of the queues that there is something to claim, or will be
+-- within a second: until then it might not ask by itself.
 create or replace function intervalq._wake(queues text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -535,6 +537,10 @@ begin
         select intervalq._lock('k', e ->> 2, e ->> 4) from jsonb_array_elements(inserts) as e
         where e ->> 4 is not null
         union all
+        -- Those who insert the same ids at the same time wait for each other, in the same order.
+        select intervalq._lock('i', e ->> 0) from jsonb_array_elements(inserts) as e
+        where e ->> 1 is not null
+        union all
         select intervalq._lock('d', e ->> 2, e ->> 10) from jsonb_array_elements(inserts) as e
         where e ->> 10 is not null
         union all
@@ -580,6 +586,12 @@ begin
     for i in 0 .. jsonb_array_length(inserts) - 1 loop
         p := inserts -> i;
         left_out[i] := true;
+        if known ? (p ->> 0) and (p ->> 9)::boolean then
+            lines := lines || row(
+                'e', p ->> 0, 0, '', 0, '', coalesce(p ->> 1, p ->> 0), i, false, '', 0, 0, 0, '', 0, 0, '', 0
+            )::intervalq.line;
+            continue;
+        end if;
         if p ->> 10 is not null then
             k := jsonb_build_array(p -> 2, p -> 10)::text;
             fed := taken ->> k;
@@ -596,12 +608,6 @@ begin
             taken := taken || jsonb_build_object(k, coalesce(p ->> 1, p ->> 0));
         end if;
         if known ? (p ->> 0) then
-            if (p ->> 9)::boolean then
-                lines := lines || row(
-                    'e', p ->> 0, 0, '', 0, '', coalesce(p ->> 1, p ->> 0), i, false, '', 0, 0, 0, '', 0, 0, '', 0
-                )::intervalq.line;
-                continue;
-            end if;
             collisions := collisions || (p ->> 0);
         end if;
         left_out[i] := false;
@@ -642,16 +648,29 @@ begin
         return;
     end if;
 
-    -- No inbox gets more than its limit; tasks that this command takes away make room.
-    if keyed then
+    -- No inbox gets more than its limit; tasks that this command takes away make room. `coming` has the tasks
+    -- of each line that is looked at.
+    if keyed and jsonb_path_exists(inserts, 'strict $[*] ? (@[12] != null)') then
+        for k in
+            select distinct jsonb_build_array(e -> 2, e -> 4)::text from jsonb_array_elements(inserts) as e
+            where e ->> 4 is not null
+        loop
+            select coming || jsonb_build_object(k, coalesce(jsonb_object_agg(r.id, true), '{}')) into coming
+            from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1;
+        end loop;
         for p in
             select e from jsonb_array_elements(command -> 'deletes') as e
             union all select e from jsonb_array_elements(changes) as e where e ->> 2 is not null
         loop
             t := rows_named[(known ->> (p ->> 0))::integer];
-            if t.key is not null then
-                k := jsonb_build_array(t.queue, t.key)::text;
-                coming := coming || jsonb_build_object(k, coalesce((coming ->> k)::bigint, 0) - 1);
+            continue when t.key is null;
+            k := jsonb_build_array(t.queue, t.key)::text;
+            if coming ? k then
+                coming := coming || jsonb_build_object(k, (coming -> k) - t.id::text);
+            end if;
+            k := jsonb_build_array(p ->> 2, t.key)::text;
+            if jsonb_array_length(p) > 2 and coming ? k then
+                coming := coming || jsonb_build_object(k, (coming -> k) || jsonb_build_object(t.id, true));
             end if;
         end loop;
         for i in 0 .. jsonb_array_length(inserts) - 1 loop
@@ -659,23 +678,19 @@ begin
             continue when left_out[i] or p ->> 4 is null;
             k := jsonb_build_array(p -> 2, p -> 4)::text;
             if (p ->> 13)::boolean then
-                coming := coming || jsonb_build_object(k, 1);
-                continue;
+                select coming || jsonb_build_object(k, coalesce(jsonb_object_agg(r.id, true), '{}')) into coming
+                from intervalq.tasks r
+                where r.queue = p ->> 2 and r.key = p ->> 4 and coming -> k ? r.id::text
+                    and r.session is not null and (r.until is null or r.until > now);
+            elsif (select count(*) from jsonb_object_keys(coming -> k)) > (p ->> 12)::bigint then
+                l.kind := 'F';
+                l.queue := p ->> 2;
+                l.key := p ->> 4;
+                l.place := (p ->> 12)::integer;
+                return next l;
+                return;
             end if;
-            n := coalesce((coming ->> k)::bigint, 0);
-            if p ->> 12 is not null then
-                if n - 1 - (p ->> 12)::bigint >= -(
-                    select count(*) from intervalq.tasks r where r.queue = p ->> 2 and r.key = p ->> 4
-                ) then
-                    l.kind := 'F';
-                    l.queue := p ->> 2;
-                    l.key := p ->> 4;
-                    l.place := (p ->> 12)::integer;
-                    return next l;
-                    return;
-                end if;
-            end if;
-            coming := coming || jsonb_build_object(k, n + 1);
+            coming := coming || jsonb_build_object(k, (coming -> k) || jsonb_build_object(p ->> 0, true));
         end loop;
     end if;
 
@@ -686,13 +701,13 @@ begin
     for p in select e from jsonb_array_elements(changes) as e loop
         after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, now);
         t := after.t;
-        woken := woken || after.fed || case when t.ready <= now then t.queue end;
+        woken := woken || after.fed || case when t.ready <= now + 1000000 then t.queue end;
         lines := lines || intervalq._line('c', t);
     end loop;
     for i in 0 .. jsonb_array_length(inserts) - 1 loop
         continue when left_out[i];
         t := intervalq._insert(inserts -> i, now);
-        woken := woken || case when t.ready <= now then t.queue end;
+        woken := woken || case when t.ready <= now + 1000000 then t.queue end;
         lines := lines || intervalq._line('i', t);
     end loop;
     foreach l in array lines loop
@@ -742,7 +757,7 @@ begin
         names := array(
             select distinct coalesce(u.queue, queues)
             from unnest(ids, ats, case when cardinality(names) > 1 then names end) as u (id, at, queue)
-            where coalesce(u.at, now) <= now
+            where coalesce(u.at, now) <= now + 1000000
         );
     end if;
     perform intervalq._wake(names);
@@ -1019,7 +1034,7 @@ begin
         else
             after := intervalq._change(t, p, now);
             t := after.t;
-            woken := woken || after.fed || case when t.ready <= now then t.queue end;
+            woken := woken || after.fed || case when t.ready <= now + 1000000 then t.queue end;
         end if;
     end loop;
     woken := array_remove(woken, null);
@@ -1279,6 +1294,15 @@ end
 $$;
 
 
+-- intervalq._rest: how long a task rests after its worker was lost; `rest` in `_transitions.py`.
+create or replace function intervalq._rest(t intervalq.tasks) returns bigint
+language sql immutable
+as $$
+    select ((case when t.attempt <= 1 then 100000 else least((1 << least(t.attempt - 1, 6)) - 1, 60) * 1000000 end)::bigint
+        * ('x' || substr(md5(coalesce(t.own, t.id::text)), 1, 4))::bit(16)::integer) >> 16
+$$;
+
+
 -- intervalq._free: free what a session had claimed, as of one that was lost, or that ended in good order.
 -- What somebody works on in this moment is passed over, and freed by a later beat.
 create or replace function intervalq._free(s intervalq.sessions, now bigint) returns void
@@ -1295,8 +1319,8 @@ begin
     ), freed as (
         update intervalq.tasks t set
             version = t.version + 1, session = null, until = null, modified = now,
-            at = case when s.lapsed then now else t.at end,
-            ready = case when s.lapsed then now else t.at end,
+            at = case when s.lapsed then now + intervalq._rest(t) else t.at end,
+            ready = case when s.lapsed then now + intervalq._rest(t) else t.at end,
             error = case when s.lapsed then why else t.error end,
             attempt = case when s.lapsed then t.attempt else greatest(0, t.attempt - 1) end
         from found f where t.ctid = f.spot
@@ -1607,7 +1631,7 @@ $$;
 --   dedupe_key, dedupe_for: no second task of this key while the first is there, and so long after
 create or replace function intervalq.enqueue(
     queue text, value jsonb, id text default null, key text default null, at timestamptz default null,
-    dedupe_key text default null, dedupe_for interval default '0', delay interval default '0',
+    dedupe_key text default null, dedupe_for interval default '5 minutes', delay interval default '0',
     inbox integer default null, replace boolean default false
 ) returns text
 language plpgsql volatile
@@ -1626,7 +1650,9 @@ begin
             'inserts', jsonb_build_array(jsonb_build_array(
                 uuid, case when uuid::text <> enqueue.id then enqueue.id end, queue, value::text, key,
                 (extract(epoch from at) * 1000000)::bigint, (extract(epoch from delay) * 1000000)::bigint, 0, '',
-                false, dedupe_key, (extract(epoch from dedupe_for) * 1000000)::bigint, inbox, replace
+                false, dedupe_key,
+                case when dedupe_key is null then 0 else (extract(epoch from dedupe_for) * 1000000)::bigint end,
+                inbox, replace
             ))
         ), null) as m
     loop

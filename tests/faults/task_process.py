@@ -64,4 +64,5 @@ async def _stop_at_sigterm(tasks: Tasks) -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    anyio.run(main, *sys.argv[1:])
+    store, name, how = sys.argv[1:]
+    anyio.run(main, store, name, how)

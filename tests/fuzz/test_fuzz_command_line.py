@@ -3,10 +3,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import click
@@ -17,11 +18,11 @@ from hypothesis import strategies as st
 
 from fuzz.guard import kept_in
 from fuzz.material import CANARY, fuzz, mutated, odd_text
-from intervalq.cli import _session
+from intervalq.cli import _session, _work_run
 from intervalq.cli._app import _COMMANDS, app, run_app
 from intervalq.rules import Drop, Hold, Settings
 from intervalq.store import open_store
-from intervalq_stores import postgres
+from intervalq.tasks import Tasks
 
 Run = Callable[[list[str]], tuple[int, str]]
 
@@ -32,6 +33,12 @@ GOOD = {
     "resume": ["results.jsonl", "/dev/null", "broken.jsonl"], "lookahead": ["1", "all"], "tolerance": ["1ms"],
     "retries": ["0", "3"], "timeout": ["0", "1s"], "every": ["0.5"], "port": ["0"], "limit": ["20"],
     "window": ["1s"],
+    "target": ["workers:tasks", "workers", "workers:other", "workers:no", "workers.no", "folder", "no:no"],
+    "grace": ["0s", "30s"], "concurrency": ["10"], "processes": ["1", "2"],
+    "queue": ["mails", "mails", "mails.dead", "q"], "to": ["later", "mails"], "prefix": ["", "ma"],
+    "ids": ["t1", "t2"], "id_": ["t1", "t2", "t3"], "key": ["k"], "at": ["1", "2030-01-31T08:00+01:00"],
+    "delay": ["1s", "1d"], "dedupe_key": ["d"], "inbox": ["0", "1"],
+    "value": ["1", "null", '{"a": [1]}', "[", '"\\ud800"', "NaN", "-"],
     "jobs": ["jobs.txt", "jobs.jsonl", "-", "5"], "duration": ["1s", "1us"], "shell": ["bash", "zsh", "fish"],
 }  # fmt: skip
 STORES = [
@@ -54,6 +61,7 @@ VALUES = [
     "all",
     "000000001", "000000001" + "9" * 4400, "9" * 5000, "jobs.txt", "jobs.jsonl", "results.jsonl",
     "broken.jsonl",
+    "mails", "mails.dead", "q" * 121, "t1", "workers:tasks", "1e400", '"x"', "2030-01-31T08:00+01:00",
     "folder", "-", "/dev/null", "echo", "{}", "{a}", "bash", "", "state.json",
 ]  # fmt: skip
 
@@ -68,13 +76,19 @@ def arguments() -> st.SearchStrategy[str]:
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     """Mostly what a command takes, of which a little is wrong."""
-    name = draw(st.sampled_from(list(_COMMANDS)))
+    name = draw(st.sampled_from([*_COMMANDS, "tasks", "tasks", "work"]))
     command = app.get_command(click.Context(app), name)
     assert command is not None
     words = [name]
-    if name in {"run", "exec", "demo"} and draw(st.integers(0, 3)):
-        words.append(f"--store={draw(st.sampled_from(['state.json', 'state.db']))}")
-    elif draw(st.booleans()):
+    if isinstance(command, click.Group):
+        inner = draw(st.sampled_from(command.list_commands(click.Context(command))))
+        command = command.get_command(click.Context(command), inner)
+        assert command is not None
+        words.append(inner)
+    if name in {"run", "exec", "demo", "tasks"} and draw(st.integers(0, 3)):
+        paths = ["tasks.db"] if name == "tasks" else ["state.json", "state.db"]
+        words.append(f"--store={draw(st.sampled_from(paths))}")
+    elif name != "work" and draw(st.booleans()):
         words.append(f"--store={draw(st.sampled_from(STORES) | st.sampled_from(SECRETS))}")
     for parameter in command.params:
         if parameter.name == "store" or not (parameter.required or draw(st.integers(0, 2)) == 0):
@@ -87,7 +101,8 @@ def command_lines(draw: st.DrawFn) -> list[str]:
             words += (
                 [parameter.opts[0]] if getattr(parameter, "is_flag", False) else [parameter.opts[0], value]
             )
-    first = 2 if "--store=" in "".join(words[1:2]) else 0  # after a "--" it would be no option
+    # After a "--" it would be no option.
+    first = next((at + 1 for at, word in enumerate(words) if word.startswith("--store=")), 0)
     if draw(st.integers(0, 5)) == 0:
         words.insert(
             draw(st.integers(first, len(words))),
@@ -105,6 +120,10 @@ async def _stands_still(*_: object) -> int:
     return 0
 
 
+def _exits(code: int) -> NoReturn:
+    raise click.exceptions.Exit(code)
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a command line up to where it would begin jobs; gives its exit code and all that it said."""
@@ -116,6 +135,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     result = {"job": "echo 1", "exit_code": 0, "attempt": 1}
     (tmp_path / "results.jsonl").write_text(json.dumps(result) + "\n" + json.dumps(result)[:-3])
     (tmp_path / "broken.jsonl").write_text("[]\n")
+    (tmp_path / "workers.py").write_text(
+        "from intervalq.tasks import Tasks\ntasks = Tasks()\nother = Tasks()\ntasks.worker('q')(print)\n"
+    )
     for name, value in {"XDG_STATE_HOME": tmp_path, "HOME": tmp_path, "COLUMNS": 80}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("INTERVALQ_STORE", "memory://")
@@ -128,10 +150,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         "click.shell_completion.BashComplete._check_version", lambda *_: None
     )  # it starts bash
 
-    async def refuse(*_: object) -> Any:
+    monkeypatch.setattr("intervalq.cli._work_run.run", _stands_still)
+    monkeypatch.setattr("intervalq.cli._work_fleet.Fleet.run", _stands_still)
+    monkeypatch.setattr(_work_run, "end", _exits)
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # `work` puts the folder there
+    monkeypatch.delitem(sys.modules, "workers", raising=False)
+
+    async def refuse(*_: object, **__: object) -> Any:
         raise psycopg.OperationalError("connection refused")
 
-    monkeypatch.setattr(postgres.PostgresStore, "_connect", refuse)
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", refuse)
 
     async def make() -> None:
         store = open_store("memory://")
@@ -139,6 +167,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             await store.apply(name, Drop())
         for name in ("q", "q:key"):
             await store.apply(name, Hold(settings=Settings(interval=1_000_000), nonce="n", length=1))
+        for path in tmp_path.glob("tasks.db*"):
+            path.unlink()
+        async with Tasks("tasks.db") as tasks:
+            await tasks.modify(*(tasks.new("mails", id_, id=id_, key="k") for id_ in ("t1", "t2")))
+            await tasks.insert("mails.dead", "t3", id="t3")
 
     def run(words: list[str]) -> tuple[int, str]:
         anyio.run(make)
@@ -159,6 +192,11 @@ def test_a_time_that_is_no_number_is_refused(run: Run) -> None:
 @example(words=["run", "--name=q", "--interval=1s", "--lookahead", "000000001" + "9" * 5000, "jobs.txt"])
 @example(words=["run", "--name=q", "--interval=1s", "jobs.txt", "--resume", "/dev/null"])
 @example(words=["top", "--every", "nan"])
+@example(words=["tasks", "insert", "mails", "--store=tasks.db", "--", "\udcff"])
+@example(words=["tasks", "list", "q" * 121, "--store=tasks.db"])
+@example(words=["tasks", "queues", "--store", f"postgresql://user:{CANARY}@host:1/db"])
+@example(words=["work", "workers", "--until-empty"])
+@example(words=["work", "workers", "--processes=2", "--json"])
 @example(words=["status", "--store", "~nobody-here/x"])
 @example(words=["status", "q", "--store", f"postgresql://user:%{CANARY}@host/db"])
 @given(words=command_lines())
@@ -171,7 +209,13 @@ def test_a_command_line_is_done_or_refused(run: Run, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("store", SECRETS)
-@pytest.mark.parametrize("command", [["status"], ["status", "q", "--json"], ["doctor"], ["pause", "q"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"], ["status", "q", "--json"], ["doctor"], ["pause", "q"], ["tasks", "queues"],
+        ["tasks", "insert", "q", "1"], ["tasks", "delete", "t1"],
+    ],
+)  # fmt: skip
 def test_a_secret_in_a_store_is_not_said(run: Run, command: list[str], store: str) -> None:
     code, said = run([*command, "--store", store])
     assert CANARY not in said

@@ -23,7 +23,7 @@ from intervalq import errors, rules
 from intervalq.rules import Advance, Command, Configure, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.store import Store, Waking
 from intervalq.testing import StoreSuite
-from intervalq_stores import postgres
+from intervalq_stores import _postgres_wire, postgres
 from intervalq_stores.postgres import SCHEMA, PostgresStore
 from servers import free_port
 
@@ -349,7 +349,7 @@ async def test_secrets_are_never_shown(url: str) -> None:
 
 
 def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    postgres._driver.cache_clear()
+    _postgres_wire.driver.cache_clear()
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(errors.MissingExtra, match=r"intervalq\[postgres\]"):
         PostgresStore("postgresql://host/db")

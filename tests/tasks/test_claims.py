@@ -145,7 +145,9 @@ def test_an_acknowledgement_with_changes_is_all_or_nothing(backend: str) -> None
             with pytest.raises(InboxFull):
                 await claim.ack(tasks.new("box", 2, key="k", inbox=0))
             with pytest.raises(InvalidOption, match="named twice"):
-                await claim.ack(claim.delete())
+                await claim.ack(claim.delete(), claim.change(2))
+            with pytest.raises(InvalidOption, match="named twice"):
+                await claim.ack(claim.depend())
             with pytest.raises(InvalidOption, match="too many"):
                 await claim.ack(*[tasks.new("results", n) for n in range(1000)])
             await claim.ack(tasks.new("results", 1))  # it is still usable
@@ -160,6 +162,82 @@ def test_an_acknowledgement_with_changes_is_all_or_nothing(backend: str) -> None
                 await claim.ack()
 
     scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_an_acknowledgement_may_say_itself_what_becomes_of_the_task(backend: str) -> None:
+    async def scenario() -> None:
+        store = FakeStore(delay=0.001)
+        async with handle(store) as tasks:
+            claim = await claimed(tasks)
+            await claim.nak(error="once")
+            claim = await tasks.claim("q")
+            moves = claim.change(queue="next", value=2)
+            await claim.in_progress()  # since then it has another version
+            await claim.ack(moves, tasks.new("results", 1))
+            row = await store.row(claim.id)
+            assert (row.queue, row.json, row.session) == ("next", "2", None)
+            assert (row.attempt, row.claims, row.error) == (0, 2, "")
+            assert tasks.session().desk.held == {}
+            with pytest.raises(ClaimLost):
+                await claim.ack()
+            claim = await tasks.claim("next")
+            assert claim.attempt == 1
+            await claim.ack(claim.change(queue="last", attempt=7, error="kept"))
+            row = await store.row(claim.id)
+            assert (row.queue, row.attempt, row.error) == ("last", 7, "kept")
+            claim = await tasks.claim("last")
+            await claim.ack(claim.change(3))  # it stays where it is, and so do its attempts
+            row = await store.row(claim.id)
+            assert (row.queue, row.attempt, row.error, row.session) == ("last", 8, "kept", None)
+            claim = await tasks.claim("last")
+            await claim.ack(claim.change(queue="last.dead"))
+            row = await store.row(claim.id)
+            assert (row.queue, row.attempt, row.error) == ("last.dead", 9, "kept")
+            claim = await tasks.claim("last.dead")
+            await claim.ack(claim.delete())
+            assert await store.sizes() == {"results": 1}
+
+    scene(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("worked_on", ["not yet", "claimed", "done", "changed by hand"])
+def test_a_task_that_was_moved_on_by_a_call_whose_answer_was_lost(worked_on: str) -> None:
+    """It is told from one that was never moved, though others may have been at it since."""
+
+    async def scenario() -> None:
+        store = FakeStore()
+        async with handle(store) as tasks, handle(store.line()) as others:
+            claim = await claimed(tasks)
+
+            async def after(command: Command[object]) -> None:
+                if not isinstance(command, Modify):
+                    return
+                if worked_on in {"claimed", "done"}:
+                    taken = await others.claim("next")
+                    if worked_on == "done":
+                        await taken.ack()
+
+            store.loses = once(Modify)
+            store.after = after
+            if worked_on == "changed by hand":  # and the call itself didn't get there
+                store.loses, refuses = (lambda _command: False), once(Modify)
+                store.fails = lambda call: StoreUnavailable("x", "y") if refuses(call) else None
+                async with anyio.create_task_group() as group:
+
+                    async def by_hand() -> None:
+                        await until(lambda: store.sent(Modify) > 1)
+                        await store.force(claim.id, queue="elsewhere")
+
+                    group.start_soon(by_hand)
+                    with pytest.raises(ClaimLost):
+                        await claim.ack(claim.change(queue="next"), tasks.new("results", 1))
+                assert await store.sizes() == {"elsewhere": 1}
+                return
+            await claim.ack(claim.change(queue="next"), tasks.new("results", 1))
+            assert await store.sizes() == {"results": 1} | ({"next": 1} if worked_on != "done" else {})
+
+    scene(scenario)
 
 
 @BACKENDS

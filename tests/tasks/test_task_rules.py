@@ -6,6 +6,7 @@ import pytest
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks import rules
+from intervalq.tasks._transitions import rest
 from intervalq.tasks.rules import (
     SECOND,
     Beat,
@@ -218,11 +219,23 @@ def test_a_lapse_counts_as_an_attempt_and_puts_the_task_behind(world: World) -> 
     world.now += 1
     assert world.do(Beat("you")).lapsed == ("me",)
     after = world.row("a")
+    assert world.now <= after.at <= world.now + SECOND // 10
     assert after == row._replace(
-        version=2, session=None, at=world.now, error="h:7 was lost", modified=world.now
+        version=2, session=None, at=after.at, error="h:7 was lost", modified=world.now
     )
     assert after.attempt == 1
     assert world.settle(Delete("a", row.version)).lost == ("a",)
+
+
+def test_tasks_that_were_lost_together_come_back_apart_and_later_each_time() -> None:
+    def rests(attempt: int) -> list[int]:
+        return sorted(rest(Row(f"task{number}", 1, "q", 0, "1", attempt=attempt)) for number in range(100))
+
+    for attempt, most in ((1, 0.1), (2, 1), (3, 3), (4, 7), (5, 15), (6, 31), (7, 60), (2**40, 60)):
+        found = rests(attempt)
+        assert len(set(found)) > 90
+        assert 0 <= found[0] < 0.1 * most * SECOND
+        assert 0.9 * most * SECOND < found[-1] < most * SECOND
 
 
 def test_who_beats_lives_and_is_not_lapsed_by_its_own_beat(world: World) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from intervalq.errors import (
     UnknownStore,
     WrongLoop,
 )
-from intervalq.tasks import DependencyError, InboxFull, Task, Tasks
+from intervalq.tasks import DependencyError, InboxFull, Task, Tasks, WorkerSession
 from intervalq.tasks.rules import Modify
 from tasks.fake_store import BACKENDS, FakeStore, TransactionStore, handle, scene
 
@@ -207,8 +208,13 @@ def test_a_handle_is_made_without_an_event_loop_and_says_what_is_wrong() -> None
             Tasks("memory://", expiry=expiry)
 
     async def scenario() -> None:
-        with pytest.raises(UnknownStore):
+        with pytest.raises(UnknownStore, match=r"package that brings it .*intervalq\.task_stores\b"):
             await Tasks("unknown://").insert("q", 1)
+        for url in ("redis://host", "file:///state.json"):
+            with pytest.raises(UnknownStore, match="use memory, SQLite or Postgres") as caught:
+                await Tasks(url).insert("q", 1)
+            assert caught.value.known == ["memory", "postgres", "postgresql", "sqlite"]
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
     anyio.run(scenario)
 
@@ -287,8 +293,58 @@ def test_looks() -> None:
             (stats,) = await tasks.queues("a.b")
             assert (stats.claimed, stats.ready, stats.most_claims) == (1, 2, 1)
             (session,) = await tasks.sessions()
-            assert (session.id, session.pid) == (claim.claimant, os.getpid())
+            assert isinstance(session, WorkerSession)
+            assert session[:4] == (claim.claimant, socket.gethostname(), os.getpid(), None)
+            assert session.expiry == 5.0
+            assert session.started == claim.modified
+            await anyio.sleep(1.5)
+            (session,) = await tasks.sessions()
+            assert 1 <= session.beaten - session.started <= 1.5
+            await tasks.pull("a.b", name="me").fetch(no_wait=True)
+            assert {session.consumer for session in await tasks.sessions()} == {None, "me"}
             assert repr(claim) == f"<Claim {claim.id} of 'a.b', version 1>"
+
+    scene(scenario)
+
+
+def test_looks_by_ids() -> None:
+    async def scenario() -> None:
+        async with handle(FakeStore()) as tasks:
+            ids = [f"t{n}" for n in range(150)]
+            await tasks.modify(*(tasks.new("q", n, id=id_) for n, id_ in enumerate(ids)))
+            assert len(await tasks.tasks("q")) == 100
+            assert len(await tasks.tasks()) == 100
+            assert len(await tasks.tasks(ids=None)) == 100
+            assert len(await tasks.tasks("q", limit=None)) == 150
+            assert [task.id for task in await tasks.tasks(ids=ids)] == ids
+            assert [task.id for task in await tasks.tasks(ids=ids, limit=3)] == ids[:3]
+            assert len(await tasks.tasks(ids=ids, limit=None)) == 150
+            assert await tasks.tasks(ids=[]) == await tasks.tasks("q", ids=()) == []
+            with pytest.raises(InvalidOption, match="limit"):
+                await tasks.tasks(ids=[], limit=-1)
+
+    scene(scenario)
+
+
+def test_the_limit_of_a_value_is_that_of_the_handle() -> None:
+    async def scenario() -> None:
+        async with handle(FakeStore(), max_bytes=10) as small, handle(FakeStore(), max_bytes=1 << 20) as big:
+            (made,) = (await small.modify(small.new("q", 1))).inserted
+            (changed,) = (await small.modify(made.change(2))).changed
+            (found,) = await small.tasks("q")
+            claim = await small.claim("q")
+            pulled = small.pull("q", name="me")
+            for task in (made, changed, found, claim):
+                assert task.change("x" * 8).json == f'"{"x" * 8}"'
+                with pytest.raises(InvalidTask, match="10 are allowed"):
+                    task.change("x" * 9)
+            await claim.release()
+            (claim,) = await pulled.fetch()
+            with pytest.raises(InvalidTask, match="10 are allowed"):
+                claim.change("x" * 9)
+            (made,) = (await big.modify(big.new("q", "x" * 300_000))).inserted
+            (changed,) = (await big.modify(made.change("y" * 300_000))).changed
+            assert changed.value == "y" * 300_000
 
     scene(scenario)
 

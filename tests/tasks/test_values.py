@@ -250,6 +250,50 @@ def test_options_that_go_with_others_or_not(options: dict[str, Any]) -> None:
         tasks.new("q", 1, **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"at": 1, "delay": 1},
+        {"attempt": -1},
+        {"attempt": True},
+        {"attempt": 1.0},
+        {"attempt": "1"},
+        {"attempt": 1 << 31},
+    ],
+)
+def test_changes_that_can_not_be(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption):
+        Task(Row("i", 1, "q", 0, "1")).change(**options)
+
+
+def test_all_that_can_be_changed() -> None:
+    task = Task(Row("i", 1, "q", 0, "1", attempt=3))
+    later = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert task.change(2, queue="r", at=later, attempt=0, error="e") == Change(
+        "i", 1, queue="r", json="2", at=1_000_000, attempt=0, error="e"
+    )
+    assert task.change(None, delay=1) == Change("i", 1, json="null", delay=1_000_000)
+    assert task.change(queue="r").attempt is task.change(queue="q.dead").attempt is None
+
+
+def test_attempts_are_counted_anew_outside_of_a_dead_letter_queue() -> None:
+    task = Task(Row("i", 1, "q.dead", 0, "1", attempt=5, error="e"))
+    assert task.change(queue="r") == Change("i", 1, queue="r", attempt=0)
+    assert task.change(queue="r", attempt=4).attempt == 4
+    assert task.change(queue="r.dead").attempt is task.change(2).attempt is None
+
+
+@pytest.mark.parametrize(("length", "ending", "fits"), [(120, "", 1), (120, ".dead", 1), (121, "", 0), (128, "", 0)])
+def test_the_length_of_a_queues_name(length: int, ending: str, fits: int) -> None:
+    name = "q" * length + ending
+    if fits:
+        assert tasks.new(name, 1).queue == name
+        return
+    with pytest.raises(InvalidName, match="use 1 to 120 of") as caught:
+        tasks.new(name, 1)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
 def test_all_that_a_task_may_have() -> None:
     part = tasks.new("q", [1], id="i", key="k", at=2, dedupe_key="d", dedupe_for=3, inbox=4, skip=True)
     assert part == Insert(
