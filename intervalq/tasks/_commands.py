@@ -1,9 +1,12 @@
-"""What can be asked of a task store: values, each one atomic step, whose types say what comes back."""
+"""What can be asked of a task store: values, each one atomic step, whose types say what comes back.
+
+Of inserts and deletes there are very many: as tuples they are made several times as fast.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from intervalq.tasks._row import QueueStats, Row, Session
 
@@ -19,8 +22,7 @@ class Command(Generic[A_co]):
 # --- parts of a change -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(NamedTuple):
     """A new task. The store refuses an id that exists."""
 
     queue: str
@@ -63,8 +65,7 @@ class Change:
     lease: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Remove a task: what acknowledges it."""
 
     id: str

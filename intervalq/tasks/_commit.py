@@ -176,12 +176,15 @@ def modification(
     if len(parts) > MOST_ROWS:
         raise InvalidOption(f"{len(parts)} parts are too many for one change: {MOST_ROWS} are allowed")
     ids = [part.id for part in parts]
+    inserts = tuple([part for part in parts if isinstance(part, Insert)])
     if len(set(ids)) < len(ids):
         twice = next(id_ for id_ in ids if ids.count(id_) > 1)
         raise InvalidOption(f"task {twice} is named twice in one change: say in one part what becomes of it")
+    if len(inserts) == len(parts):
+        return Modify(session, inserts)
     return Modify(
         session,
-        tuple(part for part in parts if isinstance(part, Insert)),
+        inserts,
         tuple(part for part in parts if isinstance(part, Change)),
         tuple(part for part in parts if isinstance(part, Delete)),
         tuple(part for part in parts if isinstance(part, Depend)),

@@ -44,6 +44,9 @@ STALE: Final = 1.0
 _NO_SLOT: Final = 1_000_000
 """Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
 
+_SAMPLE: Final = 8
+"""Of so many tasks one is timed."""
+
 _CONFLICTS: Final = 5
 """How often a function is run again whose transaction met another one."""
 
@@ -88,6 +91,7 @@ class Crew:
         self.running = 0
         """How many functions run."""
         self._ahead = 0
+        self._sample = -1
         self._usual = math.inf  # seconds that the function takes, on the average of late
         self._stopping = False
         self.error: BaseException | None = None
@@ -180,6 +184,7 @@ class Crew:
             await anyio.sleep(STALE / 4)
             if self._waiting and self.job.pace is None and self._now() - self._waiting[0][0] > STALE:
                 self._ahead = 0
+                self._sample = -1
                 self._usual = math.inf
                 self._give_back()
 
@@ -224,7 +229,8 @@ class Crew:
             log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, too_often.error)
             self._desk.settle(Settle(claim, too_often))
             return
-        begun = self._now()
+        self._sample += 1
+        begun = 0.0 if self._sample % _SAMPLE else self._now()
         try:
             try:
                 result = await self._begin(claim)
@@ -246,19 +252,25 @@ class Crew:
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
         except BaseException as error:
-            # Cancelled, or the process is to end: as if it had not begun. But not where the function itself
-            # raised that, for it would do so each time.
-            if isinstance(error, SystemExit) or (
-                isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled()
-            ):
-                self._fail(claim, error)
-            else:
-                self._unused(claim)
-            if isinstance(error, SystemExit | KeyboardInterrupt):
-                self._end_with(error)
-            elif not isinstance(error, anyio.get_cancelled_exc_class()) or is_cancelled():
+            if self._interrupted(claim, error):
                 raise
-        self._measure(self._now() - begun)
+        if begun:
+            self._measure(self._now() - begun)
+
+    def _interrupted(self, claim: Claim, error: BaseException) -> bool:
+        """Cancelled, or the process is to end: as if it had not begun. Whether to raise that here.
+
+        But not where the function itself raised it, for it would do so each time.
+        """
+        is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+        if isinstance(error, SystemExit) or (is_cancellation and not is_cancelled()):
+            self._fail(claim, error)
+        else:
+            self._unused(claim)
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            self._end_with(error)
+            return False
+        return not is_cancellation or is_cancelled()
 
     def _unused(self, claim: Claim, delay: int | None = None) -> None:
         if not claim.open:
@@ -323,7 +335,8 @@ class _NoSlotError(Exception):
 
 def _changes(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - to be looked at
     """What a function gave, as changes to make with the acknowledgement."""
-    parts = result if isinstance(result, list | tuple) else [result]
+    one = isinstance(result, Insert | Change | Delete | Depend) or not isinstance(result, list | tuple)
+    parts = [result] if one else result
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(

@@ -32,18 +32,22 @@ _LONGEST: Final = 1.0
 class Settle:
     """A claim on its way to be settled."""
 
-    __slots__ = ("again", "bell", "claim", "error", "keeps", "lost", "part")
+    # Of the class until they differ: there are very many, and of most only claim and part matter.
+    bell: Bell | None = None
+    """Who waits for it."""
+    keeps = False
+    """It is a renewal."""
+    lost = False
+    again = False
+    """It was sent before, and may have been done then."""
+    error: IntervalqError | None = None
 
     def __init__(self, claim: Claim, part: Delete | Change, bell: Bell | None = None) -> None:
         self.claim = claim
         self.part = part
-        self.bell = bell
-        """Who waits for it."""
-        self.keeps = isinstance(part, Change) and part.keep
-        self.lost = False
-        self.again = False
-        """It was sent before, and may have been done then."""
-        self.error: IntervalqError | None = None
+        if bell is not None:
+            self.bell = bell
+            self.keeps = isinstance(part, Change) and part.keep
 
     @property
     def is_answered(self) -> bool:
@@ -78,6 +82,7 @@ class Desk:
         self._owner = owner
         self._demands: list[Demand] = []
         self._settles: list[Settle] = []
+        self._renewals = 0  # about how many of them are; none if 0
         self._finished: list[Finished] = []
         self._ranges: dict[str, OpenRange] = {}  # by the ids of their claims
         self._poked = anyio.Event()
@@ -116,6 +121,7 @@ class Desk:
         ranged = self._ranges.get(claim.row.id) if self._ranges else None
         if ranged is None:
             self._settles.append(settle)
+            self._renewals += settle.keeps
         else:
             if not settle.keeps:
                 self.forget(claim)
@@ -204,7 +210,7 @@ class Desk:
     def _batch(self) -> tuple[list[Settle], list[Finished]]:
         settles, self._settles = self._settles[:MOST_ROWS], self._settles[MOST_ROWS:]
         finished, self._finished = self._finished, []
-        if any(settle.keeps for settle in settles) or any(settle.keeps for settle in self._settles):
+        if self._renewals:
             settles = self._one_each(settles)
         return settles, finished
 
@@ -218,13 +224,14 @@ class Desk:
             else:
                 batch[settle.claim.row.id] = settle
         self._settles = later + self._settles
+        self._renewals = sum(settle.keeps for settle in [*self._settles, *batch.values()])
         return list(batch.values())
 
     def _command(self, demand: Demand | None, batch: list[Settle], finished: list[Finished]) -> Work:
         settled = tuple(
             settle.part
             if settle.part.version == settle.claim.row.version
-            else replace(settle.part, version=settle.claim.row.version)
+            else _at_version(settle.part, settle.claim.row.version)
             for settle in batch
         )
         if demand is None:
@@ -369,3 +376,7 @@ class Desk:
             settle.end()
         self._settles.clear()
         self._doubt = False
+
+
+def _at_version(part: Delete | Change, version: int) -> Delete | Change:
+    return replace(part, version=version) if isinstance(part, Change) else Delete(part.id, version)

@@ -7,18 +7,20 @@ import threading
 import time
 from typing import Final
 
-_COUNTERS: Final = 1 << 26
-"""Each thread counts up within a millisecond from a random number below this, so ids can't be guessed."""
-
-
 PLAIN: Final = "plain-"
 """How the ids of plain tasks begin, which they have only while they are claimed."""
+
+
+_POOL: Final = 512
 
 
 class _Last(threading.local):
     def __init__(self) -> None:
         self.millisecond = 0
         self.count = 0
+        self.pid = 0
+        self.pool = b""
+        """Random bytes for the next ids: asking the system for each one takes as long as all the rest."""
 
 
 _last: Final = _Last()
@@ -26,11 +28,16 @@ _last: Final = _Last()
 
 def new_id() -> str:
     """An id that is greater than the last one of this thread, even where the clock steps back."""
-    random = int.from_bytes(os.urandom(8), "big")
+    pool = _last.pool
+    if not pool or _last.pid != os.getpid():  # a forked child must not make its parent's ids
+        _last.pid = os.getpid()
+        pool = os.urandom(_POOL)
+    random = int.from_bytes(pool[:8], "big")
+    _last.pool = pool[8:]
     now = time.time_ns() // 1_000_000
     if now > _last.millisecond:
         _last.millisecond = now
-        _last.count = random >> 38  # 26 bits
+        _last.count = random >> 38  # from here on it counts up within the millisecond: 26 random bits
     else:
         _last.count += 1
     # 48 bits of time, version 7, 32 bits of counter around the variant, 42 random bits

@@ -18,6 +18,7 @@ from intervalq.tasks._demand import Callers, Demand, Request
 from intervalq.tasks._desk import Desk, Settle
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._task import Claim, unused
+from intervalq.tasks._values import MOST_BYTES
 from intervalq.tasks.rules import (
     Beat,
     Begin,
@@ -29,7 +30,6 @@ from intervalq.tasks.rules import (
     Select,
     Session,
 )
-from intervalq.tasks._values import MOST_BYTES
 from intervalq.tasks.store import Guarding, Isolation, TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")

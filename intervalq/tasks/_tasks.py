@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import checkpoint
 
 from intervalq import _parse
 from intervalq._settings import Duration, wait_of, whole
@@ -185,16 +188,32 @@ class Tasks(Workers):
         queue = _values.queue_name(queue)
         store = self.here()
         count = 0
-        batch: list[str] = []
-        for value in values:
-            batch.append(_values.encode(value, self._max_bytes))
-            if len(batch) == MOST_ROWS:
+        errors: list[Exception] = []
+        turn = anyio.Semaphore(1)  # while the store takes one batch, the next is prepared
+
+        async def send(batch: list[str]) -> None:
+            nonlocal count
+            try:
                 await self._put(store, queue, batch)
                 count += len(batch)
-                batch = []
-        if batch:
-            await self._put(store, queue, batch)
-        return count + len(batch)
+            except Exception as error:  # noqa: BLE001 - it is raised below, not as a group
+                errors.append(error)
+            finally:
+                turn.release()
+
+        async with anyio.create_task_group() as group:
+            try:
+                for batch in _batches(values, self._max_bytes):
+                    await turn.acquire()
+                    if errors:
+                        break
+                    group.start_soon(send, batch)
+                    await checkpoint()  # it is on its way
+            except Exception as error:  # noqa: BLE001 - of the values
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return count
 
     async def _put(self, store: TaskStore, queue: str, jsons: list[str]) -> None:
         if isinstance(store, Ranging):
@@ -360,6 +379,17 @@ def _session_of(session: Session) -> WorkerSession:
         beaten=session.beaten / 1e6,
         expiry=session.expiry / 1e6,
     )
+
+
+def _batches(values: Iterable[object], most: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for value in values:
+        batch.append(_values.encode(value, most))
+        if len(batch) == MOST_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _revived(url: str | None, expiry: float, max_bytes: int) -> Tasks:

@@ -25,6 +25,9 @@ _MOST_ERROR: Final = 4_000
 _MOST_DEPTH: Final = 200
 """Lists and dicts within each other: what may be read anywhere, however deep its reader is in its calls."""
 
+_QUICK: Final = 1 << 62
+_USUAL: Final = (None, None, None, None, None, None, False, False)
+
 _DEAD: Final = ".dead"
 
 _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -85,6 +88,8 @@ def encode(value: object, most: int = MOST_BYTES) -> str:
     Raises:
         InvalidTask: it can't be written as JSON, or takes more than `most` bytes.
     """
+    if type(value) is int and -_QUICK < value < _QUICK:
+        return str(value)
     try:
         written = _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -149,6 +154,8 @@ def insert(
     most: int = MOST_BYTES,
 ) -> Insert:
     """The insert of a task, checked. See `Tasks.new`."""
+    if (id, key, at, delay, dedupe_key, inbox, replace, skip) == _USUAL:  # most are
+        return Insert(queue_name(queue), encode(value, most), new_id())
     if at is not None and delay is not None:
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
     if key is None and (inbox is not None or replace):

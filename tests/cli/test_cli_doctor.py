@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pytest
 
 from cli.command_line import CommandLine
 
@@ -23,6 +26,56 @@ def test_for_programs(intervalq: CommandLine) -> None:
     assert abs(found["clock_offset"]) < 1
     assert {advice["level"] for advice in found["advice"]} <= {"ok", "warning"}
     assert found["extras"]["cli"].startswith("click ")
+
+
+@pytest.mark.parametrize("given", ["an option", "the environment", "the default"])
+def test_what_it_says_about_tasks(intervalq: CommandLine, given: str) -> None:
+    del intervalq.environment["INTERVALQ_STORE"]
+    folder, arguments = intervalq.folder, ["doctor"]
+    queues = tasks = f"sqlite://{folder}/both.db"
+    if given == "an option":
+        arguments += ["--store", f"{folder}/both.db"]
+    elif given == "the environment":
+        intervalq.environment["INTERVALQ_STORE"] = queues
+    else:
+        queues, tasks = (f"sqlite://{folder}/intervalq/{name}.db" for name in ("state", "tasks"))
+    lines = intervalq(*arguments).stdout.splitlines()
+    assert lines.count(f"store {queues}") == lines.count(f"durable tasks {tasks}") == 1
+    begin, end = lines.index(f"durable tasks {tasks}"), lines.index("extras")
+    assert lines.index(f"store {queues}") < begin < end
+    assert any(line.startswith("       ok  ") and Path(tasks).name in line for line in lines[begin:end])
+    found = json.loads(intervalq(*arguments, "--json").stdout)
+    assert (found["store"], found["tasks"]["store"]) == (queues, tasks)
+    assert {advice["level"] for advice in found["tasks"]["advice"]} <= {"ok", "warning"}
+    assert list(folder.rglob("*.db")) == [], "a look makes no database"
+    store = [] if given == "the default" else ["--store", queues]
+    intervalq("tasks", "insert", "q", "1", *store)
+    assert "ok  the tables of tasks can be read: 1 tasks" in intervalq(*arguments).stdout
+
+
+def test_tasks_that_can_not_be_read(intervalq: CommandLine) -> None:
+    del intervalq.environment["INTERVALQ_STORE"]
+    intervalq("tasks", "insert", "q", "1")
+    database = intervalq.folder / "intervalq" / "tasks.db"
+    database.write_bytes(b"no database" * 1000)
+    found = json.loads(intervalq("doctor", "--json", code=1).stdout)
+    assert "error" not in {advice["level"] for advice in found["advice"]}
+    assert "error" in {advice["level"] for advice in found["tasks"]["advice"]}
+    assert "error  " in intervalq("doctor", code=1).stdout
+
+
+@pytest.mark.parametrize("path", ["state.json", "state", "memory://"])
+def test_where_there_can_be_no_tasks(intervalq: CommandLine, path: str) -> None:
+    intervalq("exec", "--name", "q", "--interval", "1s", "--store", str(intervalq.folder / "state"), "--", "true")
+    assert "durable tasks" not in intervalq("doctor", "--store", path).stdout
+    assert json.loads(intervalq("doctor", "--store", path, "--json").stdout)["tasks"] is None
+
+
+def test_tasks_on_postgres(intervalq: CommandLine, postgres_url: str) -> None:
+    found = json.loads(intervalq("doctor", "--store", postgres_url, "--json", code=None).stdout)
+    said = {advice["what"] for advice in found["tasks"]["advice"]}
+    assert "the server is a primary" in said
+    assert found["tasks"]["store"] == found["store"]
 
 
 def test_a_store_that_is_away(intervalq: CommandLine) -> None:
@@ -48,3 +101,4 @@ def test_a_store_that_nobody_knows(intervalq: CommandLine) -> None:
 def test_redis_gives_advice(intervalq: CommandLine, redis_url: str) -> None:
     ran = intervalq("doctor", "--store", redis_url, code=None)
     assert "it answers" in ran.stdout
+    assert "durable tasks" not in ran.stdout

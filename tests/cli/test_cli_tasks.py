@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -171,7 +172,9 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q", "--id", "x"], "give a VALUE"),
         (["q", "1", "--key", ""], "1 to 128"),
         (["q", "1", "--store", "memory://"], "gone when this command ends"),
-        (["q", "1", "--store", "nowhere://"], "no store"),
+        (["q", "1", "--store", "nowhere://"], "entry-point group intervalq.task_stores"),
+        (["q", "1", "--store", "redis://host"], "use memory, SQLite or Postgres"),
+        (["q" * 121, "1"], "use 1 to 120 of"),
     ],
 )
 def test_wrong_inserts(tasks: Callable[..., Any], args: list[str], said: str) -> None:
@@ -203,6 +206,9 @@ async def test_claims_and_sessions(intervalq: CommandLine, tasks: Callable[..., 
     async with claimed(intervalq, "q") as claim:
         (session,) = lines(tasks("sessions", "--json"))
         assert (session["id"], session["pid"]) == (claim.claimant, os.getpid())
+        assert (session["consumer"], session["expiry"]) == (None, 5.0)
+        assert 0 <= time.time() - session["started"] < 1000
+        assert session["started"] <= session["beaten"]
         assert session["id"] in tasks("sessions").stdout
         assert "claimed" in tasks("list", "q").stdout
         said = tasks("show", id_).stdout

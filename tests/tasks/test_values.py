@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import sys
 import threading
 import uuid
@@ -15,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, InvalidTask
-from intervalq.tasks import Tasks, _ids, _values
+from intervalq.tasks import Task, Tasks, _ids, _values
 from intervalq.tasks._ids import new_id, new_ids
-from intervalq.tasks.rules import Insert, Row
+from intervalq.tasks.rules import Change, Insert, Row
 
 tasks = Tasks("memory://")
 
@@ -222,7 +223,7 @@ def test_durations_are_taken_or_refused_by_name(value: Any) -> None:
             assert field in str(error)
     row = Row("i", 1, "q", 0, "1")
     try:
-        from intervalq.tasks import Retry, Task
+        from intervalq.tasks import Retry
 
         Task(row).change(delay=value)
         Retry("no", delay=value)

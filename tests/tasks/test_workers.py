@@ -273,6 +273,37 @@ def test_changes_that_are_returned_are_made_with_the_acknowledgement(
 
 
 @BACKENDS
+def test_a_task_goes_from_worker_to_worker(backend: str) -> None:
+    async def scenario() -> None:
+        store = FakeStore(delay=0.001)
+        async with handle(store) as tasks:
+            seen: list[tuple[str, int, str]] = []
+
+            @tasks.worker("q", backoff=0)
+            async def first(task: Task) -> object:
+                seen.append((task.queue, task.attempt, task.error))
+                if task.attempt < 3:
+                    raise ValueError("not yet")
+                return task.change(task.value + 1, queue="next")
+
+            @tasks.worker("next", max_attempts=1)
+            async def second(task: Task) -> object:
+                seen.append((task.queue, task.attempt, task.error))
+                assert task.value == 2
+                return [task.delete(), tasks.new("results", task.value)]
+
+            id_ = await tasks.insert("q", 1)
+            await tasks.run(until_empty=True)
+            error = "ValueError: not yet"
+            assert seen == [("q", 1, ""), ("q", 2, error), ("q", 3, error), ("next", 1, "")]
+            assert await store.sizes() == {"results": 1}
+            assert tasks.counts == {"done": 2, "failed": 2}
+            assert await tasks.tasks(ids=[id_]) == []
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_changes_that_cannot_be_made_are_a_failed_attempt(backend: str) -> None:
     async def scenario() -> None:
         store = FakeStore()
@@ -306,7 +337,7 @@ def test_wrong_return_values_are_failures_that_say_so(backend: str, what: object
 
             @tasks.worker("q", max_attempts=1)
             async def work(task: Task) -> object:
-                return task.delete() if what == "own" else what
+                return task.depend() if what == "own" else what
 
             id_ = await tasks.insert("q", 1)
             await tasks.run(until_empty=True)
