@@ -23,7 +23,7 @@ def blocks(text: str, language: str) -> list[str]:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "INTERVALQ_STORE": f"file://{tmp_path}/state.json"}
+    return {**os.environ, "PATH": path, "INTERVALQ_STORE": f"sqlite://{tmp_path}/state.db"}
 
 
 def test_the_examples_of_the_readme_print_what_they_say(environment: dict[str, str], tmp_path: Path) -> None:
@@ -32,7 +32,12 @@ def test_the_examples_of_the_readme_print_what_they_say(environment: dict[str, s
     script = tmp_path / "example.py"
     script.write_text(code)
     done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -50,7 +55,10 @@ def test_the_commands_of_the_readme_run(commands: str, environment: dict[str, st
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 8
+    if "results.jsonl" in commands:
+        assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 8
+    if "tasks list" in commands:
+        assert '"color":"red"' in done.stdout.replace(": ", ":")
 
 
 @pytest.mark.parametrize("path", ["README.md", "stores/README.md", "tests/README.md", "benchmarks/README.md"])

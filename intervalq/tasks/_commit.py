@@ -49,6 +49,8 @@ async def ack_with(
         claim.open = session.holds(claim)
         raise
     session.desk.forget(claim)
+    if command.inserts or command.changes:
+        session.desk.ask_now()  # what goes on may be for a worker here
 
 
 def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:

@@ -202,6 +202,28 @@ def test_an_acknowledgement_may_say_itself_what_becomes_of_the_task(backend: str
 
 
 @BACKENDS
+@pytest.mark.parametrize("how", ["moved on", "new"])
+def test_what_follows_on_an_acknowledgement_is_asked_for_at_once(backend: str, how: str) -> None:
+    async def scenario() -> None:
+        async with handle(FakeStore()) as tasks, anyio.create_task_group() as group:
+            times: list[float] = []
+
+            async def wait() -> None:
+                await tasks.claim("next")
+                times.append(anyio.current_time())
+
+            group.start_soon(wait)
+            await anyio.sleep(20.3)
+            claim = await claimed(tasks)
+            begun = anyio.current_time()
+            await claim.ack(claim.change(queue="next") if how == "moved on" else tasks.new("next", 1))
+            await anyio.sleep(1)
+            assert times[0] - begun < 0.001
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 @pytest.mark.parametrize("since", ["nothing", "claimed", "done"])
 def test_a_task_that_was_moved_on_by_a_call_whose_answer_was_lost(backend: str, since: str) -> None:
     async def scenario() -> None:
