@@ -43,7 +43,13 @@ def test_a_store_imports_only_what_a_store_may() -> None:
 
 def test_the_rules_know_nothing_of_the_outside() -> None:
     allowed = {"__future__", "collections", "dataclasses", "hashlib", "random", "typing", "intervalq"}
-    tasks = ("tasks/rules.py", "tasks/_row.py", "tasks/_commands.py", "tasks/_table.py", "tasks/_transitions.py")
+    tasks = (
+        "tasks/rules.py",
+        "tasks/_row.py",
+        "tasks/_commands.py",
+        "tasks/_table.py",
+        "tasks/_transitions.py",
+    )
     for name in ("rules.py", "_record.py", "_commands.py", *tasks):
         assert {module.split(".")[0] for module in imports(ROOT / "intervalq" / name)} <= allowed
 

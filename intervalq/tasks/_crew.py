@@ -335,8 +335,8 @@ class _NoSlotError(Exception):
 
 def _changes(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - to be looked at
     """What a function gave, as changes to make with the acknowledgement."""
-    one = isinstance(result, Insert | Change | Delete | Depend) or not isinstance(result, list | tuple)
-    parts = [result] if one else result
+    is_one = isinstance(result, Insert | Change | Delete | Depend) or not isinstance(result, list | tuple)
+    parts: Sequence[Any] = [result] if is_one else result
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(

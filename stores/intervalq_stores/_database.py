@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from intervalq.errors import StoreFull
 from intervalq.rules import FOREVER, IDLE_KEPT, BadRecord, NewerRecord, State, lapses, settle
 from intervalq_stores._records import QUEUE, bad_name, corrupt, newer, parse
 from intervalq_stores._shared_file import MOST_BYTES
-from intervalq_stores._sqlite_file import APPLICATION, BESIDE, LAYOUT, SCHEMA, SQLiteFile
+from intervalq_stores._sqlite_file import APPLICATION, BESIDE, LAYOUT, LONGEST, SCHEMA, SQLiteFile
+
+if TYPE_CHECKING:
+    import sqlite3  # a Python without it is told of in the module above
 
 __all__ = ["BESIDE", "LAYOUT", "MOST_TEXT", "Change", "Database"]
 
@@ -102,7 +104,7 @@ class Database(SQLiteFile):
             raise corrupt("its user_version is not that of a layout", self._url)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        connection.setlimit(LONGEST, MOST_BYTES)
 
     def _sweep(self, now: int) -> None:
         found = self._rows(

@@ -169,9 +169,9 @@ def _is_simple(insert: Insert) -> bool:
 
 def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
     del heads
-    names: dict[str, str] = {}
-    for part in (*command.inserts, *command.changes, *command.deletes, *command.depends):
-        names[uuid_of(part.id)] = part.id
+    inserts = [insert.id for insert in command.inserts]
+    named = [part.id for part in (*command.changes, *command.deletes, *command.depends)]
+    names = {uuid_of(task): task for task in (*inserts, *named)}
     asked = {
         "session": command.session,
         "force": command.force,

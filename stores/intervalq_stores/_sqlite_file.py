@@ -24,6 +24,9 @@ except ImportError as missing:
         "path of a JSON file, redis:// or postgresql://",
     ) from missing
 
+LONGEST: Final = sqlite3.SQLITE_LIMIT_LENGTH
+"""The limit of the length of a value: which of SQLite's limits that is."""
+
 LAYOUT: Final = 1
 """The version of the tables; the records have one of their own."""
 

@@ -66,9 +66,13 @@ def test_tasks_that_can_not_be_read(intervalq: CommandLine) -> None:
 
 @pytest.mark.parametrize("path", ["state.json", "state", "memory://"])
 def test_where_there_can_be_no_tasks(intervalq: CommandLine, path: str) -> None:
-    intervalq("exec", "--name", "q", "--interval", "1s", "--store", str(intervalq.folder / "state"), "--", "true")
+    intervalq(
+        "exec", "--name", "q", "--interval", "1s", "--store", str(intervalq.folder / "state"), "--", "true"
+    )
     assert "durable tasks" not in intervalq("doctor", "--store", path).stdout
     assert json.loads(intervalq("doctor", "--store", path, "--json").stdout)["tasks"] is None
+    intervalq.environment["INTERVALQ_STORE"] = path
+    assert "durable tasks" not in intervalq("doctor").stdout
 
 
 def test_tasks_on_postgres(intervalq: CommandLine, postgres_url: str) -> None:

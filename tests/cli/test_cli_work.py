@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from cli.command_line import CommandLine, ends
-from intervalq.tasks import Tasks
-from intervalq.tasks.rules import QueueStats, Session
+from intervalq.tasks import Tasks, WorkerSession
+from intervalq.tasks.rules import QueueStats
 
 APP = """
 import os, threading, time
@@ -71,10 +71,10 @@ def insert(app: CommandLine, queue: str, *values: Any) -> None:
     anyio.run(do)
 
 
-def left(app: CommandLine) -> tuple[dict[str, QueueStats], list[Session]]:
+def left(app: CommandLine) -> tuple[dict[str, QueueStats], list[WorkerSession]]:
     """The queues that have tasks, and the sessions."""
 
-    async def do() -> tuple[list[QueueStats], list[Session]]:
+    async def do() -> tuple[list[QueueStats], list[WorkerSession]]:
         async with Tasks(app.folder / "tasks.db") as handle:
             return await handle.queues(), await handle.sessions()
 

@@ -277,9 +277,8 @@ def main() -> int:
         mode=wanted.mode,
     )  # fmt: skip
     print(dict(storm.faults))
-    print(
-        f"inserted {storm.inserted}, lost {len(storm.lost)}, doubled {len(storm.doubled)}, not done {storm.left}"
-    )
+    print(f"inserted {storm.inserted}, lost {len(storm.lost)}, doubled {len(storm.doubled)}")
+    print(f"not done in time: {storm.left}")
     print(f"done by another than the first claim: {storm.again}; a session lapses after {EXPIRY:g} s")
     return int(storm.broken)
 

@@ -167,9 +167,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             await store.apply(name, Drop())
         for name in ("q", "q:key"):
             await store.apply(name, Hold(settings=Settings(interval=1_000_000), nonce="n", length=1))
-        for path in tmp_path.glob("tasks.db*"):
-            path.unlink()
         async with Tasks("tasks.db") as tasks:
+            left = await tasks.tasks(limit=None)
+            await tasks.modify(*(task.delete() for task in left))
             await tasks.modify(*(tasks.new("mails", id_, id=id_, key="k") for id_ in ("t1", "t2")))
             await tasks.insert("mails.dead", "t3", id="t3")
 

@@ -284,7 +284,9 @@ def test_attempts_are_counted_anew_outside_of_a_dead_letter_queue() -> None:
     assert task.change(queue="r.dead").attempt is task.change(2).attempt is None
 
 
-@pytest.mark.parametrize(("length", "ending", "fits"), [(120, "", 1), (120, ".dead", 1), (121, "", 0), (128, "", 0)])
+@pytest.mark.parametrize(
+    ("length", "ending", "fits"), [(120, "", 1), (120, ".dead", 1), (121, "", 0), (128, "", 0)]
+)
 def test_the_length_of_a_queues_name(length: int, ending: str, fits: int) -> None:
     name = "q" * length + ending
     if fits:
