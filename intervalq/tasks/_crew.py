@@ -335,8 +335,9 @@ class _NoSlotError(Exception):
 
 def _changes(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - to be looked at
     """What a function gave, as changes to make with the acknowledgement."""
-    is_one = isinstance(result, Insert | Change | Delete | Depend) or not isinstance(result, list | tuple)
-    parts: Sequence[Any] = [result] if is_one else result
+    parts: Sequence[Any] = [result]
+    if isinstance(result, list | tuple) and not isinstance(result, Insert | Delete):  # which are tuples, too
+        parts = result
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(

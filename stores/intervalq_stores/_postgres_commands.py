@@ -169,9 +169,9 @@ def _is_simple(insert: Insert) -> bool:
 
 def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
     del heads
-    inserts = [insert.id for insert in command.inserts]
-    named = [part.id for part in (*command.changes, *command.deletes, *command.depends)]
-    names = {uuid_of(task): task for task in (*inserts, *named)}
+    ids = [insert.id for insert in command.inserts] + [delete.id for delete in command.deletes]
+    ids += [change.id for change in command.changes] + [depend.id for depend in command.depends]
+    names = {uuid_of(task): task for task in ids}
     asked = {
         "session": command.session,
         "force": command.force,
