@@ -16,7 +16,7 @@ from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
 from intervalq.tasks._ranges import OpenRange
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import Change, Delete, Finished, Row, Select, Work, Worked
-from intervalq.tasks.store import MOST_ROWS, TaskStore
+from intervalq.tasks.store import MOST_ROWS, Ranging, TaskStore
 
 if TYPE_CHECKING:
     from intervalq.tasks._session import WorkSession
@@ -27,6 +27,9 @@ PATIENCE: Final = 60.0
 """Seconds that callers wait for a store which went away; workers wait for ever."""
 
 _LONGEST: Final = 1.0
+
+_DRAIN: Final = 2.0
+"""Seconds in which a session that is to end claims nothing, so that it comes to own nothing."""
 
 
 class Settle:
@@ -87,6 +90,8 @@ class Desk:
         self._ranges: dict[str, OpenRange] = {}  # by the ids of their claims
         self._poked = anyio.Event()
         self._doubt = False  # a call may have claimed something that nobody knows of
+        self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
+        self._claims_from = 0.0  # until then nothing is claimed
         self._lapses = 0  # what a call brings that began before the last one is lost
         self._since: float | None = None  # how long the store has been away
         self._pause = FIRST_POLL
@@ -113,6 +118,11 @@ class Desk:
     def at_rest(self) -> bool:
         """Whether there is nothing to be told to the store."""
         return not (self._settles or self._finished or self.busy)
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether the session should end, and another begin: only that frees ranges nobody knows of."""
+        return self._has_orphans and self.at_rest and not self.held
 
     def settle(self, settle: Settle) -> None:
         """Tell the store soon. Of a plain task: once all of its range are settled."""
@@ -156,7 +166,7 @@ class Desk:
     async def turn(self) -> None:
         """Do what there is to do in one call, or wait until there is something."""
         now = self._now()
-        demand = self._pick(now)
+        demand = self._pick(now) if now >= self._claims_from or not self.held else None
         if demand is None and not self._settles and not self._finished:
             await self._rest(now)
             return
@@ -203,7 +213,8 @@ class Desk:
 
     async def _rest(self, now: float) -> None:
         due = [demand.due for demand in self._demands if demand.room() > 0]
-        with anyio.move_on_after(max(0.0, min(due) - now) if due else None):
+        pause = max(0.0, min(due) - now, self._claims_from - now if self.held else 0.0) if due else None
+        with anyio.move_on_after(pause):
             await self._poked.wait()
         self._poked = anyio.Event()
 
@@ -357,6 +368,9 @@ class Desk:
         if unknown:
             await self._store.apply(Work(self.session, unknown))
         self._doubt = False
+        if isinstance(self._store, Ranging):
+            self._has_orphans = True
+            self._claims_from = self._now() + _DRAIN
 
     def _is_unknown(self, row: Row) -> bool:
         """A renewal whose answer was lost is one version ahead; what was given back and came again is two."""
@@ -375,7 +389,8 @@ class Desk:
             settle.lost = True
             settle.end()
         self._settles.clear()
-        self._doubt = False
+        self._doubt = self._has_orphans = False
+        self._claims_from = 0.0
 
 
 def _at_version(part: Delete | Change, version: int) -> Delete | Change:

@@ -244,6 +244,7 @@ class WorkSession:
                     finally:
                         if not self._is_lapsed:
                             await self._end()
+                            self.desk.lose_all()
                 goes_on = self._closing
         except Exception as error:
             log.exception("session %s ends", self.desk.session)
@@ -282,7 +283,7 @@ class WorkSession:
                 group.start_soon(self._hear, self.store)
             if isinstance(self.store, Guarding):
                 group.start_soon(self._watch, self.store)
-            while not self._is_lapsed and not (self._closing and self.desk.at_rest):
+            while not (self._is_lapsed or self.desk.is_to_end or (self._closing and self.desk.at_rest)):
                 await self.desk.turn()
             group.cancel_scope.cancel()
 

@@ -88,7 +88,7 @@ def encode(value: object, most: int = MOST_BYTES) -> str:
     Raises:
         InvalidTask: it can't be written as JSON, or takes more than `most` bytes.
     """
-    if type(value) is int and -_QUICK < value < _QUICK:
+    if type(value) is int and -_QUICK < value < _QUICK and most > 20:
         return str(value)
     try:
         written = _encoder.encode(value)

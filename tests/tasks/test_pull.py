@@ -7,9 +7,9 @@ from functools import partial
 import anyio
 import pytest
 
-from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, TooManyWaiting
+from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, StoreTimeout, TooManyWaiting
 from intervalq.tasks import ClaimLost, PullInfo, Reject, Task, Tasks
-from intervalq.tasks.rules import Work
+from intervalq.tasks.rules import Work, Worked
 from tasks.fake_store import BACKENDS, FakeStore, RangingStore, at_once, handle, scene, until
 
 
@@ -323,5 +323,37 @@ def test_a_range_that_is_slow_is_given_back_task_by_task() -> None:
             await tasks.put("q", range(110))
             await tasks.run(until_empty=True)
             assert sorted(done) == list(range(110))
+
+    scene(scenario)
+
+
+def test_plain_tasks_that_came_with_a_lost_answer_are_handed_out_again() -> None:
+    async def scenario() -> None:
+        store = RangingStore()
+        lost: list[int] = []
+        work_of = store._work
+
+        async def losing(command: Work, worked: Worked) -> Worked:
+            worked = await work_of(command, worked)
+            if worked.ranges and len(lost) < 2:
+                lost.append(len(worked.ranges))
+                raise StoreTimeout(store.url, "the answer was lost")
+            return worked
+
+        store._work = losing  # type: ignore[method-assign]
+        async with handle(store) as tasks:
+            done: list[int] = []
+
+            @tasks.worker("q", concurrency=2)
+            async def work(task: Task) -> None:
+                done.append(task.value)
+                await anyio.sleep(0.5)
+
+            await tasks.put("q", range(30))
+            with anyio.fail_after(100):
+                await tasks.run(until_empty=True)
+            assert len(lost) == 2
+            assert sorted(done) == list(range(30))
+            assert store.leased == {}
 
     scene(scenario)
