@@ -1,4 +1,4 @@
-"""How long does one step of the rules take? `pytest benchmarks/micro`."""
+"""How long does one step of the rules take? `pytest -n 0 benchmarks/micro`."""
 
 from __future__ import annotations
 

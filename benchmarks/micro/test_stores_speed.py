@@ -1,4 +1,4 @@
-"""How long does one step of each store take, one after the other? `pytest benchmarks/micro`.
+"""How long does one step of each store take, one after the other? `pytest -n 0 benchmarks/micro`.
 
 A round is ten steps, so that what it takes to enter the event loop doesn't count.
 """
