@@ -132,7 +132,7 @@ def test_a_wrong_result_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [
         (["no-such-file"], "No such file"),
         (["--store", "memory://"], "can't share tasks in memory"),
-        (["--store", "nowhere://x"], "no store is registered"),
+        (["--store", "nowhere://x"], "no store of durable tasks is registered"),
         (["--mappers", "0"], "from 1 to 64"),
         (["--name", "a b"], "is not a queue name"),
     ],
