@@ -95,7 +95,8 @@ class Gate(Link):
         if not self.driven:
             self.drive()
         self._asking.wake()
-        if self.slots.granted and self.line.first() is waiter:
+        # A job without a task can't look by itself, once those before it, long woken, have begun.
+        if self.slots.granted and (not self._begins or self.line.first() is waiter):
             self._see_to_begin()
 
     def accept(self, waiter: Waiter) -> Go | None:

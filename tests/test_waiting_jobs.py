@@ -9,7 +9,8 @@ from functools import partial
 import anyio
 import pytest
 
-from intervalq import JobCancelled, QueueClosed, SlotTimeout
+from intervalq import IntervalQueue, Job, JobCancelled, QueueClosed, SlotTimeout
+from intervalq._run import start
 from intervalq.testing import virtual_time
 from virtual_store import BACKENDS, FarStore, Starts, queue_on
 
@@ -97,3 +98,36 @@ def test_all_jobs_that_wait_learn_that_the_queue_was_closed(backend: str) -> Non
         assert starts.order == [0]
 
     virtual_time(scenario, backend=backend)
+
+
+def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> None:
+    """It is not the first in line, and nobody is told of slots that were told to go before."""
+
+    async def scenario() -> None:
+        queue = IntervalQueue("q", interval=1e-6, burst=1000, lookahead=None, store=FarStore())
+        later: list[Job[int]] = []
+
+        async def job() -> int:
+            return 1
+
+        await queue.run(job)
+        first = start(queue, job, (), queue.plan())
+        begin = first.waiter.start
+        assert begin is not None
+
+        def add() -> None:
+            later.append(start(queue, job, (), queue.plan()))
+
+        def begin_and_add() -> None:
+            asyncio.get_running_loop().call_soon(
+                add
+            )  # the next thing, before the first one's task has looked
+            begin()
+
+        first.waiter.start = begin_and_add
+        with anyio.fail_after(100):
+            assert await first == 1
+            assert await later[0] == 1
+        await queue.close()
+
+    virtual_time(scenario)
