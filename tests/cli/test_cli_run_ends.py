@@ -147,14 +147,20 @@ def test_resume_from_something_else_is_an_error(intervalq: CommandLine) -> None:
 
 def test_when_a_shard_dies_the_others_go_on(intervalq: CommandLine) -> None:
     who = intervalq.fifo("who")
+    go = intervalq.folder / "go"
+    os.mkfifo(go)
     intervalq.write("jobs.txt", *numbers(40))
-    script = "[ {} != 10 ] || { echo $PPID $$ > who; exec sleep 1000; }"
-    process = intervalq.start(
-        "run", "jobs.txt", "--name", "q", "--interval", "10ms", "--", "sh", "-c", script
-    )
+    script = "[ {} != 10 ] || { cat go; echo $PPID $$ > who; exec sleep 1000; }"
+    command = ("run", "jobs.txt", "--name", "q", "--interval", "10ms", "--output", "results.jsonl")
+    process = intervalq.start(*command, "--", "sh", "-c", script)
+    output = intervalq.folder / "results.jsonl"
+    # Only when many others have ended is it sure that somebody was told of the process of this one.
+    intervalq.until(lambda: output.exists() and output.read_text().count("\n") >= 30)
+    go.write_text("")
     shard, job = (int(pid) for pid in who().split())
     os.kill(shard, signal.SIGKILL)
-    results, said = finish(process)
+    _, said = finish(process)
+    results = intervalq.read("results.jsonl")
     assert process.returncode == 1
     assert ends(job), "nobody would hear of its end"
     assert sorted(result["job"] for result in results) == numbers(40)
