@@ -107,9 +107,11 @@ def some_shards(work: Work, shards: int) -> Row:
             for queue in handles:
                 for _ in range(work.callers):
                     group.start_soon(caller, queue)
-            await anyio.sleep((work.begin - time.monotonic_ns()) / 1e9)  # everybody has connected by then
+            await anyio.sleep(
+                max(0, work.begin - time.monotonic_ns()) / 1e9
+            )  # everybody has connected by then
             used, before = cpu(), figures(handles)
-            await anyio.sleep((work.end - time.monotonic_ns()) / 1e9)
+            await anyio.sleep(max(0, work.end - time.monotonic_ns()) / 1e9)
             row["cpu"] = cpu() - used
             row.update({name: after - before[name] for name, after in figures(handles).items()})
             group.cancel_scope.cancel()
