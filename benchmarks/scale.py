@@ -107,9 +107,7 @@ def some_shards(work: Work, shards: int) -> Row:
             for queue in handles:
                 for _ in range(work.callers):
                     group.start_soon(caller, queue)
-            await anyio.sleep(
-                max(0, work.begin - time.monotonic_ns()) / 1e9
-            )  # everybody has connected by then
+            await anyio.sleep(max(0, work.begin - time.monotonic_ns()) / 1e9)  # when all have connected
             used, before = cpu(), figures(handles)
             await anyio.sleep(max(0, work.end - time.monotonic_ns()) / 1e9)
             row["cpu"] = cpu() - used
