@@ -118,6 +118,6 @@ def test_a_worker_that_fails_is_heard() -> None:
     fleet = importlib.import_module("_fleet")
     runs = importlib.import_module("_tasks_run")
     peers = importlib.import_module("task_peers")
-    nowhere = peers.Contender("floor", "a floor", "floors:Nothing")
+    nowhere = peers.Contender("nobody", "nobody", "ours:Nothing")
     with pytest.raises(fleet.WorkerError, match="Nothing"):
         runs.install(nowhere, "postgresql://nowhere/")
