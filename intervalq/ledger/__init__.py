@@ -1,0 +1,1 @@
+"""Ledgers: the memory of which rows were called, and how that ended."""

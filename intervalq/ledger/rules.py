@@ -1,0 +1,310 @@
+"""The specification of a ledger: which rows were called, by whom, and how they ended. Pure transitions.
+
+A ledger makes the call of a row *effectively once*: a row is claimed before it is called, and its end is
+kept, so that whoever comes to it again - a retried task, a speculative copy, a second action, a second run -
+gets the end instead of calling again. Processes that claim have a *session*, which lapses unless they say
+something; a row that a lapsed session had only claimed is free, and one that it had started has an unknown
+outcome: a call may have been made of which nobody knows the end. `Claim.again` decides what becomes of those.
+
+Rows change one at a time: a command for several rows is done in one atomic step only for speed.
+
+A store either has these functions work on a book of its own, or says the same again in Lua or SQL; the
+property suite in `intervalq.testing` holds the second kind to these functions, answer by answer. All times
+are whole microseconds on the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from intervalq.ledger._commands import (
+    Answer,
+    Beat,
+    Cancel,
+    Claim,
+    Command,
+    Count,
+    Drop,
+    Ended,
+    Expire,
+    Forget,
+    Leave,
+    Look,
+    Record,
+    Release,
+    Row,
+    Seen,
+    Shown,
+    Start,
+    Summary,
+    Verdict,
+)
+
+__all__ = [
+    "MOST_ROWS",
+    "MOST_VALUE",
+    "Answer",
+    "Beat",
+    "Book",
+    "Cancel",
+    "Claim",
+    "Command",
+    "Count",
+    "Drop",
+    "Ended",
+    "Expire",
+    "Forget",
+    "Leave",
+    "Look",
+    "Meta",
+    "Pages",
+    "Record",
+    "Release",
+    "Row",
+    "Seen",
+    "Shown",
+    "Start",
+    "Summary",
+    "Verdict",
+    "apply",
+]
+
+MOST_ROWS: Final = 1_000
+"""The most rows that one command may name, so that no step holds up a store for long."""
+
+MOST_VALUE: Final = 1 << 20
+"""The longest value of a row, in bytes of UTF-8."""
+
+_DONE: Final = ("done", "failed")
+
+
+@dataclass(slots=True)
+class Meta:
+    """What a ledger knows beside its rows."""
+
+    created: int
+    expires: int | None = None
+    cancelled: bool = False
+
+
+class Book(Protocol):
+    """One ledger, open for one command: a store that applies these rules keeps what they change in it."""
+
+    meta: Meta | None
+    """None: there is no such ledger."""
+    sessions: dict[str, int]
+    """When each session lapses."""
+
+    def get(self, key: str) -> Row | None:
+        """The row of a key; None: there is none."""
+        ...
+
+    def put(self, key: str, row: Row | None) -> None:
+        """Keep a row; None: remove it."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all rows, the sessions, and the ledger itself."""
+        ...
+
+    def page(self, cursor: str, limit: int) -> tuple[list[tuple[str, Row]], str]:
+        """Rows from a cursor on, and the cursor after them (see `Look`)."""
+        ...
+
+    def held(self) -> Iterable[Row]:
+        """The rows that have not ended."""
+        ...
+
+    def ended(self) -> tuple[int, int]:
+        """How many rows are done, and how many failed."""
+        ...
+
+
+@dataclass(slots=True)
+class Pages:
+    """A book in memory."""
+
+    meta: Meta | None = None
+    sessions: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def get(self, key: str) -> Row | None:
+        """See `Book.get`."""
+        return self.rows.get(key)
+
+    def put(self, key: str, row: Row | None) -> None:
+        """See `Book.put`."""
+        if row is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = row
+
+    def clear(self) -> None:
+        """See `Book.clear`."""
+        self.meta = None
+        self.sessions.clear()
+        self.rows.clear()
+
+    def page(self, cursor: str, limit: int) -> tuple[list[tuple[str, Row]], str]:
+        """See `Book.page`."""
+        keys = sorted(key for key in self.rows if key > cursor or not cursor)
+        page = [(key, self.rows[key]) for key in keys[:limit]]
+        return page, page[-1][0] if len(keys) > limit else ""
+
+    def held(self) -> Iterable[Row]:
+        """See `Book.held`."""
+        return [row for row in self.rows.values() if row.stage not in _DONE]
+
+    def ended(self) -> tuple[int, int]:
+        """See `Book.ended`."""
+        stages = [row.stage for row in self.rows.values()]
+        return stages.count("done"), stages.count("failed")
+
+
+def apply(book: Book, command: Command, now: int) -> Answer:
+    """Do one command on a ledger when the store's clock reads `now`."""
+    if book.meta is not None and book.meta.expires is not None and book.meta.expires <= now:
+        book.clear()
+    found = book.meta is not None
+    if isinstance(command, Drop):
+        book.clear()
+        return Answer(now, found)
+    if isinstance(command, Claim | Record | Beat) and book.meta is None:
+        book.meta = Meta(now)
+    if book.meta is None:
+        return Answer(now, found=False, verdicts=_verdicts_of_none(command))
+    _sessions(book, command, now)
+    if isinstance(command, Cancel):
+        book.meta.cancelled = command.on
+    elif isinstance(command, Expire):
+        book.meta.expires = command.at
+    return _rows(book, command, Answer(now, found=True, cancelled=book.meta.cancelled))
+
+
+def _rows(book: Book, command: Command, answer: Answer) -> Answer:
+    """Do what a command does to the rows."""
+    now = answer.now
+    match command:
+        case Claim(keys=keys):
+            answer = answer._replace(verdicts=tuple(_claim(book, key, command, now) for key in keys))
+        case Start(keys=keys):
+            answer = answer._replace(verdicts=tuple(_start(book, key, command, now) for key in keys))
+        case Record(rows=ends):
+            answer = answer._replace(verdicts=tuple(_record(book, end, command, now) for end in ends))
+        case Release(keys=keys):
+            answer = answer._replace(removed=sum(_release(book, key, command.session) for key in keys))
+        case Forget(keys=keys):
+            answer = answer._replace(removed=sum(_forget(book, key, command.shown) for key in keys))
+        case Look():
+            page, cursor = book.page(command.cursor, command.limit)
+            seen = tuple(Seen(key, _shown(book, r), r.attempt, r.value, r.at) for key, r in page)
+            answer = answer._replace(rows=seen, cursor=cursor)
+        case Count():
+            answer = answer._replace(summary=_summary(book))
+    return answer
+
+
+def _sessions(book: Book, command: Command, now: int) -> None:
+    """Take away the sessions that lapsed, then renew or end that of the command."""
+    for session in [session for session, until in book.sessions.items() if until <= now]:
+        del book.sessions[session]
+    if isinstance(command, Claim | Start | Record | Beat):
+        book.sessions[command.session] = now + command.expiry
+    elif isinstance(command, Leave):
+        book.sessions.pop(command.session, None)
+
+
+def _verdicts_of_none(command: Command) -> tuple[Verdict, ...]:
+    """What `Start` is told where the ledger is gone: whoever claimed the rows has lost them."""
+    return tuple(Verdict("busy") for _ in command.keys) if isinstance(command, Start) else ()
+
+
+def _verdict(book: Book, row: Row, *, again: bool) -> Verdict | None:
+    """What is to be done about a row, for one who doesn't hold it; None: it may be claimed."""
+    if row.stage in _DONE:
+        return Verdict("known", row.attempt, row.value, row.stage == "failed")
+    if row.session in book.sessions:
+        return Verdict("busy", row.attempt)
+    if row.stage == "started" and not again:
+        return Verdict("unknown", row.attempt)
+    return None
+
+
+def _claim(book: Book, key: str, command: Claim, now: int) -> Verdict:
+    row = book.get(key)
+    if row is not None and row.session == command.session and row.stage not in _DONE:
+        return Verdict("mine", row.attempt)  # an answer was lost
+    verdict = None if row is None else _verdict(book, row, again=command.again)
+    if verdict is not None:
+        return verdict
+    assert book.meta is not None
+    if book.meta.cancelled:
+        return Verdict("busy")
+    attempt = 1 if row is None else row.attempt + 1
+    book.put(key, Row("started" if command.started else "claimed", command.session, attempt, "", now))
+    return Verdict("mine", attempt)
+
+
+def _start(book: Book, key: str, command: Start, now: int) -> Verdict:
+    row = book.get(key)
+    if row is None:
+        return Verdict("busy")  # forgotten meanwhile: claim it anew
+    if row.session != command.session or row.stage in _DONE:
+        return _verdict(book, row, again=False) or Verdict("busy")
+    assert book.meta is not None
+    if book.meta.cancelled:
+        return Verdict("busy")
+    if row.stage == "claimed":
+        book.put(key, row._replace(stage="started", at=now))
+    return Verdict("mine", row.attempt)
+
+
+def _record(book: Book, end: Ended, command: Record, now: int) -> Verdict:
+    row = book.get(end.key)
+    if row is not None and row.stage in _DONE:
+        return Verdict("known", row.attempt, row.value, row.stage == "failed")
+    attempt = 1 if row is None else row.attempt
+    book.put(end.key, Row("failed" if end.failed else "done", command.session, attempt, end.value, now))
+    return Verdict("known", attempt, end.value, end.failed)
+
+
+def _release(book: Book, key: str, session: str) -> bool:
+    row = book.get(key)
+    if row is None or row.session != session or row.stage in _DONE:
+        return False
+    book.put(key, None)
+    return True
+
+
+def _forget(book: Book, key: str, shown: tuple[Shown, ...]) -> bool:
+    row = book.get(key)
+    if row is None or _shown(book, row) not in shown:
+        return False
+    book.put(key, None)
+    return True
+
+
+def _shown(book: Book, row: Row) -> Shown:
+    if row.stage in _DONE or row.session in book.sessions:
+        return row.stage
+    return "unknown" if row.stage == "started" else "free"
+
+
+def _summary(book: Book) -> Summary:
+    meta = book.meta
+    assert meta is not None
+    shown = [_shown(book, row) for row in book.held()]
+    done, failed = book.ended()
+    return Summary(
+        meta.created,
+        meta.expires,
+        meta.cancelled,
+        done,
+        failed,
+        shown.count("claimed"),
+        shown.count("started"),
+        shown.count("unknown"),
+        len(book.sessions),
+    )

@@ -1,0 +1,68 @@
+"""What a store of ledgers is, and how a URL finds it."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+from typing import Final, Protocol
+
+from intervalq.errors import UnknownStore
+from intervalq.ledger.rules import Answer, Command
+from intervalq.store import default_url, sound_url
+
+_GROUP: Final = "intervalq.ledgers"
+
+
+class LedgerStore(Protocol):
+    """Holds ledgers. A class of this shape, made from a URL, is all that a store of ledgers is.
+
+    It belongs to the event loop that first used it, connects when it is first used, and opens again when it
+    is used after `aclose`.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, as it may be shown: without secrets."""
+        ...
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        """Do `intervalq.ledger.rules.apply` on a ledger: each of its rows in one atomic step.
+
+        Args:
+            ledger: its name.
+            command: what to do.
+            now: the store's clock in microseconds. None, outside of tests: the store reads its own.
+
+        Raises:
+            StoreUnavailable: the store can't be reached; asking again may help.
+            StoreTimeout: no answer came in time; the step may have been done. Every command may be sent
+                again: it finds what it did.
+            StoreError: one of the others; asking again won't help.
+        """
+        ...
+
+    async def names(self) -> list[str]:
+        """The ledgers that there are, sorted."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+def open_ledger_store(url: str | None = None) -> LedgerStore:
+    """The store of ledgers at a URL or plain path, not yet connected: where the queues of that URL are, too.
+
+    Args:
+        url: as for `intervalq.store.open_store`.
+
+    Raises:
+        UnknownStore: no such scheme, or that store keeps no ledgers.
+        MissingExtra, InvalidOption, StoreError: as for `open_store`.
+    """
+    scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
+    known = {point.name: point for point in entry_points(group=_GROUP)}
+    if scheme not in known:
+        raise UnknownStore(scheme, sorted(known))
+    store: LedgerStore = known[scheme].load()(url)
+    return store
