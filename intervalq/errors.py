@@ -222,6 +222,63 @@ class TooManyWaiting(IntervalqError):
         )
 
 
+# --- runs over many rows -----------------------------------------------------------------------------
+
+
+class BadResult(IntervalqError, ValueError):
+    """What a function gave for a row isn't what its schema says. The row was called."""
+
+    def __init__(self, key: str, why: str) -> None:
+        self.key = key
+        of = f" for row {short(key)}" if key else ""
+        super().__init__(f"what the function gave{of} doesn't fit the schema: {why}")
+
+
+class UnknownOutcome(IntervalqError):
+    """A row was started by a process that is gone, and may have been called; it isn't called again."""
+
+    def __init__(self, run: str, key: str) -> None:
+        self.run = run
+        self.key = key
+        super().__init__(
+            f"row {short(key)} of run {run!r} was started by a process that died, so that its call may have "
+            f"been made; find out, then `intervalq ledger forget {run} --unknown` lets such rows be called "
+            'again (errors="column" reports them and goes on, on_unknown="retry" calls them again)'
+        )
+
+
+class RowFailed(IntervalqError):
+    """A row's call failed for good in an earlier run that kept its errors."""
+
+    def __init__(self, run: str, key: str, error: str) -> None:
+        self.run = run
+        self.key = key
+        self.error = error
+        super().__init__(
+            f"row {short(key)} of run {run!r} failed before, and isn't called again: {error}; "
+            f"`intervalq ledger forget {run} --failed` lets such rows be called again"
+        )
+
+
+class LedgerNotFound(IntervalqError):
+    """The store has no such ledger: none was made, or it was dropped, or it has expired."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the store has no ledger {short(name)}: `intervalq ledger list`, or intervalq.ledger.ledgers(), "
+            "says which there are; check name and store"
+        )
+
+
+class RunCancelled(IntervalqError):
+    """The run was cancelled; rows that ended before are kept in its ledger."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run!r} was cancelled; `intervalq ledger uncancel {run}` lets it go on")
+
+
 # --- what the store says ----------------------------------------------------------------------------
 
 

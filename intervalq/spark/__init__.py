@@ -1,0 +1,31 @@
+"""intervalq on Spark: one pace over all executors, and calls that are made effectively once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from intervalq.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from intervalq.spark._context import CallContext
+    from intervalq.spark._paced import paced
+
+__all__ = ["CallContext", "paced"]
+
+_WHERE: Final = {
+    "CallContext": "_context",
+    "paced": "_paced",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Import what is asked for: the audit doesn't wait for the data source, nor `doctor` for Spark."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    except ImportError as missing:
+        if (missing.name or "").partition(".")[0] in {"pyspark", "pyarrow", "pandas"}:
+            raise MissingExtra("intervalq on Spark", "spark") from missing
+        raise

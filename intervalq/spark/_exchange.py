@@ -1,0 +1,93 @@
+"""Where the three threads of a task meet: who reads the input, the event loop, who writes the output."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+
+class Stamp(NamedTuple):
+    """How a row's call went: what the log says of it. Instants are seconds since 1970."""
+
+    ticket: int = 0
+    due: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    host: str = ""
+    pid: int = 0
+    attempt: int = 0
+    calls: int = 0
+
+
+class Done(NamedTuple):
+    """A row that has ended."""
+
+    batch: pa.RecordBatch
+    place: int
+    key: str
+    value: dict[str, Any] | None
+    stamp: Stamp
+    replayed: bool
+    error: str | None
+
+
+class Exchange:
+    """Rows on their way: at most `window` are between input and result."""
+
+    def __init__(self, window: int, flush_rows: int, flush_s: float) -> None:
+        self._window = window
+        self._flush_rows = flush_rows
+        self._flush_s = flush_s
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._results = threading.Condition(self._lock)
+        self._held = 0
+        self._finished: list[Done] = []
+        self._over = False
+        self._error: BaseException | None = None
+
+    def enter(self, rows: int) -> bool:
+        """Wait for room for some rows (the reader's thread); False: it is over, no more are wanted."""
+        with self._lock:
+            while self._held and self._held + rows > self._window and not self._over:
+                self._room.wait()
+            self._held += rows
+            return not self._over
+
+    def finish(self, rows: list[Done]) -> None:
+        """Hand rows on that have ended (the event loop's thread)."""
+        with self._lock:
+            self._held -= len(rows)
+            self._finished += rows
+            self._room.notify()
+            if len(self._finished) >= self._flush_rows:
+                self._results.notify()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that no more rows will end, because all have or because of an error. The first one counts."""
+        with self._lock:
+            if not self._over:
+                self._over, self._error = True, error
+            self._room.notify_all()
+            self._results.notify_all()
+
+    def take(self) -> list[Done]:
+        """Wait for rows to write (the writer's thread); none: that was all.
+
+        Raises:
+            BaseException: what `end` was told, once all rows that ended before it are written.
+        """
+        due = time.monotonic() + self._flush_s
+        with self._lock:
+            while not self._over and len(self._finished) < self._flush_rows:
+                left = due - time.monotonic()
+                if left <= 0 and self._finished:
+                    break
+                self._results.wait(left if left > 0 else self._flush_s)
+            rows, self._finished = self._finished, []
+            if not rows and self._error is not None:
+                raise self._error
+            return rows

@@ -1,0 +1,42 @@
+"""What a stage is told: checked on the driver, pickled to the executors, and no more than configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from intervalq import IntervalQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """See `paced`. Times are seconds."""
+
+    function: Callable[..., Any] = field(repr=False)
+    blocks: bool
+    """Whether the function is a plain one, which needs a thread."""
+    setup: Callable[[], Any] | None = field(repr=False)
+    setup_identity: str
+    queue: IntervalQueue | None
+    columns: pa.Schema = field(repr=False)
+    key: str | None
+    run: str
+    has_ledger: bool
+    ledger_url: str | None = field(repr=False)  # with its secrets
+    again: bool
+    raises: bool
+    concurrency: int
+    window: int
+    retries: int
+    backoff: float
+    flush_rows: int
+    flush_s: float
+    drain: float
+    log: str | None
+
+
+Policy = Literal["retry", "fail"]
+Errors = Literal["raise", "column"]
