@@ -10,12 +10,20 @@ from intervalq.errors import MissingExtra
 if TYPE_CHECKING:
     from intervalq.spark._context import CallContext
     from intervalq.spark._paced import paced
+    from intervalq.spark._plan import Plan, plan
+    from intervalq.spark._progress import Progress, cancel, progress, remaining
 
-__all__ = ["CallContext", "paced"]
+__all__ = ["CallContext", "Plan", "Progress", "cancel", "paced", "plan", "progress", "remaining"]
 
 _WHERE: Final = {
     "CallContext": "_context",
+    "Plan": "_plan",
+    "Progress": "_progress",
+    "cancel": "_progress",
     "paced": "_paced",
+    "plan": "_plan",
+    "progress": "_progress",
+    "remaining": "_progress",
 }
 
 

@@ -35,11 +35,11 @@ from intervalq.spark._values import coder
 
 A = TypeVar("A")
 
-_EXPIRY: Final = 10.0
+_EXPIRY: Final = 5.0
 """Seconds after which the rows of a process that died are free. It must outlast what may stop a live one: a
 long collection, a disk that hangs, a function that blocks its event loop."""
 
-_BEAT: Final = 2.0
+_BEAT: Final = 1.0
 _OUTAGE: Final = 60.0
 """Seconds that the store may be away, as for queues, before the task fails."""
 

@@ -1,0 +1,214 @@
+"""`paced` on DataFrames: a local session, a stream, and a client of Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import pytest
+from pyspark.errors import PySparkException
+
+from intervalq import IntervalQueue
+from intervalq.errors import InvalidOption, LedgerNotFound, QueueNotFound
+from intervalq.ledger.rules import Beat, Drop
+from intervalq.ledger.store import open_ledger_store
+from intervalq.spark import cancel, paced, plan, progress, remaining
+from spark.clusters import Connect
+from spark.program_calls import caller
+from spark.stand_in import SparkApi
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CONNECT: Final = Path(__file__).parent / "program_connect.py"
+
+
+def doubler() -> Any:
+    """A function that travels by value: executors can't import this module."""
+
+    async def double(row: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        return {"twice": 2 * row["id"]}
+
+    return double
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/state.db"
+
+
+@pytest.fixture
+def queue(store: str) -> IntervalQueue:
+    return IntervalQueue("api", interval=0.005, burst=20, store=store)
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.range(40, numPartitions=2)
+
+
+def test_columns_and_the_log(frame: DataFrame, queue: IntervalQueue) -> None:
+    wide = frame.selectExpr("id", "named_struct('a', id) s", "timestamp_seconds(id) t", "array(id) l")
+    out = wide.transform(paced(doubler(), "twice long, none string", queue=queue, key="id", run="r"))
+    assert out.columns == ["id", "s", "t", "l", "twice", "none", "_iq"]
+    rows = out.collect()
+    assert sorted((row.id, row.s.a, row.l, row.twice, row.none) for row in rows) == [
+        (key, key, [key], 2 * key, None) for key in range(40)
+    ]
+    assert sorted(row._iq.ticket for row in rows) == list(range(1, 41))
+    assert len({row._iq.due for row in rows}) == 40
+    assert {row._iq.key for row in rows} == {str(key) for key in range(40)}
+    before = progress(queue, "r")
+    assert (before.done, before.failed, before.in_flight, before.starts) == (40, 0, 0, 40)
+    again = out.select("_iq").collect()  # another plan, with the log's column alone
+    assert sorted(row._iq.ticket for row in again) == list(range(1, 41))
+    assert progress(queue, "r").starts == 40  # not one slot more
+    assert progress(queue).done is None
+
+
+def test_order_within_a_task(spark: SparkSession, queue: IntervalQueue) -> None:
+    upside_down = spark.range(20, numPartitions=1).selectExpr("id", "-id as rank")
+    out = upside_down.transform(
+        paced(doubler(), "twice long", queue=queue, ledger=None, order_by="rank", concurrency=1)
+    )
+    by_ticket = sorted((row._iq.ticket, row.id) for row in out.collect())
+    assert [key for _, key in by_ticket] == list(range(19, -1, -1))
+
+
+def test_columns_that_can_not_be(frame: DataFrame, queue: IntervalQueue) -> None:
+    for schema, options, why in (
+        ("ID long", {}, "two columns ID"),
+        ("a long, A long", {}, "two columns A"),
+        ("_iq long", {}, "two columns _iq"),
+        ("a long", {"order_by": "b"}, "order_by='b' is no column: there are id"),
+        ("a long", {"key": "b", "run": "r", "ledger": "store"}, "key='b' is no column"),
+    ):
+        settings: dict[str, Any] = {"ledger": None, **options}
+        with pytest.raises(InvalidOption, match=why):
+            frame.transform(paced(doubler(), schema, queue=queue, **settings))
+
+
+def test_an_error_of_the_function_reaches_the_driver(frame: DataFrame, queue: IntervalQueue) -> None:
+    async def fails(row: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        raise RuntimeError("the API is down")
+
+    with pytest.raises(Exception, match=r"the API is down[\s\S]*row '\d+', call 1 of this task"):
+        frame.transform(paced(fails, "a long", queue=queue, key="id", run="r")).collect()
+
+
+def test_a_stream_goes_on_where_it_stopped(
+    spark: SparkSession, spark_api: SparkApi, store: str, tmp_path: Path
+) -> None:
+    """The ledger knows rows that an earlier start of the stream had called, though it lost its checkpoint."""
+    source = tmp_path / "in"
+    calls = paced(caller(spark_api.url, "s"), "answer string", queue=None, key="id", run="s", ledger=store)
+
+    def stream(checkpoint: str, out: str) -> int:
+        rows = spark.readStream.schema("id long").json(str(source)).transform(calls)
+        writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / checkpoint))
+        query = writer.trigger(availableNow=True).start(str(tmp_path / out))
+        query.awaitTermination()
+        return spark.read.parquet(str(tmp_path / out)).count()
+
+    spark.range(10, numPartitions=1).write.json(str(source))
+    assert stream("a", "one") == 10
+    spark.range(10, 15, 1, 1).write.mode("append").json(str(source))
+    assert stream("a", "one") == 15
+    assert stream("b", "two") == 15
+    assert spark_api.repeats() == {}
+    assert spark_api.count == 15
+
+
+def test_what_remains(spark: SparkSession, frame: DataFrame, tmp_path: Path) -> None:
+    path = str(tmp_path / "published")
+    assert remaining(frame, path, "id").count() == 40
+    spark.range(10).selectExpr("id", "'x' as y").write.parquet(path)
+    left = remaining(frame, path, "id")
+    assert left.columns == ["id"]
+    assert sorted(row.id for row in left.collect()) == list(range(10, 40))
+    with pytest.raises(InvalidOption, match="key='b' is no column"):
+        remaining(frame, path, "b")
+    with pytest.raises(InvalidOption, match="key='other' is no column of"):
+        remaining(frame.selectExpr("id as other"), path, "other")
+
+
+def test_a_run_is_cancelled_from_the_driver(
+    frame: DataFrame, spark_api: SparkApi, store: str, queue: IntervalQueue
+) -> None:
+    out = frame.transform(
+        paced(caller(spark_api.url, "c"), "answer string", queue=queue, key="id", run="c", concurrency=2)
+    )
+    failed: list[str] = []
+
+    def collect() -> None:
+        try:
+            out.collect()
+        except PySparkException as error:
+            failed.append(str(error))
+
+    spark_api.hold()
+    thread = threading.Thread(target=collect)
+    thread.start()
+    spark_api.until(lambda: len(spark_api.in_flight()) == 4, "both tasks' calls")
+    cancel("c", store=queue)
+    spark_api.release()
+    thread.join()
+    (error,) = failed
+    assert "uncancel c" in error
+    assert spark_api.repeats() == {}
+    assert progress(queue, "c").done == spark_api.count  # what was called is kept
+    with pytest.raises(LedgerNotFound):
+        cancel("nothing", store=store)
+
+
+def test_the_plan(spark: SparkSession, frame: DataFrame, store: str) -> None:
+    queue = IntervalQueue("p", rate="100/s", store=store)
+    found = plan(frame.repartition(40), queue, latency=0.5)
+    assert (found.rows, found.partitions, found.tasks_needed) == (40, 40, 4)
+    assert (found.in_flight, found.rate) == (50, 100)
+    assert found.seconds == pytest.approx(0.4)
+    (warning,) = found.warnings
+    assert "you need 4 tasks, not 40" in warning
+    assert "you need 4 tasks, not 40" in str(found)
+    assert plan(frame, queue, latency="10ms").warnings == ()
+    (warning,) = plan(frame, queue, latency=10, concurrency=10).warnings
+    assert "2 tasks keep too few calls in flight: df.repartition(100)" in warning
+    with pytest.raises(InvalidOption, match="has no interval"):
+        plan(frame, IntervalQueue("unknown", store=store), latency=1)
+    with pytest.raises(QueueNotFound):
+        progress(IntervalQueue("unknown", store=store))
+
+
+@pytest.fixture
+def tag(redis_url: str) -> Iterator[str]:
+    """A part of names, whose ledger is dropped at the end."""
+    tag = secrets.token_hex(4)
+
+    async def forget() -> None:
+        ledgers = open_ledger_store(redis_url)
+        await ledgers.apply(f"connect-{tag}", Beat("x", 1))
+        await ledgers.apply(f"connect-{tag}", Drop())
+        await ledgers.aclose()
+
+    yield tag
+    anyio.run(forget)
+
+
+def test_over_connect(connect_server: Connect, spark_api: SparkApi, redis_url: str, tag: str) -> None:
+    program = connect_server.submit(CONNECT, spark_api.url, redis_url, tag)
+    try:
+        said = json.loads(program.result())
+    finally:
+        program.close()
+    assert len(set(said.pop("tickets"))) == 30
+    assert said == {
+        "answers": sorted(f"connect-{tag}-{key}" for key in range(30)),
+        "plan": [30, 2, 1],
+        "done": 30,
+    }
+    assert spark_api.repeats() == {}
