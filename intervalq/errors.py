@@ -71,6 +71,21 @@ class MissingExtra(IntervalqError, ImportError):
         super().__init__(f"{what} needs an optional part: pip install 'intervalq[{extra}]'")
 
 
+class JavaNotFound(IntervalqError, RuntimeError):
+    """There is no Java on this machine that Spark can use."""
+
+    def __init__(self, looked: tuple[tuple[str, str], ...], oldest: int) -> None:
+        self.looked = looked
+        """Each place that was looked at, and what was wrong there."""
+        self.oldest = oldest
+        """The oldest version that would do."""
+        said = "; ".join(f"{place}: {why}" for place, why in looked)
+        super().__init__(
+            f"Spark needs Java {oldest} or newer, and none was found ({said}): install Java {oldest}, or "
+            "pip install 'intervalq[java]'"
+        )
+
+
 # --- what the queue says ----------------------------------------------------------------------------
 
 

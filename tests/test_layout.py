@@ -34,9 +34,10 @@ def test_the_core_imports_no_store() -> None:
 def test_a_store_imports_only_what_a_store_may() -> None:
     allowed = {"intervalq.store", "intervalq.rules", "intervalq.errors", "intervalq_stores"}
     allowed |= {"intervalq.tasks.store", "intervalq.tasks.rules"}
+    allowed |= {"intervalq.ledger.store", "intervalq.ledger.rules"}
     for path in STORES:
         ours = {name for name in imports(path) if name.split(".")[0] in ("intervalq", "intervalq_stores")}
-        ours -= {"intervalq", "intervalq.tasks"}  # of which the modules are imported
+        ours -= {"intervalq", "intervalq.tasks", "intervalq.ledger"}  # of which the modules are imported
         outside = {name for name in ours if not any(f"{name}.".startswith(f"{known}.") for known in allowed)}
         assert not outside, path
 
@@ -50,7 +51,8 @@ def test_the_rules_know_nothing_of_the_outside() -> None:
         "tasks/_table.py",
         "tasks/_transitions.py",
     )
-    for name in ("rules.py", "_record.py", "_commands.py", *tasks):
+    ledger = ("ledger/rules.py", "ledger/_commands.py")
+    for name in ("rules.py", "_record.py", "_commands.py", *tasks, *ledger):
         assert {module.split(".")[0] for module in imports(ROOT / "intervalq" / name)} <= allowed
 
 

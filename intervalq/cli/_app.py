@@ -29,6 +29,8 @@ _COMMANDS: Final = {
     "top": "top:top",
     "tasks": "tasks:tasks",
     "work": "work:work",
+    "ledger": "ledger:ledger",
+    "pipeline": "pipeline:pipeline",
     "doctor": "doctor:doctor",
     "demo": "demo:demo",
     "demo-api": "demo_api:demo_api",

@@ -9,21 +9,41 @@ from intervalq.errors import MissingExtra
 
 if TYPE_CHECKING:
     from intervalq.spark._context import CallContext
+    from intervalq.spark._java import Java, java_home
     from intervalq.spark._paced import paced
     from intervalq.spark._plan import Plan, plan
     from intervalq.spark._progress import Progress, cancel, progress, remaining
+    from intervalq.spark._session import session
+    from intervalq.spark._source import register
 
-__all__ = ["CallContext", "Plan", "Progress", "cancel", "paced", "plan", "progress", "remaining"]
+__all__ = [
+    "CallContext",
+    "Java",
+    "Plan",
+    "Progress",
+    "cancel",
+    "java_home",
+    "paced",
+    "plan",
+    "progress",
+    "register",
+    "remaining",
+    "session",
+]
 
 _WHERE: Final = {
     "CallContext": "_context",
+    "Java": "_java",
     "Plan": "_plan",
     "Progress": "_progress",
     "cancel": "_progress",
+    "java_home": "_java",
     "paced": "_paced",
     "plan": "_plan",
     "progress": "_progress",
+    "register": "_source",
     "remaining": "_progress",
+    "session": "_session",
 }
 
 

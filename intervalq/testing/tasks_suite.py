@@ -7,6 +7,7 @@ wake-ups, chance) by tests of their own.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Iterable
 from typing import Any, Final
@@ -41,6 +42,9 @@ from intervalq.testing.tasks_together import TogetherTests
 from intervalq.testing.tasks_transactions import TransactionalTaskSuite
 from intervalq.testing.tasks_waking import WakingTaskSuite
 
+_SEQUENCES: Final = int(os.environ.get("INTERVALQ_TEST_SEQUENCES", "30"))
+"""How many random sequences of commands a store is tried with."""
+
 
 class RulesTests(TaskSuiteBase):
     """The store against `intervalq.tasks.rules`, command by command."""
@@ -49,7 +53,7 @@ class RulesTests(TaskSuiteBase):
     """How many commands each random sequence has."""
 
     @settings(
-        max_examples=60,
+        max_examples=_SEQUENCES,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )

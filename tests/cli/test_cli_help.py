@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
-from cli.command_line import CommandLine
+from cli.command_line import CommandLine, help_of
 from intervalq.cli._app import app
 
 
@@ -38,7 +39,7 @@ def test_help_of_all_commands(intervalq: CommandLine) -> None:
     assert all(len(line) <= 80 for line in overview.splitlines())
     for name, _ in commands():
         assert f"\n  {name} " in overview
-        said = intervalq(name, "--help").stdout
+        said = help_of(name)
         assert "Usage: intervalq" in said
         assert "Examples:\n" in said
         assert "\b" not in said
@@ -46,9 +47,18 @@ def test_help_of_all_commands(intervalq: CommandLine) -> None:
     assert intervalq(code=2).stderr.startswith("Usage: intervalq")
 
 
-@pytest.mark.parametrize("example", sorted(set(examples())))
-def test_examples_work(intervalq: CommandLine, example: str) -> None:
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store with a queue `api`, made once: that takes several processes."""
+    intervalq = CommandLine(tmp_path_factory.mktemp("used"))
     intervalq("exec", "--name", "api", "--rate", "5/s", "--", "true")
+    intervalq.end()
+    return intervalq.folder / "state.json"
+
+
+@pytest.mark.parametrize("example", sorted(set(examples())))
+def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None:
+    shutil.copy(used, intervalq.folder)
     intervalq.write("jobs.txt", "echo 1", "echo 2")
     intervalq.write("users.jsonl", '{"id": 1, "email": "a@example.org"}')
     intervalq.write("results.jsonl")
@@ -62,6 +72,12 @@ def test_examples_work(intervalq: CommandLine, example: str) -> None:
     if shutil.which(shell) is None:  # then the script isn't run, but made
         shell, example = "bash", example.removeprefix("eval ")
         example = example.strip('"').removeprefix("$(").removesuffix(")")
+    if "intervalq ledger" in example:
+        intervalq.python(
+            "import anyio; from intervalq.ledger.rules import Beat; "
+            "from intervalq.ledger.store import open_ledger_store as store; "
+            "anyio.run(store().apply, 'filings-2026', Beat('s', 1))"
+        )
     if example.startswith("intervalq demo-api"):
         process = intervalq.start(*shlex.split(example.replace("8020", "0"))[1:])
         assert process.stdout is not None

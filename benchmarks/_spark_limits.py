@@ -1,0 +1,104 @@
+"""What people put around their calls in Spark today, each as a function for `mapInArrow`.
+
+All read rows, call the stand-in with at most 16 calls in flight a task, and on a 429 wait for its Retry-After and
+call again. They differ in when a call may start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+Limit = Callable[[], Awaitable[None]]
+
+
+def own(rate: float, _tasks: int, _store: str) -> Callable[[], Limit]:
+    """Each task has the whole rate: aiolimiter, the usual one for asyncio."""
+
+    def make() -> Limit:
+        from aiolimiter import AsyncLimiter
+
+        limiter = AsyncLimiter(rate, 1.0)
+        return limiter.acquire
+
+    return make
+
+
+def divided(rate: float, tasks: int, _store: str) -> Callable[[], Limit]:
+    """Each task has its share of the rate, one call at a time so that nothing is saved up."""
+
+    def make() -> Limit:
+        from aiolimiter import AsyncLimiter
+
+        limiter = AsyncLimiter(1, tasks / rate)
+        return limiter.acquire
+
+    return make
+
+
+def window(rate: float, _tasks: int, store: str) -> Callable[[], Limit]:
+    """All tasks share a budget for each second of the clock, counted in Redis; who finds it used up waits."""
+
+    def make() -> Limit:
+        import asyncio
+        import time
+
+        import redis.asyncio
+
+        client = redis.asyncio.from_url(store)
+
+        async def acquire() -> None:
+            while True:
+                now = time.time()
+                key = f"budget:{int(now)}"
+                used = await client.incr(key)
+                if used == 1:
+                    await client.expire(key, 10)
+                if used <= rate:
+                    return
+                await asyncio.sleep(int(now) + 1 - now)
+
+        return acquire
+
+    return make
+
+
+def stage(url: str, make: Callable[[], Limit], most: int = 16) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for `mapInArrow`: gives ids."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import asyncio
+
+        import aiohttp
+        import pyarrow as pa
+
+        async def call_all(rows: list[dict[str, Any]]) -> None:
+            limit = make()
+            room = asyncio.Semaphore(most)
+            async with aiohttp.ClientSession() as http:
+
+                async def call(row: dict[str, Any]) -> None:
+                    async with room:
+                        while True:
+                            await limit()
+                            async with http.get(f"{url}/rows/{row['id']}") as answer:
+                                await answer.read()
+                                if answer.status != 429:
+                                    return
+                            await asyncio.sleep(float(answer.headers["Retry-After"]))
+
+                await asyncio.gather(*map(call, rows))
+
+        for batch in batches:
+            rows = batch.to_pylist()
+            asyncio.run(call_all(rows))
+            yield pa.RecordBatch.from_pydict({"id": [row["id"] for row in rows]})
+
+    return run
+
+
+LIMITS: dict[str, Callable[[float, int, str], Callable[[], Limit]]] = {
+    "own limiter": own,
+    "divided rate": divided,
+    "shared window": window,
+}

@@ -1,0 +1,159 @@
+"""The questions of the Spark benchmarks, each with the session that it needs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+from _spark_functions import caller, memory, no_op, plain, sleeper
+from _spark_limits import LIMITS, stage
+from _spark_session import session
+from _store import store_of
+from intervalq import IntervalQueue
+from spark.stand_in import Policy, SparkApi
+
+Row = dict[str, Any]
+
+
+def _name() -> str:
+    return f"b{uuid4().hex[:10]}"
+
+
+@contextmanager
+def _timed(row: Row, name: str = "s") -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    row[name] = time.perf_counter() - began
+
+
+def pace(options: Namespace) -> Iterator[Row]:
+    """4 tasks on 2 executors, 100 starts a second: the rate, the gaps, and the ends of the job."""
+    from intervalq.spark import paced
+
+    rows = 40 if options.quick else 500
+    master = "local[4]" if options.quick else "local-cluster[2,2,700]"
+    with store_of("redis") as store, SparkApi(latency=0.15) as api, session(master) as spark:
+        call = caller(api.url)
+        for _ in range(2):  # Python workers, and what they import
+            spark.range(0, 16, 1, 4).transform(paced(call, "y long", queue=None, ledger=None)).collect()
+        for run in range(options.runs):
+            before = api.count
+            queue, name = IntervalQueue(_name(), rate="100/s", store=store), _name()
+            frame = spark.range(0, rows, 1, 4).transform(
+                paced(call, "y long", queue=queue, key="id", run=name)
+            )
+            row: Row = {"question": "pace", "run": run, "rows": rows}
+            asked = api.clock()
+            got = frame.collect()
+            over = api.clock()
+            calls = api.calls[before:]
+            at = sorted(one.at for one in calls)
+            gaps = sorted((b - a) * 100 for a, b in pairwise(at))
+            answered = max(one.answered or 0.0 for one in calls)
+            starts = sorted(one._iq.started for one in got)
+            start_gaps = [(b - a) * 100 for a, b in pairwise(starts)]
+            yield row | {
+                "calls": len(calls),
+                "processes": len({one._iq.pid for one in got}),
+                "rate": (len(at) - 1) / (at[-1] - at[0]) / 100,
+                "under": sum(gap < 0.9 for gap in gaps) / len(gaps),
+                "least": gaps[0],
+                "start_least": min(start_gaps),
+                "start_under": sum(gap < 0.9 for gap in start_gaps) / len(start_gaps),
+                "first_s": at[0] - asked,
+                "last_s": over - answered,
+            }
+
+
+def limits(options: Namespace) -> Iterator[Row]:
+    """A published policy of 10 calls a second, with a penalty, and 1 to 16 tasks that all want to call."""
+    from intervalq.spark import paced
+
+    rows, penalty = (20, 0.5) if options.quick else (80, 5.0)
+    counts = (1, 2) if options.quick else (1, 2, 4, 8, 16)
+    with store_of("redis") as store, session(f"local[{max(counts)}]") as spark:
+        for tasks in counts:
+            for name in ("intervalq", *LIMITS):
+                with SparkApi(latency=0.15, policy=Policy(10, 1.0, penalty)) as api:
+                    frame = spark.range(0, rows, 1, tasks)
+                    if name == "intervalq":
+                        queue = IntervalQueue(_name(), rate="9.9/s", store=store, tolerance="9ms")
+                        # One percent under the limit: the network moves arrivals, and the policy has no mercy.
+                        out = frame.transform(paced(caller(api.url), "y long", queue=queue, ledger=None))
+                    else:
+                        out = frame.mapInArrow(
+                            stage(api.url, LIMITS[name](9.9 if name == "divided rate" else 10, tasks, store)),
+                            "id long",
+                        )
+                    row: Row = {"question": "limits", "name": name, "tasks": tasks, "rows": rows}
+                    with _timed(row):
+                        out.write.format("noop").mode("overwrite").save()
+                    good = rows / (api.calls[-1].at - api.calls[0].at) / 10
+                    yield row | {"refused": api.refused(), "calls": api.count, "good": good}
+
+
+def overhead(options: Namespace) -> Iterator[Row]:
+    """`paced` without a limit beside plain mapInArrow with the same async function, on two cores."""
+    from intervalq.spark import paced
+
+    rows = 2_000 if options.quick else 200_000
+    with store_of("redis") as redis, store_of("sqlite") as sqlite, session("local[2]") as spark:
+        contenders: dict[str, Callable[[Any, Any], Any]] = {
+            "plain": lambda frame, call: frame.mapInArrow(plain(call, 32), "id long, y long"),
+            "paced": lambda frame, call: frame.transform(
+                paced(call, "y long", queue=None, ledger=None, concurrency=32)
+            ),
+            "paced, no log": lambda frame, call: frame.transform(
+                paced(call, "y long", queue=None, ledger=None, concurrency=32, log=None)
+            ),
+            "ledger in Redis": lambda frame, call: frame.transform(
+                paced(call, "y long", queue=None, key="id", run=_name(), ledger=redis, concurrency=32)
+            ),
+            "ledger in SQLite": lambda frame, call: frame.transform(
+                paced(call, "y long", queue=None, key="id", run=_name(), ledger=sqlite, concurrency=32)
+            ),
+        }
+        for what, call, part in (("no-op", no_op(), 1), ("1 ms", sleeper(0.001), 4)):
+            for run in range(options.runs + 1):  # the first one warms up
+                for name, make in contenders.items():
+                    of = rows // part // (4 if name.startswith("ledger") else 1)
+                    frame = spark.range(0, of, 1, 2)
+                    row: Row = {"question": "overhead", "call": what, "name": name, "run": run, "rows": of}
+                    with _timed(row):
+                        make(frame, call).write.format("noop").mode("overwrite").save()
+                    if run:
+                        yield row | {"per_s": of / row["s"]}
+
+
+def flat(options: Namespace) -> Iterator[Row]:
+    """The memory of a Python worker over one partition of a million rows."""
+    from intervalq.spark import paced
+
+    rows = 30_000 if options.quick else 1_000_000
+    with session("local[1]") as spark:
+        out = spark.range(0, rows, 1, 1).transform(
+            paced(memory(), "kb long", queue=None, ledger=None, concurrency=32)
+        )
+        row: Row = {"question": "flat", "rows": rows}
+        with _timed(row):
+            kb = [one.kb for one in out.select("kb").where("kb > 0").collect()]
+        tenth = max(1, len(kb) // 10)
+        yield row | {
+            "first_mb": statistics.median(kb[:tenth]) / 1024,
+            "last_mb": statistics.median(kb[-tenth:]) / 1024,
+            "most_mb": max(kb) / 1024,
+        }
+
+
+QUESTIONS: dict[str, Callable[[Namespace], Iterator[Row]]] = {
+    "pace": pace,
+    "limits": limits,
+    "overhead": overhead,
+    "flat": flat,
+}

@@ -1,0 +1,89 @@
+"""What may be kept in a ledger: names, keys and values, checked before a store sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, get_args
+
+from intervalq import _parse
+from intervalq.errors import InvalidOption, short
+from intervalq.ledger.rules import MOST_VALUE, Shown
+
+MOST_KEY: Final = 512
+"""The longest key of a row, in characters."""
+
+SHOWN: Final[tuple[Shown, ...]] = get_args(Shown)
+"""All that a row may be shown as."""
+
+
+def checked_name(value: object) -> str:
+    """The name of a ledger, unchanged: one that a queue could have.
+
+    Raises:
+        InvalidName: it isn't.
+    """
+    return _parse.name(value)
+
+
+def checked_key(value: object) -> str:
+    """The key of a row, unchanged: 1 to 512 characters that are text, and none of them U+0000.
+
+    Raises:
+        InvalidOption: it isn't.
+    """
+    if not isinstance(value, str) or not 1 <= len(value) <= MOST_KEY or "\0" in value or not _is_text(value):
+        raise InvalidOption(
+            f"{short(value)} can't be the key of a row: use text of 1 to {MOST_KEY} characters without "
+            "U+0000 and halves of pairs; of what is longer, use a hash"
+        )
+    return value
+
+
+def checked_keys(values: Iterable[object]) -> tuple[str, ...]:
+    """The keys of rows, each once.
+
+    Raises:
+        InvalidOption: one can't be a key, or this is one text, of which the letters would be keys.
+    """
+    if isinstance(values, str):
+        raise InvalidOption(f"keys={short(values)} is one text: put it into a list")
+    return tuple(dict.fromkeys(map(checked_key, values)))
+
+
+def checked_value(value: str, key: str) -> str:
+    """The value of a row, unchanged: at most `MOST_VALUE` bytes of UTF-8 without U+0000.
+
+    Raises:
+        InvalidOption: it isn't.
+    """
+    if "\0" in value or not _is_text(value):
+        raise InvalidOption(
+            f"the value of row {short(key)} has U+0000 or half of a pair in it: write it as JSON"
+        )
+    if len(value) > MOST_VALUE // 4 and len(value.encode()) > MOST_VALUE:
+        raise InvalidOption(
+            f"the value of row {short(key)} is longer than {MOST_VALUE} bytes: keep it elsewhere, and its "
+            "place in the ledger"
+        )
+    return value
+
+
+def checked_shown(values: Iterable[object]) -> tuple[Shown, ...]:
+    """How rows are shown, each once.
+
+    Raises:
+        InvalidOption: one of them isn't such a word.
+    """
+    found = dict.fromkeys([values] if isinstance(values, str) else values)
+    for value in found:
+        if value not in SHOWN:
+            raise InvalidOption(f"shown={short(value)} is none of {', '.join(SHOWN)}")
+    return tuple(word for word in SHOWN if word in found)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

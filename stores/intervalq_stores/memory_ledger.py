@@ -1,0 +1,80 @@
+"""`memory://`: ledgers in this process, shared by all handles and threads of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from intervalq.ledger.rules import Answer, Command, Pages, apply
+from intervalq.store import shown_url, wall_clock
+
+
+class _Ledgers:
+    """The ledgers behind one URL; several event loops may use them from threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pages: dict[str, Pages] = {}
+
+    def there(self, now: int) -> list[str]:
+        """Those that have not expired; the others are forgotten."""
+        for name, pages in list(self.pages.items()):
+            if pages.meta is None or (pages.meta.expires is not None and pages.meta.expires <= now):
+                del self.pages[name]
+        return sorted(self.pages)
+
+
+_PROCESS: Final[dict[str, _Ledgers]] = {}
+_LOCK = threading.Lock()
+
+
+def _forked() -> None:
+    """In a child, whoever held a lock is not there to release it."""
+    global _LOCK  # noqa: PLW0603 - that of the parent may be held for ever
+    _LOCK = threading.Lock()
+    for ledgers in _PROCESS.values():
+        ledgers.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class MemoryLedgerStore:
+    """Ledgers in the process, by the name in the URL. A command is atomic as a whole, under a lock.
+
+    With a `clock` (microseconds) they are its own, for tests.
+    """
+
+    def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
+        self.url = shown_url(url)
+        self._clock = clock or wall_clock
+        if clock is not None:
+            self._ledgers = _Ledgers()
+            return
+        with _LOCK:
+            self._ledgers = _PROCESS.setdefault(self.url.partition("://")[2].strip("/"), _Ledgers())
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        """See `LedgerStore.apply`."""
+        with self._ledgers.lock:
+            at = self._clock() if now is None else now
+            pages = self._ledgers.pages.get(ledger) or Pages()
+            answer = apply(pages, command, at)
+            if pages.meta is None:
+                self._ledgers.pages.pop(ledger, None)
+            elif ledger not in self._ledgers.pages:
+                if now is None:
+                    self._ledgers.there(at)  # a new one makes room
+                self._ledgers.pages[ledger] = pages
+            return answer
+
+    async def names(self) -> list[str]:
+        """See `LedgerStore.names`."""
+        with self._ledgers.lock:
+            return self._ledgers.there(self._clock())
+
+    async def aclose(self) -> None:
+        """See `LedgerStore.aclose`: there is nothing to let go of, and the ledgers stay."""
