@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -13,6 +14,59 @@ import servers
 from servers import Server
 
 T = TypeVar("T")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the many processes that tests start keep what they compile, also where that is switched off.
+
+    Else each of them compiles all modules again, which takes longer than most of what they are asked to do.
+    """
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # it may be switched off
+    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
+
+
+# Files that take long, the longest first: one that comes last has a processor to itself while others idle.
+# Those that keep all processors busy (the model, the simulations) lie apart, among those that wait.
+LONG = (
+    "cli/test_cli_tasks.py",
+    "test_model_check.py",
+    "faults/test_clocks.py",
+    "cli/test_cli_run.py",
+    "stores/test_postgres_tasks.py",
+    "faults/test_proxy.py",
+    "test_simulation.py",
+    "faults/test_server_postgres.py",
+    "cli/test_cli_help.py",
+    "cli/test_cli_admin.py",
+    "faults/test_server_redis.py",
+    "faults/test_storm.py",
+    "faults/test_proxy_queue.py",
+    "stores/test_sqlite_tasks.py",
+    "demo/test_mapreduce.py",
+    "tasks/test_task_simulation.py",
+    "test_docs.py",
+    "cli/test_cli_work.py",
+    "faults/test_server_files.py",
+    "test_benchmarks_run.py",
+    "stores/test_postgres_tasks_plans.py",
+    "faults/test_task_storm.py",
+    "cli/test_cli_run_ends.py",
+    "test_processes.py",
+    "test_benchmarks_tasks.py",
+    "stores/test_redis.py",
+    "stores/test_postgres.py",
+    "test_rules.py",
+    "faults/test_partitions.py",
+    "test_soak.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers are given files in this order."""
+    here = Path(__file__).parent
+    rank = {here / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,9 @@ _EXPIRY: Final = 5.0
 long collection, a disk that hangs, a function that blocks its event loop."""
 
 _BEAT: Final = 1.0
+_MOST_AT_ONCE: Final = 1 << 22
+"""Characters of results in one command: large ones must not hold up the store for others."""
+
 _OUTAGE: Final = 60.0
 """Seconds that the store may be away, as for queues, before the task fails."""
 
@@ -144,7 +147,16 @@ class Claims:
         return (await self._apply(Start(self._session, self._expiry, keys))).verdicts
 
     async def _recorded(self, ends: tuple[Ended, ...]) -> tuple[Verdict, ...]:
-        return (await self._apply(Record(self._session, self._expiry, ends))).verdicts
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(ends):
+            size, some = 0, list[Ended]()
+            for end in ends[len(verdicts) :]:
+                size += len(end.value)
+                if some and size > _MOST_AT_ONCE:
+                    break
+                some.append(end)
+            verdicts += (await self._apply(Record(self._session, self._expiry, tuple(some)))).verdicts
+        return tuple(verdicts)
 
     async def _apply(self, command: Command) -> Answer:
         """Send a command until it is answered: each finds what it did, should it come twice."""

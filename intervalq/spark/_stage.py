@@ -15,12 +15,11 @@ import pyarrow as pa
 from intervalq import IntervalQueue
 from intervalq._background import BACKGROUND
 from intervalq.errors import InvalidOption, short
+from intervalq.ledger._checks import MOST_KEY
 from intervalq.spark._exchange import Exchange
 from intervalq.spark._flow import Flow, Row
 from intervalq.spark._job import Job
 from intervalq.spark._results import Builder
-
-_LONGEST_KEY: Final = 512
 
 
 def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -121,9 +120,9 @@ def _text(column: str, value: Any) -> str:  # noqa: ANN401 - whatever the column
         raise InvalidOption(
             f"column {column!r} can't be a key, it has a {type(value).__name__}: cast it to string"
         )
-    if not 0 < len(text) <= _LONGEST_KEY or "\0" in text:
+    if not 0 < len(text) <= MOST_KEY or "\0" in text:
         raise InvalidOption(
-            f"{short(text)} in column {column!r} can't be a key: 1 to {_LONGEST_KEY} characters without NUL; "
+            f"{short(text)} in column {column!r} can't be a key: 1 to {MOST_KEY} characters without NUL; "
             "of something longer, use a hash such as sha2(column, 256)"
         )
     return text

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from intervalq.cli._app import app
+
 FIELDS = ["job", "shard", "ticket", "due", "started", "ended", "exit_code", "stdout", "stderr", "attempt"]
 
 
@@ -98,6 +102,13 @@ class CommandLine:
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+
+
+def help_of(*command: str) -> str:
+    """The help of a command, without a process of its own: it asks nothing of the world."""
+    ran = CliRunner().invoke(app, [*command, "--help"], prog_name="intervalq")
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
 
 
 def ends(pid: int) -> bool:

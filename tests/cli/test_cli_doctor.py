@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli.command_line import CommandLine
+from intervalq.cli import _doctor_spark
+from intervalq.errors import JavaNotFound
+from intervalq.spark._java import Java
 
 
 def test_a_good_store(intervalq: CommandLine) -> None:
@@ -106,3 +109,45 @@ def test_redis_gives_advice(intervalq: CommandLine, redis_url: str) -> None:
     ran = intervalq("doctor", "--store", redis_url, code=None)
     assert "it answers" in ran.stdout
     assert "durable tasks" not in ran.stdout
+
+
+def test_which_java_spark_will_use(intervalq: CommandLine) -> None:
+    home = intervalq.folder / "java"
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text("#!/bin/sh\necho ' java.home = /x'; echo ' java.specification.version = 21'\n")
+    java.chmod(0o755)
+    intervalq.environment["JAVA_HOME"] = str(home)
+    lines = intervalq("doctor").stdout.splitlines()
+    said = lines[lines.index("spark") + 1].split(maxsplit=1)
+    assert said[0] == "ok"
+    assert said[1].endswith(f", with Java 21 of JAVA_HOME: {home}")
+    assert json.loads(intervalq("doctor", "--json").stdout)["spark"] == {"level": "ok", "what": said[1]}
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({}, None),
+        ({"pyspark": "4.0.1", "pyarrow": "26", "pandas": "2"}, "pyspark 4.0.1 is older than 4.1"),
+        ({"pyspark": "4.1.0", "pyarrow": "26"}, "pyspark 4.1.0 is of no use without pandas: pip install"),
+        ({"pyspark": "4.10.0"}, "pyspark 4.10.0 is of no use without pyarrow and pandas: pip install"),
+        (
+            {"pyspark": "5.0.dev1", "pyarrow": "26", "pandas": "2"},
+            "pyspark 5.0.dev1 can't start: Spark needs Java",
+        ),
+    ],
+)
+def test_a_spark_that_can_not_be_used(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], said: str | None
+) -> None:
+    def nowhere() -> Java:
+        raise JavaNotFound((("java on PATH", "there is none"),), 17)
+
+    monkeypatch.setattr(_doctor_spark, "find_java", nowhere)
+    monkeypatch.setattr(_doctor_spark, "_version", installed.get)
+    about = _doctor_spark.about_spark()
+    assert (about is None) is (said is None)
+    if about is not None and said is not None:
+        assert about["level"] == "warning"
+        assert about["what"].startswith(said)

@@ -15,6 +15,7 @@ import pytest
 
 from cli.command_line import CommandLine, help_of
 from intervalq.cli._app import app
+from spark.pipelines import Small
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -62,6 +63,8 @@ def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None
     intervalq.write("jobs.txt", "echo 1", "echo 2")
     intervalq.write("users.jsonl", '{"id": 1, "email": "a@example.org"}')
     intervalq.write("results.jsonl")
+    if "intervalq pipeline" in example:
+        Small(intervalq.folder)
     (intervalq.folder / ".config" / "fish" / "completions").mkdir(parents=True)
     if "intervalq tasks" in example or "intervalq work" in example:  # these are kept in no JSON file
         intervalq.environment["INTERVALQ_STORE"] = str(intervalq.folder / "tasks.db")

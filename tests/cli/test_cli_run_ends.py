@@ -185,7 +185,8 @@ def test_a_shard_that_is_told_to_end_lets_its_jobs_end(intervalq: CommandLine) -
     )
     os.kill(int(who()), signal.SIGTERM)
     assert process.stderr is not None
-    assert "was told to end by SIGTERM" in process.stderr.readline()
+    # On a busy machine it may say something of the store's clock first.
+    assert any("was told to end by SIGTERM" in said for said in iter(process.stderr.readline, ""))
     go.write_text("went\n")
     results, _ = finish(process)
     assert process.returncode == 0

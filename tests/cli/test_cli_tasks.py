@@ -19,7 +19,7 @@ import click
 import pytest
 from anyio.lowlevel import checkpoint
 
-from cli.command_line import CommandLine
+from cli.command_line import CommandLine, help_of
 from intervalq.cli import _tasks_hands
 from intervalq.cli._tasks_hands import Hands
 from intervalq.cli._tasks_show import many
@@ -432,9 +432,9 @@ def examples() -> Iterator[str]:
 @pytest.mark.parametrize("example", sorted(set(examples())))
 async def test_examples_work(intervalq: CommandLine, tasks: Callable[..., Any], example: str) -> None:
     if "insert" not in example:
-        for id_ in ("1001", "1002"):
-            tasks("insert", "mails", "1", "--id", id_)
-        tasks("insert", "spam", "1", "--id", "1003")
+        async with Tasks(url(intervalq)) as handle:
+            for id_, queue in (("1001", "mails"), ("1002", "mails"), ("1003", "spam")):
+                await handle.insert(queue, 1, id=id_)
         await die(intervalq, "spam", "ill")
     ran = subprocess.run(
         ["bash", "-c", example],
@@ -453,4 +453,4 @@ def test_help(tasks: Callable[..., Any]) -> None:
     assert "..." not in overview.replace("[ARGS]...", ""), "a summary was cut short"
     for name in group.list_commands(click.Context(group)):
         assert f"\n  {name} " in overview
-        assert "Examples:\n" in tasks(name, "--help").stdout
+        assert "Examples:\n" in help_of("tasks", name)

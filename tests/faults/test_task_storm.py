@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import pytest
 
 import servers
@@ -9,18 +12,32 @@ from faults import task_storm
 from faults.needs import need_server
 from faults.task_storm import TARGETS, Storm
 
+Storms = dict[tuple[str, str], Future[Storm]]
 
-def storm(store: str, mode: str = "commit", seconds: float = 10) -> Storm:
+
+@pytest.fixture(scope="module")
+def storms() -> Iterator[Storms]:
+    """All at the same time: there is a lot of waiting in each."""
+    kinds = [("postgres", "unguarded"), *((store, "commit") for store in TARGETS)]
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        yield {kind: pool.submit(storm, *kind) for kind in kinds}
+
+
+def storm(store: str, mode: str) -> Storm:
+    return task_storm.run(store, 10, every=0.7, seed=7, mode=mode, least=8)
+
+
+def seen_in(storms: Storms, store: str, mode: str = "commit") -> Storm:
     try:
-        return task_storm.run(store, seconds, every=0.7, seed=7, mode=mode, least=8)
+        return storms[store, mode].result()
     except servers.NotInstalledError as error:
         need_server(error)
         raise
 
 
 @pytest.mark.parametrize("store", TARGETS)
-def test_every_task_is_committed_once(store: str) -> None:
-    seen = storm(store)
+def test_every_task_is_committed_once(store: str, storms: Storms) -> None:
+    seen = seen_in(storms, store)
     assert not seen.lost
     assert not seen.doubled
     assert seen.left == 0
@@ -29,7 +46,7 @@ def test_every_task_is_committed_once(store: str) -> None:
     assert seen.again > 3, "claims were lost, and others did the work"
 
 
-def test_without_the_guard_it_shows_doubles() -> None:
-    seen = storm("postgres", "unguarded")
+def test_without_the_guard_it_shows_doubles(storms: Storms) -> None:
+    seen = seen_in(storms, "postgres", "unguarded")
     assert seen.doubled
     assert not seen.lost

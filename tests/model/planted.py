@@ -112,7 +112,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "void-ignored": _simulated("void-ignored", "crashes", shards=2),
     "generation-ignored": _simulated("generation-ignored", "dropped"),
     "no-quiet-interval": _simulated("no-quiet-interval", "dropped"),
-    "old-rate": _simulated("old-rate", "rates", shards=2),
+    "old-rate": _simulated("old-rate", "rates", shards=2, changes=1),
     "dead-waited-for": _simulated("dead-waited-for", "crashes", shards=2, tickets=4, reclaims=0, crashes=1),
     "freed-twice": Planted(
         "A slot that is given back twice, as its shard heard no answer, frees the one before it as well.",

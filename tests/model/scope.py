@@ -8,7 +8,7 @@ from typing import Final
 from intervalq.rules import FOREVER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # it is a key of what is kept: hashed by identity
 class Scope:
     """A bounded world. All times are ticks; time itself has no bound, nor has the number of lost answers."""
 

@@ -56,6 +56,7 @@ class Store:
             scope.interval, scope.burst, scope.max_running, scope.tolerance, scope.ephemeral
         )
         self._asked: dict[tuple[Record | None, Question, int], Outcome] = {}
+        self._others: dict[tuple[Record | None, str, int], Outcome] = {}
         self._aged: dict[tuple[Record, int, bool], tuple[Record, int, str]] = {}
 
     def ask(self, record: Record | None, question: Question, made: int) -> Outcome:
@@ -68,14 +69,18 @@ class Store:
 
     def other(self, record: Record | None, what: str, value: int = 0) -> Outcome:
         """A command of somebody who looks after the queue."""
-        commands: dict[str, Command] = {
-            "hold": Hold(length=value),
-            "resume": Resume(),
-            "reclaim": Reclaim(),
-            "configure": Configure(interval=value),
-            "drop": Drop(),
-        }
-        return self._apply(record, commands[what])
+        key = (record, what, value)
+        outcome = self._others.get(key)
+        if outcome is None:
+            commands: dict[str, Command] = {
+                "hold": Hold(length=value),
+                "resume": Resume(),
+                "reclaim": Reclaim(),
+                "configure": Configure(interval=value),
+                "drop": Drop(),
+            }
+            outcome = self._others[key] = self._apply(record, commands[what])
+        return outcome
 
     def aged(self, record: Record, by: int, *, step: bool = False) -> tuple[Record, int, str]:
         """The record once the store's clock reads `by` more; how far the queue's went on; what is wrong."""

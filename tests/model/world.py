@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from intervalq.rules import FOREVER
 from model import court, shard
@@ -11,8 +12,31 @@ from model.scope import Scope
 from model.store import Outcome, Store
 
 
+class Asking(NamedTuple):
+    """What a shard may ask, and what becomes of it."""
+
+    question: Question
+    shard: Shard
+    """Once the question is on its way."""
+    outcome: Outcome | None
+    """None: it goes beyond the bound."""
+    answered: tuple[tuple[Reply, Shard], ...] = ()
+    """All that the answer may say, and the shard while that is on its way."""
+
+
+class Alone(NamedTuple):
+    """What a shard may do whatever there is around it; what it can't do is left as it was."""
+
+    begun: Shard | None
+    given_up: Shard
+    heard: Shard
+    back: str
+    """What is wrong with what it heard."""
+    lost: Shard
+
+
 class Worlds:
-    """The transitions of one scope."""
+    """The transitions of one scope. What depends on a shard, or on it and the record, is found out once."""
 
     def __init__(self, scope: Scope, bugs: Bugs = NO_BUGS) -> None:
         self.scope = scope
@@ -21,6 +45,8 @@ class Worlds:
         self.first = World(None, (), (Shard(),) * scope.shards, (), court.opened(scope))
         blur = scope.blur
         self._samples = tuple((low, low + blur) for low in range(-blur, 1))
+        self._askings: dict[tuple[Record | None, Shard, int], tuple[Asking, ...]] = {}
+        self._alone: dict[Shard, Alone] = {}
 
     def steps(self, world: World) -> Iterator[Step]:
         """Every transition from a state whose shards are sorted."""
@@ -52,23 +78,21 @@ class Worlds:
     # --- shards -------------------------------------------------------------------------------------
 
     def _shard(self, world: World, who: int, one: Shard) -> Iterator[Step]:
-        scope, bugs = self.scope, self.bugs
-        if shard.may_begin(scope, one, bugs):
+        scope = self.scope
+        alone = self._alone.get(one)
+        if alone is None:
+            alone = self._alone[one] = self._found_alone(one)
+        if alone.begun is not None:
             go = one.granted[0]
-            shards = _with(world.shards, who, shard.begins(scope, one, bugs))
+            shards = _with(world.shards, who, alone.begun)
             after, broken = court.judged(scope, world.court, go, shards)
-            then = world._replace(shards=shards, court=after)
+            then = World(world.record, world.copy, shards, world.requests, after)
             yield Step(who, "begins", (go,), then, broken, begins=True)
         if one.granted:
-            yield Step(who, "gives up", one.granted[:1], self._put(world, who, shard.gives_up(scope, one, 1)))
+            yield Step(who, "gives up", one.granted[:1], self._put(world, who, alone.given_up))
         if one.reply:
-            reply = one.reply[0]
-            back = reply.gen == one.gen and reply.mark[:1] < one.mark[:1]
-            broken = f"it knew of ticket {one.mark[0]}, and is told of {reply.mark[0]}" if back else ""
-            heard = self._put(world, who, shard.hears(scope, one, reply, bugs))
-            yield Step(who, "hears", (reply,), heard, broken)
-            lost = shard.loses(scope, one, reply, bugs)
-            yield Step(who, "loses the answer", (), self._put(world, who, lost), trouble=True)
+            yield Step(who, "hears", one.reply, self._put(world, who, alone.heard), alone.back)
+            yield Step(who, "loses the answer", (), self._put(world, who, alone.lost), trouble=True)
         else:
             yield from self._asks(world, who, one)
         if scope.max_running:
@@ -81,43 +105,74 @@ class Worlds:
         scope = self.scope
         if scope.passing and one.tickets:
             yield Step(who, "passes over", one.tickets[:1], self._put(world, who, shard.passes(one)))
+        key = (world.record, one, world.court.made)
+        askings = self._askings.get(key)
+        if askings is None:
+            askings = self._askings[key] = tuple(self._found_askings(*key))
+        for asking in askings:
+            yield from self._sent(world, who, asking, "asks")
+            if world.court.copies:
+                # Its shard takes it for lost, and it arrives later.
+                question = asking.question
+                left = world.court._replace(copies=world.court.copies - 1)
+                release = tuple(sorted({*asking.shard.unused, *question.release}))
+                then = world._replace(court=left, requests=_and(world.requests, question))
+                lost = self._put(then, who, asking.shard._replace(unused=release))
+                yield Step(who, "asks, late", (question,), lost, trouble=True)
+                yield from self._sent(then, who, asking, "asks, twice", trouble=True)
+
+    def _sent(
+        self, world: World, who: int, asking: Asking, what: str, *, trouble: bool = False
+    ) -> Iterator[Step]:
+        """A question arrives, and its answer is on its way."""
+        outcome, question = asking.outcome, asking.question
+        if outcome is None:
+            return
+        then, broken = self._followed(world, question, outcome), self._wrong(world, outcome)
+        for reply, after in asking.answered:
+            yield Step(who, what, (question, reply), self._put(then, who, after), broken, trouble)
+
+    def _found_alone(self, one: Shard) -> Alone:
+        scope, bugs = self.scope, self.bugs
+        begun = shard.begins(scope, one, bugs) if shard.may_begin(scope, one, bugs) else None
+        given_up = shard.gives_up(scope, one, 1) if one.granted else one
+        if not one.reply:
+            return Alone(begun, given_up, one, "", one)
+        reply = one.reply[0]
+        back = reply.gen == one.gen and reply.mark[:1] < one.mark[:1]
+        broken = f"it knew of ticket {one.mark[0]}, and is told of {reply.mark[0]}" if back else ""
+        heard, lost = shard.hears(scope, one, reply, bugs), shard.loses(scope, one, reply, bugs)
+        return Alone(begun, given_up, heard, broken, lost)
+
+    def _found_askings(self, record: Record | None, one: Shard, made: int) -> Iterator[Asking]:
+        scope = self.scope
         questions = list(shard.questions(scope, one))
         if scope.leaving and (end := shard.farewell(scope, one)) is not None:
             questions.append(end)
         for question, asking in questions:
-            yield from self._sent(world, who, asking, question)
-            if world.court.copies:
-                # Its shard takes it for lost, and it arrives later.
-                left = world.court._replace(copies=world.court.copies - 1)
-                release = tuple(sorted({*asking.unused, *question.release}))
-                then = world._replace(court=left, requests=_and(world.requests, question))
-                lost = self._put(then, who, asking._replace(unused=release))
-                yield Step(who, "asks, late", (question,), lost, trouble=True)
-                for step in self._sent(then, who, asking, question):
-                    yield step._replace(what="asks, twice", trouble=True)
-
-    def _sent(self, world: World, who: int, asking: Shard, question: Question) -> Iterator[Step]:
-        """A question arrives, and its answer is on its way."""
-        applied = self._applied(world, question)
-        if applied is None:
-            return
-        then, outcome = applied
-        slots = {slot.ticket: slot for slot in question.slots}
-        taken = outcome.taken
-        for low, high in self._samples:
-            reply = Reply(
-                gen=outcome.gen,
-                mark=outcome.mark if self.scope.marks else (),
-                granted=tuple(self._go(slots[ticket], outcome) for ticket in outcome.granted),
-                missed=outcome.missed,
-                begun=tuple(self._go(slot, outcome) for slot in taken[: outcome.begun]),
-                taken=taken[outcome.begun :],
-                release=question.release,
-                low=low,
-                high=high,
-            )
-            after = self._put(then, who, asking._replace(reply=(reply,)))
-            yield Step(who, "asks", (question, reply), after, self._wrong(world, then, outcome))
+            outcome = self._answered(record, made, question)
+            if outcome is None:
+                yield Asking(question, asking, None)
+                continue
+            slots = {slot.ticket: slot for slot in question.slots}
+            granted = tuple(self._go(slots[ticket], outcome) for ticket in outcome.granted)
+            begun = tuple(self._go(slot, outcome) for slot in outcome.taken[: outcome.begun])
+            replies = [
+                Reply(
+                    gen=outcome.gen,
+                    mark=outcome.mark if scope.marks else (),
+                    granted=granted,
+                    missed=outcome.missed,
+                    begun=begun,
+                    taken=outcome.taken[outcome.begun :],
+                    release=question.release,
+                    low=low,
+                    high=high,
+                )
+                for low, high in self._samples
+            ]
+            answered = tuple((reply, asking._replace(reply=(reply,))) for reply in replies)
+            yield Asking(question, asking, outcome, answered)
 
     def _go(self, slot: Slot, outcome: Outcome) -> Go:
         lease = self.scope.lease if self.scope.max_running else 0
@@ -147,7 +202,7 @@ class Worlds:
                 "tells of its jobs",
                 (question,),
                 self._put(then, who, known._replace(ended=())),
-                self._wrong(world, then, outcome),
+                self._wrong(world, outcome),
             )
             if one.ended:
                 lost = self._put(then, who, known)
@@ -157,26 +212,30 @@ class Worlds:
 
     def _applied(self, world: World, question: Question) -> tuple[World, Outcome] | None:
         """The world once a question was answered. None: it goes beyond the bound."""
-        now = world.court
-        outcome = self.store.ask(world.record, question, now.made + 1)
+        outcome = self._answered(world.record, world.court.made, question)
+        return None if outcome is None else (self._followed(world, question, outcome), outcome)
+
+    def _answered(self, record: Record | None, made: int, question: Question) -> Outcome | None:
+        outcome = self.store.ask(record, question, made + 1)
         if outcome.record is not None and outcome.record.ticket > self.scope.tickets:
             return None
-        if outcome.made and now.made == self.scope.records:
-            return None
+        return None if outcome.made and made == self.scope.records else outcome
+
+    def _followed(self, world: World, question: Question, outcome: Outcome) -> World:
+        now = world.court
         if not outcome.made:
-            return world._replace(record=outcome.record), outcome
+            return World(outcome.record, world.copy, world.shards, world.requests, now)
         # One that knew of no record can't know that a job may have begun a moment ago.
         excused = not question.gen and self.scope.drops > now.drops
         now = now._replace(made=now.made + 1, used=0, excuses=now.excuses + excused)
         shards = world.shards if world.record is None else tuple(_outlived(one) for one in world.shards)
-        return World(outcome.record, world.copy, shards, world.requests, now), outcome
+        return World(outcome.record, world.copy, shards, world.requests, now)
 
     @staticmethod
-    def _wrong(before: World, after: World, outcome: Outcome) -> str:
+    def _wrong(world: World, outcome: Outcome) -> str:
         told = bool(outcome.granted or outcome.begun)
-        if told and before.court.hold > 0:
+        if told and world.court.hold > 0:
             return outcome.broken or "the queue is paused, and a slot was told to go"
-        del after
         return outcome.broken
 
     def _requests(self, world: World) -> Iterator[Step]:
@@ -185,7 +244,7 @@ class Worlds:
             applied = self._applied(left, question)
             if applied is not None:
                 then, outcome = applied
-                broken = self._wrong(world, then, outcome)
+                broken = self._wrong(world, outcome)
                 yield Step(-1, "a late request arrives", (question,), self._tidy(then), broken, trouble=True)
 
     def _keepers(self, world: World) -> Iterator[Step]:
@@ -271,13 +330,18 @@ class Worlds:
     # --- one form for what is alike -----------------------------------------------------------------
 
     def _put(self, world: World, who: int, one: Shard) -> World:
-        return self._tidy(world._replace(shards=_with(world.shards, who, one)))
+        shards = _with(world.shards, who, one)
+        return self._tidy(World(world.record, world.copy, shards, world.requests, world.court))
 
     def _tidy(self, world: World) -> World:
         """Forget what can't matter any more."""
         ticket = 0 if world.record is None else world.record.ticket
-        shards = tuple(self._tidied(one, ticket) for one in world.shards)
-        return world if shards == world.shards else world._replace(shards=shards)
+        for place, one in enumerate(world.shards):
+            if one.granted or one.unused:  # nothing else is ever forgotten
+                tidied = self._tidied(one, ticket)
+                if tidied is not one:
+                    world = world._replace(shards=_with(world.shards, place, tidied))
+        return world
 
     def _tidied(self, one: Shard, last: int) -> Shard:
         scope = self.scope
