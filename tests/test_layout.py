@@ -13,7 +13,7 @@ from intervalq import errors
 
 ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "intervalq").rglob("*.py"))
-STORES = sorted((ROOT / "stores").rglob("*.py"))
+STORES = sorted((ROOT / "stores" / "intervalq_stores").rglob("*.py"))
 
 
 def imports(path: Path) -> set[str]:

@@ -50,6 +50,13 @@ _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
 _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
 _SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
+_PAGE: Final = (
+    b"select t.id, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,"
+    b" s.id, t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for"
+    b" from intervalq.tasks t left join intervalq.sessions s on s.number = t.session"
+    b" where (%s::uuid is null or t.id > %s) and (%s::text is null or t.queue = %s)"
+    b" order by t.id limit %s"
+)
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
 
@@ -325,6 +332,11 @@ def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
     values = (command.queue, ids, command.session, command.limit, command.values)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
+
+
+def page(queue: str | None, cursor: str, limit: int) -> Asked:
+    """How to ask for the next tasks of a queue (None: of all) by UUID, which comes first in a line."""
+    return Asked(_PAGE, (cursor or None, cursor or None, queue, queue, limit), lambda lines: lines)
 
 
 def _count(command: Count, now: int | None, heads: Heads) -> Asked:

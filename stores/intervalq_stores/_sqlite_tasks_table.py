@@ -231,6 +231,11 @@ class SQLiteTable:
         limit = -1 if command.limit is None else command.limit
         return [row_of(one) for one in self.rows(statement, *values, limit)]
 
+    def page(self, queue: str | None, after: str, limit: int) -> list[Row]:
+        """The first tasks of a queue (None: of all) by id, after this one."""
+        where, values = ("id > ?", [after]) if queue is None else ("id > ? AND queue = ?", [after, queue])
+        return [row_of(one) for one in self.rows(f"{_GET} WHERE {where} ORDER BY id LIMIT ?", *values, limit)]
+
     def count(self, command: Count, now: int) -> list[QueueStats]:
         """See `Table.count`."""
         self.flush()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import anyio
 
 from intervalq.errors import StoreError, TransactionConflict
-from intervalq.tasks.rules import Command, Count, Modify, Select
+from intervalq.tasks.rules import Command, Count, Modify, Row, Select
 from intervalq.tasks.store import Isolation
 from intervalq_stores._postgres_advice import advice
-from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, put, quick
+from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, page, put, quick
 from intervalq_stores._postgres_direct import Direct
 from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Schema, Wire, sqlstate
 
@@ -123,6 +123,12 @@ class PostgresTaskStore:
         except UnicodeEncodeError as error:
             raise self._unfit(str(error)) from error
         return cast("A", asked.read(lines))
+
+    async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
+        """Tasks of a queue (None: of all) by UUID, after the UUID `cursor`; and the next (empty: no more)."""
+        lines = await self._within(self._ask(page(queue, cursor, limit)), _LOOKING)
+        rows = [Row(*line[1:]) for line in lines]
+        return rows, str(lines[-1][0]) if len(lines) == limit else ""
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`. Behind a pooler the function never returns."""

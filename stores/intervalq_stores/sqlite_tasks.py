@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from intervalq.errors import InvalidOption, StoreTimeout, StoreUnavailable
 from intervalq.store import wall_clock
-from intervalq.tasks.rules import Command, Count, Select, Sessions, apply
+from intervalq.tasks.rules import Command, Count, Row, Select, Sessions, apply
 from intervalq.tasks.store import Isolation
 from intervalq_stores._clerk import Job
 from intervalq_stores._file_advice import Advice, advise
@@ -100,6 +100,15 @@ class SQLiteTaskStore(SQLiteWaits):
         with self._database.explained():
             return apply_on(connection, self._path, self.url, command)
 
+    async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
+        """Tasks of a queue (None: of all) by id, after the id `cursor`; and the next one (empty: no more)."""
+
+        def look(table: SQLiteTable) -> list[Row]:
+            return table.page(queue, cursor, limit)
+
+        rows = await to_thread.run_sync(self._looked, look, list[Row](), abandon_on_cancel=True)
+        return rows, rows[-1].id if len(rows) == limit else ""
+
     async def advice(self) -> list[tuple[str, str]]:
         """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
         return await to_thread.run_sync(advise, self._file, self._check, abandon_on_cancel=True)
@@ -161,6 +170,12 @@ class SQLiteTaskStore(SQLiteWaits):
     # --- looks, in any thread -----------------------------------------------------------------------
 
     def _look(self, command: Command[A], now: int | None) -> A:
+        look = lambda table: apply(table, command, wall_clock() if now is None else now)  # noqa: E731 - once
+        return self._looked(look, cast("A", ()))
+
+    def _looked(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
+        """What can be seen in the tables at one moment; `otherwise`, if there are none."""
+
         def attempt() -> tuple[A] | None:
             database = TaskDatabase(self._shared())
             with GATE.inside(), database.explained():
@@ -168,9 +183,7 @@ class SQLiteTaskStore(SQLiteWaits):
                     if not database.begin(write=False):
                         return None
                     table = database.look()
-                    if table is None:
-                        return (cast("A", ()),)
-                    return (apply(table, command, wall_clock() if now is None else now),)
+                    return (otherwise if table is None else look(table),)
                 finally:
                     database.close()
 
