@@ -36,9 +36,10 @@ GOOD = {
     "target": ["workers:tasks", "workers", "workers:other", "workers:no", "workers.no", "folder", "no:no"],
     "grace": ["0s", "30s"], "concurrency": ["10"], "processes": ["1", "2"],
     "queue": ["mails", "mails", "mails.dead", "q"], "to": ["later", "mails"], "prefix": ["", "ma"],
-    "ids": ["t1", "t2"], "id_": ["t1", "t2", "t3"], "key": ["k"], "at": ["1", "2030-01-31T08:00+01:00"],
+    "id_": ["t1", "t2", "t3"], "key": ["k"], "at": ["1", "2030-01-31T08:00+01:00"],
     "delay": ["1s", "1d"], "dedupe_key": ["d"], "inbox": ["0", "1"],
     "value": ["1", "null", '{"a": [1]}', "[", '"\\ud800"', "NaN", "-"],
+    "spec": ["visits.toml", "jobs.txt"], "ids": ["t1", "t2"], "after": ["1s", "30d"],
     "jobs": ["jobs.txt", "jobs.jsonl", "-", "5"], "duration": ["1s", "1us"], "shell": ["bash", "zsh", "fish"],
 }  # fmt: skip
 STORES = [
@@ -143,6 +144,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setenv("INTERVALQ_STORE", "memory://")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("intervalq.cli.exec._become", _stands_still)
+    monkeypatch.setattr("intervalq.cli.doctor.about_spark", lambda: None)  # it asks Java for its version
+    monkeypatch.setattr("intervalq.cli.pipeline._spark", _stands_still)
     monkeypatch.setattr("intervalq.cli.demo._Demo.run", _stands_still)
     monkeypatch.setattr("intervalq.cli.demo_api._serve", _stands_still)
     monkeypatch.setattr(_session._Session, "run", _stands_still)
