@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 from intervalq.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from intervalq.spark._audit import audit
     from intervalq.spark._context import CallContext
     from intervalq.spark._java import Java, java_home
     from intervalq.spark._paced import paced
     from intervalq.spark._plan import Plan, plan
     from intervalq.spark._progress import Progress, cancel, progress, remaining
+    from intervalq.spark._report import Audit
     from intervalq.spark._session import session
     from intervalq.spark._source import register
 
 __all__ = [
+    "Audit",
     "CallContext",
     "Java",
     "Plan",
     "Progress",
+    "audit",
     "cancel",
     "java_home",
     "paced",
@@ -32,10 +36,12 @@ __all__ = [
 ]
 
 _WHERE: Final = {
+    "Audit": "_report",
     "CallContext": "_context",
     "Java": "_java",
     "Plan": "_plan",
     "Progress": "_progress",
+    "audit": "_audit",
     "cancel": "_progress",
     "java_home": "_java",
     "paced": "_paced",

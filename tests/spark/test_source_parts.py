@@ -237,7 +237,7 @@ def test_values_of_all_types(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"table": "cars"}, "table='cars' is none; there are tasks, queues, ledger, log"),
-        ({"tabel": "tasks"}, "a read has no option 'tabel'; there are store, table"),
+        ({"tables_": "tasks"}, "a read has no option 'tables_'; there are store, table"),
         ({"table": "ledger"}, "give ledger="),
         ({"table": "log"}, "give path="),
         ({"store": "memory://"}, "memory:// is within one process"),

@@ -79,7 +79,7 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Decimal):
-        return one == other
+        return bool(one == other)
     return type(one) is type(other) and bool(one == other)
 
 

@@ -1,0 +1,92 @@
+"""Percentiles without a sort: values fall into buckets of a few percent, which add up over groups."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+GAP_BUCKETS: Final = 50
+"""Of gaps: each 2 % wide, fine enough to tell 0.9 of an interval from 0.92."""
+LATE_BUCKETS: Final = 10
+
+_LOWEST: Final = -400
+_FINE_BELOW: Final = 4.0
+"""From so many intervals on, buckets are ten times as wide: there are rests of any length."""
+
+
+def bucket(ratio: Column, *, each: int) -> Column:
+    """The bucket of a ratio, each of them 1/`each` of e wide; null for null.
+
+    All that is not positive is one bucket. What is finer than it needs be costs groups, and so memory.
+    """
+    log = F.ln(F.greatest(ratio, F.lit(1e-9)))
+    fine, coarse = F.floor(log * each), F.floor(log * (each / 10)) + 10 * each
+    chosen = F.when(ratio < _FINE_BELOW, F.greatest(fine, F.lit(_LOWEST + 1))).otherwise(coarse)
+    return F.when(ratio <= 0, F.lit(_LOWEST)).when(ratio.isNotNull(), chosen).cast("int")
+
+
+def bucket_of(ratio: float, *, each: int) -> int:
+    """The same for a number."""
+    if ratio <= 0:
+        return _LOWEST
+    log = math.log(max(ratio, 1e-9))
+    return (
+        max(math.floor(log * each), _LOWEST + 1)
+        if ratio < _FINE_BELOW
+        else math.floor(log * (each / 10)) + 10 * each
+    )
+
+
+def _nothing() -> list[float]:
+    return [0, 0.0]
+
+
+class Histogram:
+    """Counts and sums by bucket: a percentile is the mean of the bucket that it falls into."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, list[float]] = defaultdict(_nothing)
+        self.least: float | None = None
+        self.most: float | None = None
+
+    def add(self, number: int, count: int, total: float, least: float, most: float) -> None:
+        """Values of one bucket: how many, their sum, the smallest and the largest."""
+        found = self.buckets[number]
+        found[0] += count
+        found[1] += total
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
+
+    def merge(self, other: Histogram) -> None:
+        """Add all values of another one."""
+        if other.least is None or other.most is None:
+            return
+        for number, (count, total) in other.buckets.items():
+            self.add(number, int(count), total, other.least, other.most)
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return int(sum(count for count, _ in self.buckets.values()))
+
+    def percentile(self, percent: float) -> float | None:
+        """A value that about so many percent of all are not above; None: there are none."""
+        left = self.count * percent / 100
+        mean = None
+        for number in sorted(self.buckets):
+            count, total = self.buckets[number]
+            mean = total / count
+            left -= count
+            if left <= 1e-9:
+                break
+        return mean
+
+    def means(self) -> list[tuple[float, int]]:
+        """Each bucket's mean and count, in ascending order."""
+        return [(total / count, int(count)) for _, (count, total) in sorted(self.buckets.items())]

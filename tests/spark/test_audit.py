@@ -1,0 +1,342 @@
+"""The audit finds what was planted and nothing else, wherever blocks end."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from intervalq.errors import InvalidInterval, InvalidOption, MissingExtra
+from spark import planted_logs as logs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from intervalq.spark._report import Audit
+
+BY_KEY = {"key_twice", "attempt_skipped", "attempt_order", "replay_unknown"}
+
+
+def frame(spark: SparkSession, rows: list[logs.Row]) -> DataFrame:
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "date": pa.date32(), "bigint": pa.int64(), "int": pa.int32()}
+    kinds |= {"double": pa.float64(), "boolean": pa.bool_()}
+    fields = [field.split() for field in logs.DDL.split(", ")]
+    return spark.createDataFrame(
+        pa.Table.from_pylist(rows, pa.schema([(name, kinds[kind]) for name, kind in fields]))
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly(spark: SparkSession) -> Iterator[None]:
+    """Compiling a plan takes longer than these few rows do without."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    yield
+    spark.conf.unset("spark.sql.codegen.wholeStage")
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession) -> Audit:
+    """One audit of all planted logs together."""
+    from intervalq.spark._audit import audit
+
+    intervals = dict.fromkeys([*logs.FAULTS, "clean"], logs.INTERVAL)
+    return audit(
+        spark,
+        frame(spark, logs.planted()),
+        interval=intervals,
+        max_running=logs.MAX_RUNNING,
+        grace=logs.GRACE,
+        now=logs.NOW,
+        _block=64,
+        _piece=logs.PIECE,
+    )
+
+
+def kinds_of(audit: Audit, queue: str) -> dict[str, int]:
+    """What was found in one queue."""
+    found: Counter[str] = Counter()
+    for (name, _), part in audit.tally.days.items():
+        if name == queue:
+            found.update(part.kinds)
+    for kind in BY_KEY:
+        everything = audit.violations | audit.notes
+        if kind in everything and queue in {example.queue for example in everything[kind].examples}:
+            found[kind] = everything[kind].count
+    return dict(found)
+
+
+def test_everything_that_can_be_looked_for_is_planted(judged: Audit) -> None:
+    from intervalq.spark._audit_kinds import KINDS
+
+    assert judged.not_checked == {}
+    elsewhere = {
+        "call_refused",
+        "call_failed",
+        "call_retried",
+        "row_replayed",
+        "clock_off",
+        "interval_guessed",
+    }
+    assert {kind.name for kind in KINDS} == logs.FAULTS.keys() | elsewhere
+    assert sum(kind.violation for kind in KINDS) >= 20
+
+
+def test_a_clean_log_has_no_violation_and_its_notes(judged: Audit) -> None:
+    found = kinds_of(judged, "clean")
+    assert found == dict.fromkeys(logs.USUAL, 1) | {"tickets_unused": 6, "call_failed": 2}
+    assert judged.notes["row_replayed"].count == len(logs.FAULTS) + 1  # which have no day to be counted in
+
+
+@pytest.mark.parametrize("kind", [*logs.FAULTS])
+def test_each_fault_is_found_as_what_it_is(judged: Audit, kind: str) -> None:
+    queue = "" if kind == "queue_missing" else kind
+    found = kinds_of(judged, queue)
+    everything = judged.violations | judged.notes
+    if kind == "clock_jumped":
+        assert all(example.what.startswith("clock_jumped-right") for example in everything[kind].examples)
+        found[kind] = everything[kind].count
+    if kind == "start_missing":
+        assert found.pop("call_failed", 0) == 2
+    assert found[kind] == logs.FAULTS[kind][1]
+    assert found.keys() - (logs.USUAL - {kind}) == {kind, *logs.COMPANY.get(kind, ())}
+    assert everything[kind].examples
+
+
+def test_nothing_is_found_in_a_queue_that_has_another_fault(judged: Audit) -> None:
+    """Kinds that are no company of others are found as often as they were planted, in all the log."""
+    company = set().union(*logs.COMPANY.values())
+    everything = {**judged.violations, **judged.notes}
+    for kind, (_, times) in logs.FAULTS.items():
+        if kind not in company | logs.USUAL:
+            assert everything[kind].count == times, kind
+
+
+def test_clocks_are_judged_by_the_slots(judged: Audit) -> None:
+    offsets = {clock.host: clock.offset for clock in judged.tally.facts.clocks if clock.piece is None}
+    assert offsets["clean-fast"] == pytest.approx(3.0005, abs=0.0003)
+    assert offsets["clean-right"] == pytest.approx(0.0005, abs=0.0003)
+    part = next(part for (queue, _), part in judged.tally.days.items() if queue == "clean")
+    assert part.late.most == pytest.approx(0.0012, abs=0.0003)
+    assert "clock_off" in judged.notes
+
+
+def test_the_outcome_is_json_and_a_table(judged: Audit) -> None:
+    from rich.console import Console
+
+    said = json.loads(json.dumps(judged.to_dict(), allow_nan=False))
+    assert said["ok"] is judged.ok is False
+    assert said["rows"] == len(logs.planted())
+    assert said["violations"]["slot_twice"]["count"] == 1
+    assert said["violations"]["slot_twice"]["examples"][0]["ticket"] == 21
+    console = Console(width=250, record=True, file=StringIO())
+    judged.show(console)
+    text = console.export_text()
+    assert "slot_twice" in text
+    assert "a slot that started two jobs" in text
+
+
+def test_the_page_is_complete_in_itself(judged: Audit, tmp_path: Path) -> None:
+    text = judged.write(tmp_path / "report.html").read_text()
+    assert text.index("<svg") < text.index("<table")  # the picture comes first
+    for said in ("Starts a minute", "Gaps between starts", "Milliseconds from slot", "Share of each shard"):
+        assert said in text
+    assert all(kind in text for kind in logs.FAULTS)
+    assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)|@import|<script|<link""", text)
+
+
+def test_names_do_nothing_to_a_page_or_a_terminal(judged: Audit) -> None:
+    from intervalq.spark._audit_kinds import Example
+    from intervalq.spark._report_page import page
+    from intervalq.spark._report_text import place
+
+    found = judged.violations["gap_short"]
+    found.examples.insert(0, Example("<b>\x1b[31m", 1, None))
+    try:
+        assert "<b>" not in page(judged)
+        assert "\x1b" not in place(found.examples[0])
+    finally:
+        del found.examples[0]
+
+
+def test_what_is_missing_for_a_page_is_said(
+    judged: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r"intervalq\[report\]"):
+        judged.write(tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+# --- against another judge ------------------------------------------------------------------------------
+
+
+def random_log(queue: str, dice: random.Random) -> list[logs.Row]:
+    """Slots a second apart, more or less, and starts that may be blocks away from them."""
+    rows: list[logs.Row] = []
+    due = logs.FIRST + dice.randrange(10)
+    ticket = 1
+    for number in range(dice.randrange(1, 40)):
+        at = due + dice.choice([0.0, dice.random() / 10, dice.random() * 3, dice.uniform(-9, 9)])
+        row = logs.start(queue, number) | {"due": due, "ticket": ticket, "started": at, "host": None}
+        row["ended"] = at + dice.choice([0.2, 3, 15]) * dice.random()
+        if dice.random() < 0.1:
+            row |= {"refused": True, "retry_after": dice.uniform(0, 12)}
+        rows.append(row)
+        due += dice.choice([0, 0.5, 1, 1, 1, 1, 1, 2, 5, 30, 70])
+        ticket = max(1, ticket + dice.choice([-3, 0, 1, 1, 1, 1, 1, 1, 2, 4]))
+    dice.shuffle(rows)
+    return rows
+
+
+def judge(rows: list[logs.Row], *, reach: int, most: int, grace: float) -> dict[str, int]:
+    """The checks again, in plain Python, with one list for the whole log."""
+    found: Counter[str] = Counter()
+    starts = sorted(rows, key=lambda row: (row["started"], row["due"], row["ticket"]))
+    for index, row in enumerate(starts):
+        at = row["started"]
+        if index and at - starts[index - 1]["started"] < 0.9 - 5e-7:
+            found["gap_short"] += 1
+        if index and starts[index - 1]["due"] > row["due"] + 5e-7:
+            found["order_inverted"] += 1
+        if index >= reach and at - starts[index - reach]["started"] < reach - 1.1:
+            found["crowded"] += 1
+        found["over_max_running"] += sum(other["ended"] > at for other in starts[: index + 1]) > most
+        found["cool_down_broken"] += any(
+            other["ended"] + grace < at < other["ended"] + other["retry_after"]
+            for other in rows
+            if other["refused"]
+        )
+    slots = sorted(rows, key=lambda row: (row["due"], row["ticket"], row["started"]))
+    for before, row in pairwise(slots):
+        step, skipped = row["due"] - before["due"], row["ticket"] - before["ticket"]
+        found["tickets_unused"] += max(0, skipped - 1)
+        if step < 5e-7:
+            found["slot_shared" if skipped else "slot_twice"] += 1
+            continue
+        found["slots_close"] += step < 1 - 2e-6
+        found["ticket_twice"] += skipped == 0
+        if skipped < 0:
+            found["queue_restarted" if step >= 60 or row["ticket"] == 1 else "slot_order"] += 1
+    return {kind: count for kind, count in found.items() if count}
+
+
+@pytest.mark.parametrize("block", [4, 1 << 20])
+def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block: int) -> None:
+    """Many edges, or none: blocks of four intervals, or one for all."""
+    from intervalq.spark._audit import audit
+
+    dice = random.Random(20_261)
+    queues = {f"q{number}": random_log(f"q{number}", dice) for number in range(60)}
+    rows = [row for log in queues.values() for row in log]
+    found = audit(
+        spark,
+        frame(spark, rows),
+        interval=1,
+        max_running=3,
+        grace=1.0,
+        unique_keys=False,
+        now=logs.NOW,
+        _block=block,
+    )
+    assert (found.tally.facts.queues["q0"].block < 10) is (block == 4)
+    kinds = set(judge(rows, reach=2, most=3, grace=1.0))
+    assert {
+        "crowded",
+        "slot_twice",
+        "ticket_twice",
+        "queue_restarted",
+        "slot_order",
+        "cool_down_broken",
+    } <= kinds
+    seen = {
+        "gap_short",
+        "order_inverted",
+        "slot_shared",
+        "slots_close",
+        "over_max_running",
+        "tickets_unused",
+        *kinds,
+    }
+    for queue, log in queues.items():
+        mine = {kind: count for kind, count in kinds_of(found, queue).items() if kind in seen}
+        assert mine == judge(log, reach=2, most=3, grace=1.0), queue
+        gaps = [part.gaps.count for (name, _), part in found.tally.days.items() if name == queue]
+        assert sum(gaps) == len(log) - 1
+
+
+# --- what may be given ----------------------------------------------------------------------------------
+
+
+def test_results_of_a_run_are_a_log(spark: SparkSession, tmp_path: Path) -> None:
+    from intervalq.spark._audit import audit
+
+    results = [
+        {"job": {"id": number}, "shard": number % 2, "ticket": number + 1, "due": logs.FIRST + number,
+         "started": logs.FIRST + number + 0.01, "ended": logs.FIRST + number + 0.5, "exit_code": number % 5,
+         "stdout": "", "stderr": "", "attempt": 1}
+        for number in range(20)
+    ]  # fmt: skip
+    results[7]["ticket"] = 7
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(result) + "\n" for result in results))
+    found = audit(spark, path, queue="numbers", now=logs.NOW)
+    assert {name: one.count for name, one in found.violations.items()} == {"ticket_twice": 1}
+    assert found.violations["ticket_twice"].examples[0].queue == "numbers"
+    assert found.tally.facts.queues["numbers"].interval == 1.0
+    assert {"interval_guessed", "call_failed", "tickets_unused"} == found.notes.keys()
+    assert found.not_checked["key_twice"] == "the log has no key"
+    assert found.not_checked["clock_off"] == "the log has no host"
+    assert found.starts == 20
+
+
+def test_the_struct_of_the_pipeline_is_a_log(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from intervalq.spark._audit_log import log_of
+    from intervalq.spark._results import LOG_DDL
+
+    inside = ("k", 1, 1.0, 2.0, 3.0, "h", 7, 2, 1, False, "reset")
+    df = spark.createDataFrame([("x", inside)], f"key string, _iq {LOG_DDL}").withColumn(
+        "day", F.lit("2026-11-21")
+    )
+    flat, known = log_of(df, queue="q")
+    row = flat.first()
+    assert row is not None
+    assert (row.queue, row.key, row.ticket, row.shard, row.status) == ("q", "k", 1, "h:7", "failed")
+    assert str(row.day) == "2026-11-21"
+    assert "attempt" not in known  # the rows of earlier attempts are not in there
+    assert {"key", "host", "day", "replayed", "calls"} <= known
+
+
+def test_what_can_not_be_judged_is_refused(spark: SparkSession) -> None:
+    from intervalq.spark._audit import audit
+
+    df = frame(spark, [logs.start("q", 0), logs.start("q", 1)]).drop("due")
+    with pytest.raises(InvalidInterval, match="give it with interval="):
+        audit(spark, df, now=logs.NOW)
+    with pytest.raises(InvalidOption, match="no job run"):
+        audit(spark, df, max_running=0)
+    with pytest.raises(InvalidOption, match="lets no job start"):
+        audit(spark, df, burst=0)
+    with pytest.raises(InvalidOption, match="name the struct with column="):
+        audit(spark, df.drop("started"))
+
+
+def test_an_empty_log_has_nothing_wrong_and_nothing_checked(spark: SparkSession) -> None:
+    from intervalq.spark._audit import audit
+
+    found = audit(spark, frame(spark, []), interval=1)
+    assert (found.ok, found.rows, found.starts) == (True, 0, 0)
+    assert "slot_twice" in found.not_checked
+    json.dumps(found.to_dict(), allow_nan=False)
