@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
@@ -123,6 +123,17 @@ def _default() -> Any:  # noqa: ANN401 - of an extra
 
 
 _kept: Client | None = None
+
+
+def prepare(function: Callable[..., Any], setup: Setup | None) -> None:
+    """Import what the default client needs, if the function looks as if it asked for it.
+
+    In the event loop the import would hold up the first slots for a second or more.
+    """
+    code = getattr(function, "__code__", None)
+    if setup is None and code is not None and "http" in code.co_names:
+        with suppress(ImportError):  # it is said where it is asked for
+            import aiohttp  # noqa: F401, PLC0415 - an extra
 
 
 async def client(setup: Setup | None, identity: str) -> Client:

@@ -16,6 +16,7 @@ from intervalq import IntervalQueue
 from intervalq._background import BACKGROUND
 from intervalq.errors import InvalidOption, short
 from intervalq.ledger._checks import MOST_KEY
+from intervalq.spark._context import prepare
 from intervalq.spark._exchange import Exchange
 from intervalq.spark._flow import Flow, Row
 from intervalq.spark._job import Job
@@ -33,6 +34,7 @@ def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBa
 
 def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Give the batches of one task, a few rows at a time."""
+    prepare(job.function, job.setup)
     exchange = Exchange(job.window, job.flush_rows, job.flush_s)
     began: Future[Flow] = Future()
     running = BACKGROUND.start(_run, job, exchange, began)

@@ -1,0 +1,11 @@
+"""`spark-submit intervalq/pipeline/__main__.py SPEC.toml`: the same as `intervalq pipeline run SPEC.toml`."""
+
+from __future__ import annotations
+
+import sys
+
+from intervalq.cli import main
+
+if __name__ == "__main__":
+    sys.argv[1:1] = ["pipeline", "run"]
+    main()

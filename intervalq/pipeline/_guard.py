@@ -1,0 +1,134 @@
+"""The driver's side of the ledger: one run at a time, cancelled and forgotten when it is time to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from uuid import uuid4
+
+import anyio
+
+from intervalq._background import BACKGROUND
+from intervalq.errors import InvalidOption, StoreUnavailable
+from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
+from intervalq.ledger.store import LedgerStore, open_ledger_store
+from intervalq.pipeline._spec import Spec
+from intervalq.pipeline._watch import Watch
+
+R = TypeVar("R")
+
+_EXPIRY: Final = 5_000_000
+"""Microseconds, as for tasks: a driver that died is in nobody's way for longer than they are."""
+
+_BEAT: Final = 1.0
+_PATIENCE: Final = 20.0
+"""Seconds for what a killed run left behind to lapse: its workers notice late that their driver is gone."""
+
+
+class Guard:
+    """Keeps others out of a pipeline for as long as the context is open, by a session in its ledger."""
+
+    def __init__(self, spec: Spec, watch: Watch) -> None:
+        self._name = spec.name
+        self._url = spec.store
+        self._watch = watch
+        self._session = uuid4().hex
+        self._beating: Future[Any] | None = None
+
+    def __enter__(self) -> Self:
+        """Wait for the sessions of a killed run to lapse, then come in.
+
+        Raises:
+            InvalidOption: another run of this pipeline is at work.
+            StoreError: the store can't be used.
+        """
+        self._store = self._call(self._opened)
+        try:
+            self._wait()
+            self._apply(Beat(self._session, _EXPIRY))
+            self._only()
+            self._apply(Cancel(on=False))
+        except BaseException:
+            self._call(self._store.aclose)
+            raise
+        self._beating = BACKGROUND.start(self._beat)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._beating is not None
+        self._call(self._no_more_beats)
+        try:
+            self._beating.result()  # one that came after the end would make the ledger again
+            with suppress(StoreUnavailable):  # then it lapses
+                summary = self._apply(Count()).summary
+                # What was called and isn't published stays, for the next run.
+                empty = summary is None or not (summary.done + summary.failed + sum(summary[5:8]))
+                self._apply(Drop() if empty else Leave(self._session))
+        finally:
+            self._call(self._store.aclose)
+
+    def cancel(self) -> None:
+        """Let nobody begin another call."""
+        self._apply(Cancel())
+
+    def forget(self) -> None:
+        """Remove the rows of the ledger: their results are published."""
+        self._apply(Drop())
+        self._apply(Beat(self._session, _EXPIRY))
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        told = False
+        while alive := self._sessions():
+            if not told:
+                told = True
+                self._watch.said(
+                    f"{alive} processes of a run of {self._name} were there a moment ago: waiting up to "
+                    f"{_PATIENCE:g} s for them to lapse"
+                )
+            if time.monotonic() > deadline:
+                raise self._taken()
+            time.sleep(0.25)
+
+    def _only(self) -> None:
+        if self._sessions() > 1:  # both came at the same moment: neither stays
+            self._apply(Leave(self._session))
+            raise self._taken()
+
+    def _taken(self) -> InvalidOption:
+        return InvalidOption(
+            f"another run of pipeline {self._name} is at work: wait for its end, or stop it with `intervalq "
+            f"ledger cancel {self._name}`"
+        )
+
+    def _sessions(self) -> int:
+        summary = self._apply(Count()).summary
+        return 0 if summary is None else summary.sessions
+
+    def _apply(self, command: Command) -> Answer:
+        return self._call(self._store.apply, self._name, command)
+
+    async def _opened(self) -> LedgerStore:
+        self._over = anyio.Event()
+        return open_ledger_store(self._url)
+
+    async def _beat(self) -> None:
+        while not self._over.is_set():
+            with anyio.move_on_after(_BEAT):
+                await self._over.wait()
+                return
+            with suppress(StoreUnavailable):
+                await self._store.apply(self._name, Beat(self._session, _EXPIRY))
+
+    async def _no_more_beats(self) -> None:
+        self._over.set()
+
+    @staticmethod
+    def _call(function: Callable[..., Awaitable[R]], *args: Any) -> R:
+        return BACKGROUND.call(function, *args)

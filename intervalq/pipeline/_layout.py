@@ -1,0 +1,113 @@
+"""The output folder: where results, rejects, log and unfinished passes are, on disk or in an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+_DONE: Final = "_SUCCESS"
+"""Written by Spark when a job's output is complete."""
+
+_PUBLISHED: Final = "_PUBLISHED"
+"""Written when all of a pass is in the tables."""
+
+_AS_ARROW_SAYS: Final = {"s3a": "s3", "s3n": "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over the requests that were missing, as its folder tells of it."""
+
+    id: str
+    """Its first 16 characters say when it began (UTC)."""
+    complete: bool
+    """Whether all its rows have ended."""
+    published: bool
+
+    @property
+    def day(self) -> str:
+        """The day on which it began."""
+        return f"{self.id[:4]}-{self.id[4:6]}-{self.id[6:8]}"
+
+
+class Layout:
+    """Paths for Spark, and a file system for what Spark isn't needed for. `output`: see `Spec`."""
+
+    def __init__(self, output: str) -> None:
+        from pyarrow import fs  # noqa: PLC0415 - an extra
+
+        scheme, separator, rest = output.partition("://")
+        if not separator or scheme == "file":
+            path = rest if separator else output
+            self._files: Any = fs.LocalFileSystem()
+            self._root = path.rstrip("/") or "/"
+            # Spelled out: on a cluster a bare path would be one of its default file system.
+            self._spark = f"file://{self._root}"
+        else:
+            self._files, root = fs.FileSystem.from_uri(f"{_AS_ARROW_SAYS.get(scheme, scheme)}://{rest}")
+            self._root, self._spark = root.rstrip("/"), output.rstrip("/")
+        self.results = f"{self._spark}/results"
+        self.rejects = f"{self._spark}/rejects"
+        self.log = f"{self._spark}/log"
+
+    def work(self, id_: str) -> str:
+        """Where a pass is written first, for Spark."""
+        return f"{self._spark}/work/pass={id_}"
+
+    def place(self, name: str) -> str:
+        """Where a file of the output folder is, as people read it."""
+        return f"{self._root if self._spark.startswith('file:') else self._spark}/{name}"
+
+    def passes(self) -> Iterator[Pass]:
+        """The passes that left a folder, the oldest first."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/work", allow_not_found=True))
+        for name in sorted(info.base_name for info in found):
+            if name.startswith("pass="):
+                path = f"{self._root}/work/{name}"
+                yield Pass(
+                    name.removeprefix("pass="),
+                    self._has(f"{path}/{_DONE}"),
+                    self._has(f"{path}/{_PUBLISHED}"),
+                )
+
+    def has(self, table: str) -> bool:
+        """Whether a table (`results`, `rejects`, `log`) has any day."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/{table}", allow_not_found=True))
+        return any(info.base_name.startswith("day=") for info in found)
+
+    def mark_published(self, id_: str) -> None:
+        """Note that all of a pass is in the tables."""
+        self._write(f"work/pass={id_}/{_PUBLISHED}", b"")
+
+    def remove(self, id_: str) -> None:
+        """Remove a pass' folder. Cut short, it leaves one that counts as not complete."""
+        path = f"{self._root}/work/pass={id_}"
+        with suppress(FileNotFoundError):
+            self._files.delete_file(f"{path}/{_DONE}")
+        with suppress(FileNotFoundError):
+            self._files.delete_dir(path)
+
+    def write(self, name: str, content: bytes) -> str:
+        """Put a whole file into the output folder; gives where it is."""
+        self._files.create_dir(self._root, recursive=True)
+        self._write(f".{name}.new", content)
+        if not self._spark.startswith("file:"):  # where a file system won't move onto what is there
+            with suppress(FileNotFoundError):
+                self._files.delete_file(f"{self._root}/{name}")
+        self._files.move(f"{self._root}/.{name}.new", f"{self._root}/{name}")
+        return self.place(name)
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._files.open_output_stream(f"{self._root}/{name}") as stream:
+            stream.write(content)
+
+    def _has(self, path: str) -> bool:
+        from pyarrow import fs  # noqa: PLC0415
+
+        return bool(self._files.get_file_info(path).type != fs.FileType.NotFound)

@@ -1,0 +1,148 @@
+"""From the folder of a pass to the tables: results, rejects and the log, by day; the same when done again."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, cast
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from intervalq.pipeline._requests import PRINT, REASON
+from intervalq.pipeline._watch import Published
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from intervalq.pipeline._layout import Layout, Pass
+    from intervalq.pipeline._spec import Spec
+
+_ROWS: Final = 1_000_000
+"""Rows of a file, about."""
+
+
+def publish(spark: SparkSession, spec: Spec, layout: Layout, one: Pass, interval: float) -> Published:
+    """Write what a complete pass has to the tables. Done again it replaces its own part, and no other's."""
+    work = spark.read.parquet(layout.work(one.id))
+    published = _counted(work, one)
+    files = math.ceil(sum([published.results, published.failed, *published.rejected.values()]) / _ROWS)
+    own = [name for name in work.columns if not name.startswith("_iq")]
+    rows = work.coalesce(max(1, files)).withColumns({"day": _day(one), "pass": F.lit(one.id)})
+    called = rows.where(~_of_input())
+    if published.results:
+        write_table(called.where(~_has_failed()).select(*map(_quoted, own), "day", "pass"), layout.results)
+    if published.results or published.failed:
+        log = called.where(F.col("_iq.started").isNotNull())
+        starts = _starts(spec.queue.name, log, interval)
+        write_table(_numbered(starts, layout, one), layout.log)
+    if published.failed or published.rejected:
+        gives = set(cast("StructType", StructType.fromDDL(spec.call.schema)).fieldNames())
+        write_table(_rejects(spec, rows, [name for name in own if name not in gives]), layout.rejects)
+    return published
+
+
+def write_table(rows: DataFrame, path: str) -> None:
+    """Write partitions, each in place of what was there."""
+    rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(
+        "day", "pass"
+    ).parquet(path)
+
+
+def _day(one: Pass) -> Column:
+    """The day of a row's call in UTC; of one that was not called, that of the pass."""
+    number = F.floor(F.col("_iq.started") / 86_400).cast("int")
+    return F.coalesce(F.date_from_unix_date(number), F.lit(one.day).cast("date"))
+
+
+def _counted(work: DataFrame, one: Pass) -> Published:
+    log = F.col("_iq")
+    groups = (
+        work.groupBy(REASON, _has_failed().alias("bad"))
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.sum(F.when(~log.replayed, log.calls).otherwise(0)).alias("calls"),
+            F.sum(F.when(log.replayed, 1).otherwise(0)).alias("replayed"),
+            F.min(F.when(~log.replayed, log.started)).alias("first"),
+            F.max(F.when(~log.replayed, log.started)).alias("last"),
+        )
+        .collect()
+    )
+    called = [group for group in groups if group[REASON] is None]
+    ended = sum(group.rows - group.replayed for group in called)
+    times = [time for group in called for time in (group["first"], group["last"]) if time is not None]
+    span = max(times) - min(times) if times else 0.0
+    return Published(
+        id=one.id,
+        results=sum(group.rows for group in called if not group.bad),
+        failed=sum(group.rows for group in called if group.bad),
+        rejected={group[REASON]: group.rows for group in groups if group[REASON] is not None},
+        calls=sum(group.calls for group in called),
+        replayed=sum(group.replayed for group in called),
+        rate=(ended - 1) / span if span > 0 else None,
+    )
+
+
+def _starts(queue: str, called: DataFrame, interval: float) -> DataFrame:
+    """The log of starts as an audit reads it, a row a start."""
+    log = F.col("_iq")
+    return called.select(
+        F.lit(queue).alias("queue"),
+        log.key.alias("key"),
+        log.ticket.alias("ticket"),
+        log.due.alias("due"),
+        log.started.alias("started"),
+        log.ended.alias("ended"),
+        log.host.alias("host"),
+        F.concat_ws(":", log.host, log.pid.cast("string")).alias("shard"),
+        F.when(log.error.isNull(), "ok").otherwise("failed").alias("status"),
+        log.error.alias("error"),
+        # What an audit has no names for: calls of this row in its task, claims by tasks of which some died,
+        # whether the call was made before the pass was begun again, and the pace that was asked for.
+        log.calls.alias("tries"),
+        log.attempt.alias("claims"),
+        log.replayed.alias("from_ledger"),
+        F.lit(interval).alias("interval"),
+        "day",
+        "pass",
+    )
+
+
+def _numbered(rows: DataFrame, layout: Layout, one: Pass) -> DataFrame:
+    """The log with attempts, counted over all passes: only rows that failed are called by another one."""
+    if not layout.has("log"):
+        return rows.withColumn("attempt", F.lit(1))
+    before = (
+        rows.sparkSession.read.parquet(layout.log)
+        .where((F.col("status") == "failed") & (F.col("pass") != one.id))
+        .groupBy("key")
+        .agg(F.count(F.lit(1)).cast("int").alias("failures"))
+    )
+    joined = rows.join(before, "key", "left")
+    return joined.withColumn("attempt", F.coalesce("failures", F.lit(0)) + 1).drop("failures")
+
+
+def _rejects(spec: Spec, rows: DataFrame, columns: list[str]) -> DataFrame:
+    """Rows without a result. Those with a fingerprint are of the input, and are listed once."""
+    row = F.to_json(F.struct(*map(_quoted, columns)), {"ignoreNullFields": "false"})
+    key = F.col(_quoted(spec.input.key)).cast("string") if spec.input.key in columns else F.col("_iq.key")
+    return rows.where(_of_input() | _has_failed()).select(
+        F.coalesce(REASON, F.lit("call_failed")).alias("reason"),
+        key.alias("key"),
+        F.col("_iq.error").alias("error"),
+        row.alias("row"),
+        F.col(PRINT).alias("fingerprint"),
+        "day",
+        "pass",
+    )
+
+
+def _of_input() -> Column:
+    return F.col(REASON).isNotNull()
+
+
+def _has_failed() -> Column:
+    return F.col("_iq.error").isNotNull()
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,179 @@
+"""The rows of the input, sorted: to be called, called before, said twice, rejected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from intervalq.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from intervalq.pipeline._layout import Layout
+    from intervalq.pipeline._spec import Spec
+
+REASON: Final = "_iq_reason"
+PRINT: Final = "_iq_print"
+_STATE: Final = "_iq_state"
+_GROUP: Final = "_iq_group"
+_CORRUPT: Final = "_corrupt_record"
+"""Where Spark puts what it can't read."""
+
+_LONGEST_KEY: Final = 512
+_CALL, _BEFORE, _SAME = "_call", "_before", "_same"
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The rows of the input. Nothing is computed before it is asked for."""
+
+    sorted: DataFrame
+    columns: list[str]
+    known: DataFrame | None
+    """The rejects of input that are listed already."""
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are of each state: a pass over the input."""
+        return {row[0]: row[1] for row in self.sorted.groupBy(_STATE).count().collect()}
+
+    def to_call(self) -> DataFrame:
+        """The rows that have no result."""
+        return self.sorted.where(F.col(_STATE) == _CALL).select(*map(_quoted, self.columns))
+
+    def rejects(self) -> DataFrame:
+        """The rows that can't be called, and why, as far as they aren't listed."""
+        state = F.col(_STATE)
+        rows = self.sorted.where(~state.isin(_CALL, _BEFORE, _SAME)).select(
+            *map(_quoted, self.columns), state.alias(REASON), PRINT
+        )
+        return rows if self.known is None else rows.join(self.known, [REASON, PRINT], "left_anti")
+
+
+def tally(counts: dict[str, int]) -> tuple[int, int, int, dict[str, int]]:
+    """Of `Requests.counts`: rows to call, called before, said twice; and the rejected ones by reason."""
+    rest = dict(counts)
+    call, before, same = (rest.pop(state, 0) for state in (_CALL, _BEFORE, _SAME))
+    return call, before, same, dict(sorted(rest.items()))
+
+
+def requests(spark: SparkSession, spec: Spec, layout: Layout) -> Requests:
+    """Read the input, and sort its rows.
+
+    The first condition that a row doesn't meet is its reason; one that is null isn't met. Of rows with the
+    same key the one whose fingerprint comes first is called: the same input gives the same one, in any order.
+
+    Raises:
+        InvalidOption: the input isn't there, or has other columns; a condition is no SQL.
+    """
+    rows = _read(spark, spec)
+    columns = [name for name in rows.columns if name != _CORRUPT]
+    _check(spec, columns)
+    key = F.col(_quoted(spec.input.key)).cast("string")
+    whole = F.to_json(F.struct(*map(_quoted, rows.columns)), {"ignoreNullFields": "false"})
+    why = _reason(spec, rows, key)
+    marked = rows.withColumns({PRINT: F.sha2(whole, 256), _STATE: why})
+    # Rows without a key are no group: all of them would come to one task.
+    by_key, by_content = F.concat(F.lit("k"), key), F.concat(F.lit("p"), PRINT)
+    marked = marked.withColumn(_GROUP, F.when(F.col(_STATE).isNull(), by_key).otherwise(by_content))
+    window = Window.partitionBy(_GROUP).orderBy(PRINT)
+    marked = marked.withColumns(
+        {"_iq_number": F.row_number().over(window), "_iq_last": F.lag(PRINT).over(window)}
+    )
+    there = _published(spark, spec, layout)
+    marked = marked.join(there, _GROUP, "left") if there is not None else marked
+    state = (
+        F.when(F.coalesce(F.col("_iq_last") == F.col(PRINT), F.lit(False)), _SAME)
+        .when(F.col(_STATE).isNotNull(), F.col(_STATE))
+        .when(F.col("_iq_number") > 1, "duplicate_key")
+    )
+    if there is not None:
+        state = state.when(F.col("_iq_there"), _BEFORE)
+    known = None
+    if layout.has("rejects"):
+        known = (
+            spark.read.parquet(layout.rejects)
+            .where(F.col("fingerprint").isNotNull())
+            .select(F.col("reason").alias(REASON), F.col("fingerprint").alias(PRINT))
+            .distinct()
+        )
+    return Requests(marked.withColumn(_STATE, state.otherwise(_CALL)), columns, known)
+
+
+def _read(spark: SparkSession, spec: Spec) -> DataFrame:
+    given = spec.input
+    reader = spark.read.options(**({"header": "true"} if given.format == "csv" else {}) | given.options)
+    try:
+        if given.format == "table":
+            rows = reader.table(given.path)
+        else:
+            path = given.path if "://" in given.path else f"file://{given.path}"
+            rows = reader.format(given.format).load(path)
+        _ = rows.columns
+    except Exception as error:
+        raise InvalidOption(
+            f"{spec.file.name}: [input] path can't be read as {given.format}: {first_line(error)}"
+        ) from error
+    return rows
+
+
+def _check(spec: Spec, columns: list[str]) -> None:
+    where = f"{spec.file.name}: [input]"
+    if spec.input.key not in columns:
+        raise InvalidOption(
+            f"{where} key = {spec.input.key!r} is no column of the input: it has {', '.join(columns)}"
+        )
+    if ours := [name for name in columns if name.lower() in {"day", "pass"} or name.startswith("_iq")]:
+        raise InvalidOption(
+            f"{where} path: the output has columns {', '.join(ours)} of its own: rename those of the "
+            'input, in a view (format = "table") for example'
+        )
+
+
+def _reason(spec: Spec, rows: DataFrame, key: Column) -> Column:
+    """Why a row can't be called; null: it can."""
+    long = (F.length(key) < 1) | (F.length(key) > _LONGEST_KEY) | F.contains(key, F.lit("\0"))
+    checks = [(key.isNull(), "key_missing"), (long, "key_invalid")]
+    if _CORRUPT in rows.columns:
+        checks.insert(0, (F.col(_CORRUPT).isNotNull(), "malformed"))
+    for name, condition in spec.input.require.items():
+        try:
+            met = F.expr(condition).cast("boolean")
+            _ = rows.where(met).columns, rows.where(met).schema  # Connect looks at it only now
+        except Exception as error:  # noqa: BLE001 - of Spark's parser, and of Connect
+            raise InvalidOption(
+                f"{spec.file.name}: [input.require] {name} is no condition on the input's columns: "
+                f"{first_line(error)}"
+            ) from None
+        checks.append((~F.coalesce(met, F.lit(False)), name))
+    why = F.lit(None).cast("string")
+    for check, name in reversed(checks):  # so that the first one counts
+        why = F.when(check, name).otherwise(why)
+    return why
+
+
+def _published(spark: SparkSession, spec: Spec, layout: Layout) -> DataFrame | None:
+    """The groups of the rows that have a result; None: there are none yet."""
+    if not layout.has("results"):
+        return None
+    rows = spark.read.parquet(layout.results)
+    if spec.input.key not in rows.columns:
+        raise InvalidOption(
+            f"{spec.file.name}: [input] key = {spec.input.key!r} is no column of the published "
+            "results: take their key, or another output"
+        )
+    group = F.concat(F.lit("k"), F.col(_quoted(spec.input.key)).cast("string"))
+    return rows.select(group.alias(_GROUP)).distinct().withColumn("_iq_there", F.lit(True))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Spark's says, without its plans and stack traces."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

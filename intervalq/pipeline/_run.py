@@ -1,0 +1,274 @@
+"""A run of a pipeline: what earlier runs left is brought to its end, then what is missing is called."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import uuid4
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable
+from intervalq.pipeline._guard import Guard
+from intervalq.pipeline._judge import judge, write_report
+from intervalq.pipeline._layout import Layout, Pass
+from intervalq.pipeline._publish import publish
+from intervalq.pipeline._requests import PRINT, REASON, Requests, first_line, requests, tally
+from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
+from intervalq.spark._paced import paced
+from intervalq.spark._progress import progress, seen
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from intervalq.pipeline._spec import Spec
+    from intervalq.spark._paced import Transform
+    from intervalq.spark._report import Audit
+
+_LOOK: Final = 0.5
+"""Seconds from one look at the store to the next."""
+
+
+def run(
+    spec: Spec,
+    *,
+    spark: SparkSession | None = None,
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
+) -> Outcome:
+    """Call every row of the input that has no result, publish, and audit the whole log.
+
+    It may be killed at any moment, and called again: calls whose end was known are not made again.
+
+    Args:
+        spec: of `read_spec`.
+        spark: a session, also of Spark Connect. None: the active one, or a new local one.
+        watch: hears how it is going.
+        stop: once set, no more calls begin, those in flight end, and what there is waits for the next run.
+
+    Raises:
+        InvalidOption: the input, the schema or a condition isn't usable; or another run is at work.
+        ConfigMismatch, QueueNotFound, StoreError: as for queues.
+        PySparkException, Py4JError: the Spark job failed; what was called is kept.
+    """
+    return _Run(spec, _session(spec, spark), watch or Watch(), stop or threading.Event()).run()
+
+
+def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str | None]:
+    """Judge the log again, and write the report; what was found (None: no log), and where the page is."""
+    session = _session(spec, spark)
+    layout = Layout(spec.output)
+    found = judge(session, spec, layout)
+    return found, write_report(layout, found, {"pipeline": spec.name})
+
+
+def stage_of(spec: Spec) -> Transform:
+    """The stage that calls; also a check of what `paced` has to say about the spec.
+
+    Raises:
+        InvalidOption: it refuses something.
+    """
+    call = spec.call
+    for function in (call.function, call.setup):
+        if function is not None:
+            function.may_travel()
+    try:
+        return paced(
+            call.function.call,
+            call.schema,
+            queue=spec.queue,
+            key=spec.input.key,
+            run=spec.name,
+            concurrency=call.concurrency,
+            window=call.window,
+            on_unknown=call.on_unknown,
+            errors="column",
+            retries=call.retries,
+            setup=None if call.setup is None else call.setup.call,
+        )
+    except InvalidOption as error:
+        raise InvalidOption(f"{spec.file.name}: [call] {error}") from None
+
+
+def _session(spec: Spec, spark: SparkSession | None) -> SparkSession:
+    if spark is not None:
+        return spark
+    from intervalq.spark._session import session  # noqa: PLC0415 - takes a moment
+
+    return session(f"intervalq pipeline {spec.name}")
+
+
+class _Run:
+    def __init__(self, spec: Spec, spark: SparkSession, watch: Watch, stop: threading.Event) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._watch = watch
+        self._stop = stop
+        self._layout = Layout(spec.output)
+        self._passes: list[Published] = []
+
+    def run(self) -> Outcome:
+        """Do all of it, or as much as there is time for."""
+        stage = stage_of(self._spec)
+        self._check_schema()
+        self._interval = self._pace()
+        with Guard(self._spec, self._watch) as guard:
+            self._recover(guard)
+            found = requests(self._spark, self._spec, self._layout)
+            to_call, before, same, rejected = tally(found.counts())
+            outcome = Outcome(
+                name=self._spec.name,
+                rows=to_call + before + same + sum(rejected.values()),
+                duplicates=same,
+                rejected=rejected,
+                before=before,
+                passes=(),
+                audit=None,
+                report=None,
+                stopped=True,
+            )
+            self._tell(outcome, to_call)
+            if not self._stop.is_set() and (to_call or (rejected and not found.rejects().isEmpty())):
+                self._one(guard, found, stage, to_call)
+            if self._stop.is_set():
+                return replace(outcome, passes=tuple(self._passes))
+        return self._judged(replace(outcome, passes=tuple(self._passes), stopped=False))
+
+    def _check_schema(self) -> None:
+        from pyspark.sql.types import StructType  # noqa: PLC0415
+
+        call = f"{self._spec.file.name}: [call] schema = {self._spec.call.schema!r}"
+        try:
+            given = cast("StructType", StructType.fromDDL(self._spec.call.schema))
+        except Exception as error:  # noqa: BLE001 - of Spark's parser, and of Connect
+            raise InvalidOption(
+                f'{call} is no DDL: write "status int, body string": {first_line(error)}'
+            ) from None
+        taken = [
+            name for name in given.fieldNames() if name.lower() in {"day", "pass"} or name.startswith("_iq")
+        ]
+        if taken:
+            raise InvalidOption(f"{call} has {', '.join(taken)}, as the output has: choose other names")
+
+    def _pace(self) -> float:
+        """Seconds between two starts; asks the queue, so that a disagreement is told before anything runs."""
+        try:
+            return seen(self._spec.queue).interval
+        except QueueNotFound:
+            if self._spec.interval is None:
+                raise
+            return self._spec.interval
+
+    def _recover(self, guard: Guard) -> None:
+        """Bring passes of earlier runs to their end."""
+        for one in list(self._layout.passes()):
+            if one.published:
+                self._end(guard, one)
+            elif one.complete:
+                self._watch.said(f"pass {one.id} had been called, but not published: publishing it")
+                self._publish(guard, one)
+            else:
+                self._watch.said(
+                    f"pass {one.id} was cut short: it is begun again; what was called comes from the ledger"
+                )
+                self._layout.remove(one.id)
+
+    def _tell(self, outcome: Outcome, to_call: int) -> None:
+        parts = [f"{outcome.rows:,} rows", f"{outcome.before:,} have results"]
+        parts += [f"{count:,} rejected ({name})" for name, count in outcome.rejected.items()]
+        if outcome.duplicates:
+            parts.append(f"{outcome.duplicates:,} said twice")
+        self._watch.said(f"{', '.join(parts)}: {to_call:,} to call")
+
+    def _one(self, guard: Guard, found: Requests, stage: Transform, to_call: int) -> None:
+        """Call what is missing, and publish."""
+        id_ = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
+        tasks = self._tasks(to_call)
+        called = found.to_call().repartition(tasks).transform(stage)
+        nothing = F.lit(None).cast("string")
+        called = called.withColumns({REASON: nothing, PRINT: nothing})
+        rows = called.unionByName(found.rejects(), allowMissingColumns=True)
+        if to_call:
+            seconds = to_call * self._interval
+            self._watch.said(f"calling in {tasks} tasks: at least {seconds:,.1f} s at the queue's pace")
+        self._call(guard, rows, self._layout.work(id_), to_call)
+        if not self._stop.is_set():
+            self._publish(guard, Pass(id_, complete=True, published=False))
+
+    def _tasks(self, to_call: int) -> int:
+        """How many tasks call: no more than there are rows."""
+        call = self._spec.call
+        if call.tasks is not None:
+            wanted = call.tasks
+        elif call.latency is not None:
+            wanted = math.ceil(call.latency / self._interval / call.concurrency)
+        else:
+            # As many partitions as Spark makes of a range by itself; Connect has no other way to ask.
+            wanted = self._spark.range(10_000).select(F.spark_partition_id()).distinct().count()
+        return max(1, min(wanted, to_call))
+
+    def _call(self, guard: Guard, rows: DataFrame, path: str, to_call: int) -> None:
+        """Run the job on a thread, and look after it on this one."""
+        ended = threading.Event()
+        failure: list[BaseException] = []
+
+        def write() -> None:
+            try:
+                rows.write.mode("overwrite").parquet(path)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failure.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=write, name="intervalq-pipeline", daemon=True).start()
+        looks = Looks(to_call)
+        speak: Callable[[], None] | None = None
+        cancelled = False
+        try:
+            while not ended.wait(_LOOK):
+                if self._stop.is_set() and speak is None:
+                    self._watch.said("stopping: calls in flight end, and are kept")
+                    speak = self._hush()
+                with suppress(QueueNotFound, StoreUnavailable):
+                    if self._stop.is_set() and not cancelled:
+                        guard.cancel()
+                        cancelled = True
+                    self._watch.looked(looks.add(progress(self._spec.queue, self._spec.name)))
+        finally:
+            self._watch.called()
+            if speak is not None:
+                speak()
+        if failure and not self._stop.is_set():
+            raise failure[0]
+
+    def _hush(self) -> Callable[[], None]:
+        """Have Spark say nothing of tasks that end, with a page of stack traces each; gives the undoing."""
+        try:
+            context: Any = self._spark.sparkContext
+            log = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger()  # noqa: SLF001 - no other way
+            before = log.getLevel().toString()
+            context.setLogLevel("OFF")
+        except Exception:  # noqa: BLE001 - with Connect there is nothing to hush
+            return lambda: None
+        return lambda: context.setLogLevel(before)
+
+    def _publish(self, guard: Guard, one: Pass) -> None:
+        self._passes.append(publish(self._spark, self._spec, self._layout, one, self._interval))
+        self._layout.mark_published(one.id)
+        self._end(guard, one)
+
+    def _end(self, guard: Guard, one: Pass) -> None:
+        """Forget what the tables have."""
+        guard.forget()
+        self._layout.remove(one.id)
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        self._watch.said("auditing the log")
+        found = judge(self._spark, self._spec, self._layout)
+        outcome = replace(outcome, audit=None if found is None else found.to_dict())
+        return replace(outcome, report=write_report(self._layout, found, outcome.to_dict()))

@@ -1,0 +1,245 @@
+"""The spec of a pipeline: a TOML file, checked as a whole before Spark starts."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from intervalq import IntervalQueue, _parse
+from intervalq._settings import whole
+from intervalq.errors import InvalidOption, short
+from intervalq.pipeline._function import Function, function_of
+from intervalq.pipeline._table import Table
+from intervalq.store import default_url, sound_url
+
+Format = Literal["parquet", "csv", "json", "table"]
+
+REASONS: Final = ("malformed", "key_missing", "key_invalid", "duplicate_key", "call_failed")
+"""Why rows are rejected, beside the conditions of the spec."""
+
+_TABLES: Final = ("pipeline", "input", "call", "queue")
+_INPUT: Final = ("path", "format", "key", "require", "options")
+_CALL: Final = (
+    *("function", "schema", "setup", "concurrency", "window", "retries"),
+    *("on_unknown", "tasks", "latency"),
+)
+_QUEUE: Final = (
+    *("name", "rate", "interval", "store", "burst", "tolerance"),
+    *("max_running", "retries", "backoff"),
+)
+_ENDINGS: Final[dict[str, Format]] = {
+    ".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+}  # fmt: skip
+_PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Where the requests are."""
+
+    path: str
+    """A URI or an absolute path, which may have wildcards; or the name of a table."""
+    format: Format
+    key: str
+    require: dict[str, str]
+    """Conditions of SQL by their names."""
+    options: dict[str, str]
+    """For Spark's reader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What is called for each row; see `intervalq.spark.paced`."""
+
+    function: Function
+    schema: str
+    setup: Function | None
+    concurrency: int
+    window: int
+    retries: int | None
+    on_unknown: Literal["retry", "fail"]
+    tasks: int | None
+    latency: float | None
+    """Seconds that a call takes, for the number of tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A pipeline, as its file describes it."""
+
+    file: Path
+    name: str
+    """Of the pipeline, of its runs, and of its ledger."""
+    output: str
+    """The folder for all that it writes: a URI or an absolute path."""
+    input: Input
+    call: Call
+    queue: IntervalQueue
+    store: str = field(repr=False)  # with its secrets
+    """The URL where queue and ledger are."""
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two starts; None: as the queue has it already."""
+        micros = self.queue._options.interval  # noqa: SLF001 - its own package
+        return None if micros is None else micros / 1e6
+
+
+def read_spec(path: str | os.PathLike[str]) -> Spec:
+    """The pipeline that a file describes. Nothing is started, and no store is asked.
+
+    Paths in it are relative to the file. The function is imported, from the file's folder or from where
+    packages are.
+
+    Raises:
+        InvalidOption: the file isn't such a spec; says the table, the field and the remedy.
+        OSError: it can't be read.
+        MissingExtra: what its store needs isn't installed.
+    """
+    file = Path(path).absolute()
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"{file.name}: this is no TOML: {error}") from None
+    return _Reader(file, content).spec()
+
+
+class _Reader:
+    """Takes a spec apart, table by table."""
+
+    def __init__(self, file: Path, content: dict[str, Any]) -> None:
+        self._file = file
+        for name in content:
+            if name not in _TABLES:
+                raise InvalidOption(
+                    f"{file.name}: [{name}] is not known; the tables are "
+                    f"{', '.join(f'[{known}]' for known in _TABLES)}"
+                )
+        self._content = content
+
+    def _table(self, name: str, fields: tuple[str, ...]) -> Table:
+        if name not in self._content:
+            raise InvalidOption(f"{self._file.name}: there is no table [{name}]: it has {', '.join(fields)}")
+        return Table(self._file.name, name, self._content[name], fields)
+
+    def spec(self) -> Spec:
+        pipeline = self._table("pipeline", ("name", "output"))
+        name = pipeline.text("name", "give the name of its runs and of its ledger")
+        pipeline.checked("name", lambda: _parse.name(name))
+        output = self._path(pipeline.text("output", "give a folder for results, rejects, log and report"))
+        if _PATTERN.search(output):
+            raise pipeline.wrong("output", f"= {short(output)} must be a path without * ? [ ] {{ }} \\")
+        source = self._input()
+        call = self._call()
+        queue, store = self._queue(name)
+        return Spec(
+            file=self._file, name=name, output=output, input=source, call=call, queue=queue, store=store
+        )
+
+    def _path(self, text: str) -> str:
+        return text if "://" in text else str(Path(os.path.normpath(self._file.parent / text)))
+
+    def _input(self) -> Input:
+        table = self._table("input", _INPUT)
+        path = table.text("path", "give the file or the folder of the requests, or the name of a table")
+        ending = Path(path.rstrip("/")).suffix.lower()
+        form = cast("Format | None", table.one_of("format", ("parquet", "csv", "json", "table")))
+        if form is None:
+            if ending not in _ENDINGS:
+                raise table.wrong(
+                    "format", f"is missing, and the ending of {short(path)} doesn't say it: add format = "
+                    '"parquet", "csv", "json" (a JSON object a line) or "table"'
+                )  # fmt: skip
+            form = _ENDINGS[ending]
+        if form != "table":
+            path = self._path(path)
+            if "://" not in path and not glob.glob(path):  # noqa: PTH207 - a whole path with wildcards
+                raise table.wrong(
+                    "path", f"= {short(path)}: there is nothing: check the path, from {self._file}"
+                )
+        require = table.texts("require")
+        for name in require:
+            if name in REASONS or not name.strip() or name.startswith("_"):
+                raise InvalidOption(
+                    f"{self._file.name}: [input.require] {short(name)} can't be the name of a condition: "
+                    "the pipeline uses it; choose another"
+                )
+        return Input(
+            path=path,
+            format=form,
+            key=table.text("key", "give the column whose value tells a row from all others"),
+            require=require,
+            options=table.texts("options"),
+        )
+
+    def _call(self) -> Call:
+        table = self._table("call", _CALL)
+        target = table.text("function", 'give "module:name" of a function of a row and its context')
+        setup = table.maybe("setup")
+        latency = table.any("latency")
+        folder = self._file.parent
+        concurrency = self._number(table, "concurrency", 16, 10_000)
+        return Call(
+            function=table.checked("function", lambda: function_of(target, folder)),
+            schema=table.text(
+                "schema", 'give the columns that the function gives, as "status int, body string"'
+            ),
+            setup=None if setup is None else table.checked("setup", lambda: function_of(setup, folder)),
+            concurrency=concurrency,
+            window=self._number(table, "window", max(64, 2 * concurrency), 1_000_000),
+            retries=table.whole("retries"),
+            on_unknown=cast(
+                "Literal['retry', 'fail']", table.one_of("on_unknown", ("retry", "fail")) or "retry"
+            ),
+            tasks=self._number(table, "tasks", 1, 100_000) if "tasks" in table else None,
+            latency=None
+            if latency is None
+            else table.checked("latency", lambda: _parse.duration(latency, what="latency") / 1e6),
+        )
+
+    @staticmethod
+    def _number(table: Table, field_: str, otherwise: int, most: int) -> int:
+        value = table.whole(field_)
+        return otherwise if value is None else table.checked(field_, lambda: whole(field_, value, 1, most))
+
+    def _queue(self, name: str) -> tuple[IntervalQueue, str]:
+        table = self._table("queue", _QUEUE)
+        given = table.maybe("store")
+        store = table.checked("store", lambda: self._store(given))
+        names = [one for one in _QUEUE if one in table and one not in {"name", "store"}]
+        # Alone first, so that an error is told of the field which is wrong.
+        alone: dict[str, Callable[[Any], object]] = {
+            "rate": _parse.rate,
+            "interval": _parse.interval,
+            "tolerance": lambda value: _parse.duration(value, least=1, what="tolerance"),
+            "backoff": lambda value: _parse.duration(value, what="backoff"),
+            "burst": lambda value: whole("burst", value, 1),
+            "max_running": lambda value: whole("max_running", value, 1),
+            "retries": lambda value: whole("retries", value, 0),
+        }
+        for one in names:
+            table.checked(one, lambda one=one: alone[one](table.any(one)))  # type: ignore[misc]
+        called = table.maybe("name") or name
+        table.checked("name", lambda: _parse.name(called))
+        settings = {one: table.any(one) for one in names}
+        both = " and ".join(names) or "rate"
+        return table.checked(both, lambda: IntervalQueue(called, store=store, **settings)), store
+
+    def _store(self, given: str | None) -> str:
+        """One URL for driver and executors, whose environments may differ."""
+        if given is not None and "://" not in given:
+            sound_url(given, otherwise="file")  # refuses what only looks like a path
+            given = str(self._file.parent / Path(given).expanduser())
+        scheme, url = sound_url(given or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
+        if scheme == "memory":
+            raise InvalidOption(
+                "memory:// is of one process, and every Python worker is another: use a path that ends with "
+                ".db on one machine, redis:// or postgresql:// on several"
+            )
+        return url

@@ -1,0 +1,97 @@
+"""A small pipeline to run again and again: its spec, its rows, and a record of every call."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+# How calls go is in files beside it, so that a test can change it between runs. A line a call is one write.
+CALLS = """
+import os, signal
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+async def fetch(row, ctx):
+    with (HERE / "called").open("a") as record:
+        record.write(ctx.row_key + "\\n")
+    if row["name"] in (HERE / "bad").read_text().split():
+        raise RuntimeError("refused")
+    if row["name"] in (HERE / "deadly").read_text().split():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if row["name"] in (HERE / "slow").read_text().split():
+        await HELD()
+    return {"size": len(row["name"]), "again": ctx.key}
+
+async def HELD():
+    import anyio
+    while (HERE / "slow").read_text():
+        await anyio.sleep(0.02)
+"""
+
+SPEC = """
+[pipeline]
+name = "visits"
+output = "out"
+
+[input]
+path = "visits.jsonl"
+key = "id"
+
+[input.require]
+positive = "n >= 0"
+
+[call]
+function = "calls:fetch"
+schema = "size int, again string"
+concurrency = 4
+tasks = 1
+
+[queue]
+interval = "1ms"
+burst = 30000
+store = "state.db"
+"""
+"""A burst of more than there are rows: no test waits for slots, and no machine is too slow to be in time. Two
+tasks that begin at once might do so out of order, which an audit tells."""
+
+
+class Small:
+    """A pipeline in a folder: 60 rows, of which 51 can be called."""
+
+    callable = frozenset(f"k{number}" for number in range(51))
+    rejected = {"duplicate_key": 1, "key_missing": 2, "malformed": 1, "positive": 3}  # noqa: RUF012
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "visits.toml"
+        self.file.write_text(SPEC)
+        (folder / "calls.py").write_text(CALLS)
+        for name in ("called", "bad", "deadly", "slow"):
+            (folder / name).write_text("")
+        rows: list[dict[str, Any]] = [{"id": f"k{n}", "name": f"name{n}", "n": n} for n in range(51)]
+        rows.append({"id": "k1", "name": "other", "n": 1})
+        rows += [rows[2]]
+        rows += [{"id": None, "name": f"nobody{n}", "n": 1} for n in range(2)]
+        rows += [{"id": f"x{n}", "name": "", "n": [-1, -2, None][n]} for n in range(3)]
+        lines = [json.dumps(row) for row in rows] + ["{broken", json.dumps(rows[3])]
+        (folder / "visits.jsonl").write_text("\n".join(lines) + "\n")
+
+    def set(self, name: str, *rows: str) -> None:
+        """Make rows `bad` (they fail), `deadly` (they kill), or `slow` (until that is changed)."""
+        (self.folder / f"{name}.new").write_text(" ".join(rows))
+        (self.folder / f"{name}.new").replace(self.folder / name)
+
+    def called(self) -> Counter[str]:
+        """How often each row was called."""
+        return Counter((self.folder / "called").read_text().split())
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """What a table has, read without Spark."""
+        import pyarrow.dataset as ds
+
+        found = ds.dataset(self.folder / "out" / name, format="parquet", partitioning="hive")
+        rows: list[dict[str, Any]] = found.to_table().to_pylist()
+        return rows

@@ -1,0 +1,91 @@
+"""Specs of pipelines: what is wrong in one is told before Spark starts, with its place and the remedy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from intervalq.errors import InvalidOption
+from intervalq.pipeline import read_spec
+from intervalq.pipeline._run import stage_of
+from spark.pipelines import SPEC, Small
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    return Small(tmp_path)
+
+
+def test_a_spec_says_all_that_is_needed(small: Small) -> None:
+    spec = read_spec(small.file)
+    assert (spec.name, spec.output) == ("visits", str(small.folder / "out"))
+    assert (spec.input.format, spec.input.path) == ("json", str(small.folder / "visits.jsonl"))
+    assert spec.store == f"sqlite://{small.folder}/state.db"
+    assert spec.interval == 0.001
+    assert spec.queue.name == "visits"
+    assert spec.call.function.call.__name__ == "fetch"
+    assert callable(stage_of(spec))
+    assert str(small.folder) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[pipeline]", "pipeline]", "is no TOML"),
+        ("[pipeline]", "[[pipeline]]", "[pipeline] must be a table"),
+        ("[queue]", "[queues]", "[queues] is not known; the tables are [pipeline], "),
+        ('[pipeline]\nname = "visits"\noutput = "out"', "", "there is no table [pipeline]: it has"),
+        ('name = "visits"', "", "[pipeline] name is missing"),
+        ('name = "visits"', 'name = "a b"', "[pipeline] name is refused: 'a b' is not a queue name"),
+        ('name = "visits"', 'nam = "visits"', "[pipeline] nam is not known; the fields of [pipeline] are"),
+        ('output = "out"', "output = 3", "[pipeline] output = 3 must be text"),
+        ('output = "out"', 'output = "o*"', "must be a path without"),
+        ('"visits.jsonl"', '"visits.txt"', "[input] format is missing"),
+        ('"visits.jsonl"', '"gone.jsonl"', "there is nothing: check the path"),
+        ('key = "id"', 'key = "id"\nformat = "xml"', "[input] format = 'xml' must be one of"),
+        ('key = "id"', 'key = ""', "[input] key is missing"),
+        ("positive =", "key_missing =", "[input.require] 'key_missing' can't be the name of a condition"),
+        ('"n >= 0"', "7", "[input.require] positive = 7 must be text"),
+        ('"calls:fetch"', '"calls"', '\'calls\' is no "module:name"'),
+        ('"calls:fetch"', '"gone:fetch"', "there is no module gone"),
+        ('"calls:fetch"', '"calls:gone"', "module calls has no gone"),
+        ('"calls:fetch"', '"calls:HERE"', "calls:HERE is no function"),
+        ('"calls:fetch"', '"calls:HELD"', "[call] "),  # takes no row
+        ("concurrency = 4", "concurrency = 0", "[call] concurrency is refused: concurrency=0 must be"),
+        ("concurrency = 4", "concurrency = true", "[call] concurrency = True must be a whole number"),
+        ("concurrency = 4", "window = 2", "[call] window=2 must be"),
+        ("concurrency = 4", 'latency = "soon"', "[call] latency is refused: 'soon' is no latency"),
+        ("concurrency = 4", 'on_unknown = "ask"', "[call] on_unknown = 'ask' must be one of retry, fail"),
+        ('interval = "1ms"', 'rate = "1"', "[queue] rate is refused: '1' is not a rate"),
+        ('interval = "1ms"', 'interval = "1ms"\nrate = "1/s"', "[queue] rate and interval and burst "),
+        ("burst = 30000", "burst = 0", "[queue] burst is refused: burst=0 must be a whole number"),
+        ('"state.db"', '"memory://"', "[queue] store is refused: memory:// is of one process"),
+        ('"state.db"', '"redis:/me:secret@host"', "[queue] store"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place_and_the_remedy(
+    small: Small, old: str, new: str, said: str
+) -> None:
+    assert SPEC.count(old) == 1
+    small.file.write_text(SPEC.replace(old, new))
+    with pytest.raises(InvalidOption) as told:
+        stage_of(read_spec(small.file))
+    assert str(told.value).startswith("visits.toml: ")
+    assert said in str(told.value)
+
+
+def test_a_module_that_fails_is_the_functions_error(small: Small) -> None:
+    (small.folder / "broken_calls.py").write_text("1 / 0")
+    small.file.write_text(SPEC.replace("calls:fetch", "broken_calls:fetch"))
+    with pytest.raises(InvalidOption, match=r"\[call\] function is refused: .* ZeroDivisionError"):
+        read_spec(small.file)
+
+
+def test_each_spec_has_the_module_of_its_own_folder(tmp_path: Path) -> None:
+    found = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        found.append(read_spec(Small(tmp_path / name).file).call.function.call)
+    assert [Path(one.__code__.co_filename).parent.name for one in found] == ["a", "b"]
