@@ -28,13 +28,9 @@ def judge(spark: SparkSession, spec: Spec, layout: Layout) -> Audit | None:
 
     log = spark.read.parquet(layout.log)
     # The closest pace that was ever asked for: what was slower then is no fault now.
-    paces = log.groupBy("queue").agg(F.min("interval"), F.max("interval")).collect()
+    paces = log.groupBy("queue").agg(F.min("interval")).collect()
     options = spec.queue._options  # noqa: SLF001 - its own package
     tolerance = options.tolerance / 1e6 if options.tolerance else None
-    if options.burst > 1:
-        # A slot of an idle time, which a burst catches up with, may lie as many intervals back.
-        slowest = max(row[2] for row in paces)
-        tolerance = slowest * (options.burst - 1) + (tolerance or slowest * 0.1 * options.burst)
     return audit(
         spark,
         log,

@@ -181,11 +181,15 @@ def _judge(spark: SparkSession, rows: DataFrame, tally: Tally, options: _Options
     set_blocks(facts, max(options.block, 2 * reach))
     partitions = max(2, math.ceil(facts.rows / _PARTITION))
     starts = starts_of(spark, rows, facts, options.bounds, options.piece)
-    tally.rows(batches(judge_rows(starts, live, options.bounds, options.allowed).toArrow()))
+    tally.rows(
+        batches(
+            judge_rows(starts, live, options.bounds, tolerance=options.allowed, burst=options.burst).toArrow()
+        )
+    )
     ordered = judge_order(
         starts, live, tolerance=options.allowed, burst=options.burst, reach=reach, partitions=partitions
     )
-    tally.order(batches(ordered.toArrow()), strict=options.burst == 1)
+    tally.order(batches(ordered.toArrow()), burst=options.burst)
     if facts.refusals and "cool_down_broken" in live:
         tally.cool_downs(batches(cool_downs(starts, options.grace).toArrow()))
     if options.max_running is not None and "over_max_running" in live:

@@ -46,21 +46,22 @@ class Edges:
                 edge = Edge(group["bin"], group["at"], group["due"], group["ticket"])
                 of_queue[group["q"]][group["block"]] = edge
 
-    def join(self, intervals: dict[int, float], *, strict: bool) -> Iterator[tuple[int, Joined]]:
+    def join(self, intervals: dict[int, float], *, burst: int) -> Iterator[tuple[int, Joined]]:
         """For each queue's number what its edges show.
 
         Args:
             intervals: by the queue's number, seconds.
-            strict: no burst: slots have to be an interval apart.
+            burst: starts that may come at once; without one, slots have to be an interval apart.
         """
         for queue, interval in intervals.items():
+            slack = interval * burst if burst > 1 else 0.0  # those that come at once come in any order
             for before, row in self._pairs(queue, FIRST_START, LAST_START):
                 joined = Joined(row, gap=row.at - before.at)
-                if before.due is not None and row.due is not None and before.due > row.due + ROUNDING:
+                if before.due is not None and row.due is not None and before.due > row.due + slack + ROUNDING:
                     joined.kinds.append("order_inverted")
                 yield queue, joined
             for before, row in self._pairs(queue, FIRST_SLOT, LAST_SLOT):
-                yield queue, _slots(before, row, interval if strict else 0.0)
+                yield queue, _slots(before, row, interval if burst == 1 else 0.0)
 
     def _pairs(self, queue: int, first: int, last: int) -> Iterator[tuple[Edge, Edge]]:
         firsts, lasts = self._rows[first][queue], self._rows[last][queue]

@@ -170,7 +170,7 @@ def _checks(tolerance: Column, burst: int) -> dict[str, Column]:
         "gap_short": F.lit(strict) & (F.col("gap") < F.least(iv * 0.9, iv - tolerance) - ROUNDING),
         # Late starts take no more than the tolerance off it. One start too many may be seen by other checks.
         "crowded": F.col("span") < F.col("most_span") - iv * burst - tolerance - ROUNDING,
-        "order_inverted": F.col("due_before") > F.col("due") + ROUNDING,
+        "order_inverted": F.col("due_before") > F.col("due") + (0 if strict else iv * burst) + ROUNDING,
         "retry_same_slot": shared & again & retried,
         "slot_twice": shared & again & ~retried,
         "slot_shared": F.lit(strict) & shared & ~again,

@@ -30,7 +30,9 @@ def flags_of(checks: dict[str, Column], live: set[str]) -> Column:
     return total
 
 
-def judge_rows(starts: DataFrame, live: set[str], bounds: Bounds, tolerance: Column) -> DataFrame:
+def judge_rows(
+    starts: DataFrame, live: set[str], bounds: Bounds, *, tolerance: Column, burst: int
+) -> DataFrame:
     """By queue, bin, lateness bucket and flags: how many, how late, and where the first is.
 
     Args:
@@ -38,6 +40,7 @@ def judge_rows(starts: DataFrame, live: set[str], bounds: Bounds, tolerance: Col
         live: names of the kinds to look for.
         bounds: what is an instant.
         tolerance: how far from its slot a start may be, seconds.
+        burst: starts that may come at once, with slots of an idle time that lie that many intervals back.
     """
     due, started, ended, at = F.col("due"), F.col("started"), F.col("ended"), F.col("at")
     in_time = F.when(bounds.sane(due), at - due)
@@ -58,7 +61,7 @@ def judge_rows(starts: DataFrame, live: set[str], bounds: Bounds, tolerance: Col
         & F.coalesce(day != days[0], F.lit(True))
         & F.coalesce(day != days[1], F.lit(True)),
         "start_early": in_time < -tolerance - ROUNDING,
-        "start_late": in_time > tolerance + ROUNDING,
+        "start_late": in_time > tolerance + F.col("iv") * (burst - 1) + ROUNDING,
     }
     where = F.coalesce(F.when(bounds.sane(due), due), at)
     rows = starts.select(

@@ -340,3 +340,29 @@ def test_an_empty_log_has_nothing_wrong_and_nothing_checked(spark: SparkSession)
     assert (found.ok, found.rows, found.starts) == (True, 0, 0)
     assert "slot_twice" in found.not_checked
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("block", [4, 1 << 20])
+def test_a_burst_comes_in_any_order_and_catches_up(spark: SparkSession, block: int) -> None:
+    """After each ten intervals of rest five starts at once, whose slots lie up to four intervals back."""
+    from intervalq.spark._audit import audit
+
+    rows: list[logs.Row] = []
+    for number in range(40):
+        row = logs.start("q", number)
+        burst, place = divmod(number, 5)
+        row["due"] = logs.FIRST + (15 * burst + place) * logs.INTERVAL
+        row["started"] = logs.FIRST + (15 * burst + 4) * logs.INTERVAL + 0.0001 * (-place % 5)
+        row |= {"ended": row["started"] + 0.01, "host": "here"}
+        rows.append(row)
+    settings = {"interval": logs.INTERVAL, "now": logs.NOW, "_block": block}
+    assert audit(spark, frame(spark, rows), burst=5, **settings).ok
+    assert {"start_late", "gap_short", "order_inverted"} <= audit(
+        spark, frame(spark, rows), **settings
+    ).violations.keys()
+    rows[12], rows[28] = (  # far from their slots: too early, and too late
+        {**rows[12], "started": rows[28]["started"], "ended": rows[28]["ended"]},
+        {**rows[28], "started": rows[12]["started"], "ended": rows[12]["ended"]},
+    )
+    found = audit(spark, frame(spark, rows), burst=5, **settings).violations.keys()
+    assert {"start_late", "order_inverted"} <= found

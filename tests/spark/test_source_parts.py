@@ -16,9 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from anyio import to_thread
 from pyspark.sql.types import LongType, StringType, StructType
 
 from intervalq.errors import InvalidOption, InvalidTask, StoreTimeout, UnknownStore
+from intervalq.ledger.rules import Claim, Ended, Record
+from intervalq.ledger.store import open_ledger_store
 from intervalq.spark import _source_log, _source_read
 from intervalq.spark._source import IntervalqSource
 from intervalq.spark._source_commit import clean, write_of_batch, write_once
@@ -356,6 +359,24 @@ def test_tasks_are_read_in_pages(
     half = table.read(partition)
     assert next(half)[0] in {*given, f"{queue}-30"}
     half.close()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def test_a_ledger_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_source_read, "_PAGE", 10)
+    url = f"sqlite://{tmp_path}/state.db"
+    ledgers = open_ledger_store(url)
+    ends = tuple(Ended(f"k{number:02}", f'"{number}"', number == 7) for number in range(25))
+    await ledgers.apply("june", Record("me", 1, ends))
+    await ledgers.apply("june", Claim("gone", 1, ("x",), started=True))
+    await ledgers.aclose()
+    table = TableReader(read_options({"store": url, "table": "ledger", "ledger": "june"}))
+    (partition,) = table.partitions()
+    rows = await to_thread.run_sync(lambda: sorted(table.read(partition)))
+    assert [row[:5] for row in rows] == [
+        *(("june", end.key, "failed" if end.failed else "done", 1, end.value) for end in ends),
+        ("june", "x", "unknown", 1, None),
+    ]
+    assert all(isinstance(row[5], datetime) for row in rows)
 
 
 def test_a_log_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
