@@ -63,14 +63,19 @@ def window(rate: float, _tasks: int, store: str) -> Callable[[], Limit]:
     return make
 
 
-def stage(url: str, make: Callable[[], Limit], most: int = 16) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`: gives ids."""
+def stage(
+    url: str, make: Callable[[], Limit], within: float, most: int = 16
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for `mapInArrow`: gives the ids of rows that were accepted within so many seconds."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import asyncio
+        import contextlib
 
         import aiohttp
         import pyarrow as pa
+
+        done: list[int] = []
 
         async def call_all(rows: list[dict[str, Any]]) -> None:
             limit = make()
@@ -84,15 +89,19 @@ def stage(url: str, make: Callable[[], Limit], most: int = 16) -> Callable[[Iter
                             async with http.get(f"{url}/rows/{row['id']}") as answer:
                                 await answer.read()
                                 if answer.status != 429:
+                                    done.append(row["id"])
                                     return
                             await asyncio.sleep(float(answer.headers["Retry-After"]))
 
-                await asyncio.gather(*map(call, rows))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(within):
+                        await asyncio.gather(*map(call, rows))
 
         for batch in batches:
             rows = batch.to_pylist()
             asyncio.run(call_all(rows))
-            yield pa.RecordBatch.from_pydict({"id": [row["id"] for row in rows]})
+            yield pa.RecordBatch.from_pydict({"id": pa.array(done, pa.int64())})
+            done.clear()
 
     return run
 

@@ -38,9 +38,10 @@ COLUMNS = {
         Column("", "name"),
         Column("tasks", "tasks", "{:.0f}"),
         Column("rows", "rows", "{:.0f}"),
+        Column("done", "done", "{:.0f}"),
         Column("calls", "calls", "{:.0f}"),
         Column("429", "refused", "{:.0f}"),
-        Column("rows/s of 10", "good", "{:.2f}"),
+        Column("of the limit", "good", "{:.2f}"),
         Column("s", "s", "{:.1f}"),
     ],
     "overhead": [
@@ -101,8 +102,11 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     try:
         for name in wanted:
-            rows = list(QUESTIONS[name](options))
-            found += rows
+            rows: list[dict[str, Any]] = []
+            for row in QUESTIONS[name](options):
+                rows.append(row)
+                found.append(row)
+                sys.stderr.write(f"{json.dumps(row)}\n")
             what = " ".join((QUESTIONS[name].__doc__ or "").split())
             print(f"\n{name}: {what}\n{table(COLUMNS[name], _shown(name, rows))}", flush=True)
     except KeyboardInterrupt:
