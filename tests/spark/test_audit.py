@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -355,7 +355,7 @@ def test_a_burst_comes_in_any_order_and_catches_up(spark: SparkSession, block: i
         row["started"] = logs.FIRST + (15 * burst + 4) * logs.INTERVAL + 0.0001 * (-place % 5)
         row |= {"ended": row["started"] + 0.01, "host": "here"}
         rows.append(row)
-    settings = {"interval": logs.INTERVAL, "now": logs.NOW, "_block": block}
+    settings: dict[str, Any] = {"interval": logs.INTERVAL, "now": logs.NOW, "_block": block}
     assert audit(spark, frame(spark, rows), burst=5, **settings).ok
     assert {"start_late", "gap_short", "order_inverted"} <= audit(
         spark, frame(spark, rows), **settings

@@ -103,13 +103,14 @@ def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
     assert len(keys) == 60
 
 
-@pytest.mark.parametrize("policy", ["retry", "fail"])
+@pytest.mark.parametrize("policy", ["retry", "fail", "no ledger"])
 def test_a_python_worker_and_an_executor_are_killed(
     standalone_cluster: Cluster, spark_api: SparkApi, postgres_url: str, tag: str, policy: str
 ) -> None:
     """Half-way the Python worker of one executor and the whole other executor are killed, with -9."""
     name = f"killed-{tag}"
-    step = {"name": name, "rows": 80, "on_unknown": policy, "errors": "column", "concurrency": 3}
+    step: Step = {"name": name, "rows": 80, "errors": "column", "concurrency": 3}
+    step |= {"ledger": False} if policy == "no ledger" else {"on_unknown": policy}
     with _driver(standalone_cluster, spark_api, postgres_url, step) as driver:
         spark_api.until(lambda: spark_api.count >= 20, "the first calls")
         spark_api.hold()
@@ -128,7 +129,9 @@ def test_a_python_worker_and_an_executor_are_killed(
     assert len(calls) == 80
     twice = {key for key, number in calls.items() if number > 1}
     assert max(calls.values()) <= 2
-    if policy == "retry":
+    if policy == "no ledger":
+        assert len(twice) > 6 + 6  # and rows that had ended
+    elif policy == "retry":
         # Those that were in flight are called again; and at most those whose answers were not yet kept.
         assert cut <= twice
         assert len(twice) <= 6 + 6
