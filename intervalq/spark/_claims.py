@@ -94,13 +94,9 @@ class Claims:
         command = Claim(self._session, self._expiry, keys, started=self._again, again=self._again)
         return (await self._apply(command)).verdicts
 
-    async def record(self, key: str, end: End) -> Verdict:
-        """Write down how a row ended; the verdict tells the end that counts, should there be an earlier one.
-
-        Raises:
-            BadResult: it is too large to be kept.
-        """
-        return await self._record(Ended(key, self.written(end), end.error is not None))
+    async def record(self, key: str, text: str, *, failed: bool) -> Verdict:
+        """Write down how a row ended; the verdict tells the end that counts: an earlier one, if there is."""
+        return await self._record(Ended(key, text, failed))
 
     async def release(self, keys: tuple[str, ...]) -> None:
         """Give rows back that were not called, or whose call failed and is to be made again."""
@@ -122,8 +118,12 @@ class Claims:
         if self._heard:
             await self._apply(Leave(self._session))
 
-    def written(self, end: End) -> str:
-        """The text of an end."""
+    def written(self, key: str, end: End) -> str:
+        """The text of an end.
+
+        Raises:
+            BadResult: it is too large to be kept.
+        """
         value = None if end.value is None else self._coder.write(end.value)
         data = {"value": value, "log": list(end.stamp)}
         if end.error is not None:
@@ -131,7 +131,7 @@ class Claims:
         text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
         if len(text) > MOST_VALUE // 4 and len(text.encode()) > MOST_VALUE:
             raise BadResult(
-                "",
+                key,
                 f"its JSON is longer than the {MOST_VALUE} bytes that a ledger keeps: return where it "
                 "can be found instead, or use ledger=None",
             )

@@ -16,7 +16,14 @@ import pyarrow as pa
 
 from intervalq import IntervalQueue
 from intervalq._retry import backoff, retry_after
-from intervalq.errors import IntervalqError, QueueClosed, RowFailed, RunCancelled, UnknownOutcome
+from intervalq.errors import (
+    BadResult,
+    IntervalqError,
+    QueueClosed,
+    RowFailed,
+    RunCancelled,
+    UnknownOutcome,
+)
 from intervalq.ledger.rules import MOST_ROWS, Verdict
 from intervalq.spark._call import Caller
 from intervalq.spark._claims import Claims, End, ledger_store
@@ -75,9 +82,6 @@ class Flow:
         self._left = 0
         self._fed = False
         self._error: BaseException | None = None
-        self._recording = 0
-        self._all_recorded = anyio.Event()
-        self._all_recorded.set()
         self._stop = anyio.Event()
         self._calls = anyio.CancelScope()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,16 +122,15 @@ class Flow:
             self._client = await client(self._job.setup, self._job.setup_identity)
             began(self)
             if self._claims is not None:
-                self._begin(self._claims.beat)
+                self._beating = self._begin(self._claims.beat)
                 self._begin(self._ask_again)
             with self._calls:
                 async with anyio.create_task_group() as workers:
                     for _ in range(self._job.concurrency):
                         workers.start_soon(self._guarded, self._work)
-                    await self._all_recorded.wait()
-            self._hand_on()
             if self._claims is not None:
                 await self._part(self._claims)
+            self._hand_on()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -135,11 +138,12 @@ class Flow:
             self._error = self._error or error
         self._exchange.end(self._error)
 
-    def _begin(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+    def _begin(self, function: Callable[..., Awaitable[None]], *args: Any) -> asyncio.Task[None]:
         """Begin something beside the calls; not in a group of anyio's, which callbacks can't use."""
         task = self.loop.create_task(self._guarded(function, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _guarded(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Let an error end the task in order."""
@@ -149,8 +153,14 @@ class Flow:
             self.fail(error)
 
     async def _part(self, claims: Claims) -> None:
-        """Give back what was not called, and end the session."""
+        """Give back what was not called, and end the session; after a failure once all answers have come.
+
+        A claim or an end that is still on its way would else come after the release, and undo it.
+        """
         with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
+            coming = self._tasks - {self._beating}
+            if self._error is not None and coming:
+                await asyncio.wait(coming)
             await claims.release(tuple(self._followers.keys() - self._cut))
             await claims.leave()
 
@@ -199,18 +209,19 @@ class Flow:
         if verdict.kind == "busy":
             self._busy.append(row)
         elif verdict.kind == "known":
-            self._known(row, self._claims.read(verdict.value), replayed=True)
+            self._known(row, self._claims.read(verdict.value))
         elif self._job.raises:
             self.fail(UnknownOutcome(self._job.run, row.key))
         else:
             self._finish(row, None, Stamp(), str(UnknownOutcome(self._job.run, row.key)), replayed=True)
         return True
 
-    def _known(self, row: Row, end: End, *, replayed: bool) -> None:
+    def _known(self, row: Row, end: End) -> None:
+        """A row has ended elsewhere, or before."""
         if end.error is not None and self._job.raises:
             self.fail(RowFailed(self._job.run, row.key, end.error))
         else:
-            self._finish(row, end.value, end.stamp, end.error, replayed=replayed)
+            self._finish(row, *end, replayed=True)
 
     async def _ask_again(self) -> None:
         """Ask for rows that others held until they have ended there, or are free."""
@@ -279,7 +290,9 @@ class Flow:
             asked = retry_after(error)
             if asked is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue.cool_down(asked)
-            if context.attempt > job.retries:
+            if context.attempt > job.retries or isinstance(
+                error, BadResult
+            ):  # which another call would be, too
                 await self._failed(row, error, stamp)
                 return
             if asked is None:  # a cool-down is pause enough
@@ -302,52 +315,44 @@ class Flow:
         started = time.time()
         try:
             value = self._caller.checked(row.key, await self._caller.call(row.data, context))
+            end = End(value, self._stamp(context, started), None)
+            if claims is None:
+                self._finish(row, *end, replayed=False)
+            else:
+                self._begin(self._record, row, end, claims.written(row.key, end))
         except Exception as error:  # noqa: BLE001 - the row's outcome
             self._cut.discard(row.key)
             return error, self._stamp(context, started)
-        self._done(row, value, self._stamp(context, started))
         return None
 
     def _stamp(self, context: CallContext, started: float) -> Stamp:
         attempt = self._attempts.get(context.row_key, 1)
         return Stamp(context.ticket, context.due, started, time.time(), *self._here, attempt, context.attempt)
 
-    def _done(self, row: Row, value: dict[str, Any], stamp: Stamp) -> None:
-        if self._claims is None:
-            self._finish(row, value, stamp, None, replayed=False)
-        else:
-            self._recording += 1
-            if self._recording == 1:
-                self._all_recorded = anyio.Event()
-            self._begin(self._record_beside, row, End(value, stamp, None))
-
     async def _failed(self, row: Row, error: Exception, stamp: Stamp) -> None:
         """A row's last call failed."""
+        end = End(None, stamp, f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
         if self._job.raises:
             error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
             self.fail(error)
-            return
-        text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-        if self._claims is None:
-            self._finish(row, None, stamp, text, replayed=False)
+            if (
+                self._claims is not None and self._claims.marks
+            ):  # at most once: nor is it called by a retried task
+                await self._claims.record(row.key, self._claims.written(row.key, end), failed=True)
+        elif self._claims is None:
+            self._finish(row, *end, replayed=False)
         else:
-            await self._record(row, End(None, stamp, text))
+            await self._record(row, end, self._claims.written(row.key, end))
 
-    async def _record_beside(self, row: Row, end: End) -> None:
-        try:
-            await self._record(row, end)
-        finally:
-            self._recording -= 1
-            if not self._recording:
-                self._all_recorded.set()
-
-    async def _record(self, row: Row, end: End) -> None:
+    async def _record(self, row: Row, end: End, text: str) -> None:
         """Write down a row's end, then hand it on: nothing leaves this task that another would do again."""
         assert self._claims is not None
-        verdict = await self._claims.record(row.key, end)
+        verdict = await self._claims.record(row.key, text, failed=end.error is not None)
         self._cut.discard(row.key)
-        first = self._claims.read(verdict.value)
-        self._known(row, first, replayed=first.stamp != end.stamp)
+        if verdict.value == text:
+            self._finish(row, *end, replayed=False)
+        else:
+            self._known(row, self._claims.read(verdict.value))
 
 
 async def _closed(queue: IntervalQueue) -> None:

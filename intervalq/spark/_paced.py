@@ -63,7 +63,8 @@ def paced(
             calls in flight that a pace needs are its rate times the latency: see `plan`.
         window: the most rows that one task holds between input and result; at least `concurrency`.
         on_unknown: what to do with a row that a process had started which died: `"retry"` calls it again
-            (at least once, with the same idempotency key), `"fail"` reports it (at most once).
+            (at least once, with the same idempotency key), `"fail"` reports it (at most once; a row whose
+            call failed isn't called by a retried task either, only by `retries`).
         errors: `"raise"`: a row whose last attempt failed fails the task, once calls in flight have ended.
             `"column"`: its columns are null, and the log's `error` says why.
         retries: more attempts of a row within the task, each in a slot of its own. None: the queue's.

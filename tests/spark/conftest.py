@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,3 +76,12 @@ def spark_api() -> Iterator[SparkApi]:
     """An API stand-in that answers at once and without a limit; make a `SparkApi(...)` for anything else."""
     with SparkApi() as api:
         yield api
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[str]:
+    """A store for ledgers of stages that run in this process, which keeps no connection to it."""
+    from intervalq.spark import _claims
+
+    yield f"sqlite://{tmp_path}/state.db"
+    _claims.ledger_store.cache_clear()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import anyio
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from intervalq import IntervalQueue
+from intervalq.ledger.rules import Answer, Command, Count, Summary
+from intervalq.ledger.store import open_ledger_store
+from intervalq.spark import CallContext, _job_maker
 from intervalq.spark._job_maker import job_maker
 from intervalq.spark._stage import run_stage
 
@@ -38,3 +45,59 @@ def staged(
     job = job_maker(function, **{**USUAL, **options})(schema)
     for batch in run_stage(job, source):
         yield from batch.to_pylist()
+
+
+def paced_here(
+    function: Callable[..., Any], keys: range, queue: IntervalQueue, **options: Any
+) -> Iterator[dict[str, Any]]:
+    """As `staged`, with a queue in this process's memory, which users may not give."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_job_maker, "_check_store", lambda _: None)
+        yield from staged(function, batches(keys), queue=queue, **options)
+
+
+class Calls:
+    """A function that counts its calls by key."""
+
+    def __init__(self, fails: Callable[[int, int], bool] = lambda _key, _call: False) -> None:
+        self.of: Counter[int] = Counter()
+        self.contexts: list[CallContext] = []
+        self._fails = fails
+
+    async def __call__(self, row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        self.of[row["id"]] += 1
+        self.contexts.append(ctx)
+        await anyio.lowlevel.checkpoint()
+        if self._fails(row["id"], self.of[row["id"]]):
+            raise RuntimeError(f"no {row['id']}")
+        return {"out": f"<{row['id']}>"}
+
+
+def ask(url: str, command: Command, run: str = "r") -> Answer:
+    """What a ledger answers."""
+
+    async def ask() -> Answer:
+        store = open_ledger_store(url)
+        try:
+            return await store.apply(run, command)
+        finally:
+            await store.aclose()
+
+    return anyio.run(ask)
+
+
+def summary(url: str) -> Summary:
+    """The ledger of run `r` in numbers."""
+    found = ask(url, Count()).summary
+    assert found is not None
+    return found
+
+
+def outs(rows: list[dict[str, Any]]) -> list[tuple[int, str | None]]:
+    """Ids and results, in order."""
+    return sorted((row["id"], row["out"]) for row in rows)
+
+
+def made(keys: range) -> list[tuple[int, str]]:
+    """What `outs` is where `Calls` gave all."""
+    return [(key, f"<{key}>") for key in keys]
