@@ -54,7 +54,7 @@ class Layout:
 
     def work(self, id_: str) -> str:
         """Where a pass is written first, for Spark."""
-        return f"{self._spark}/work/pass={id_}"
+        return f"{self._spark}/passes/pass={id_}"
 
     def place(self, name: str) -> str:
         """Where a file of the output folder is, as people read it."""
@@ -64,10 +64,10 @@ class Layout:
         """The passes that left a folder, the oldest first."""
         from pyarrow import fs  # noqa: PLC0415
 
-        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/work", allow_not_found=True))
+        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/passes", allow_not_found=True))
         for name in sorted(info.base_name for info in found):
             if name.startswith("pass="):
-                path = f"{self._root}/work/{name}"
+                path = f"{self._root}/passes/{name}"
                 yield Pass(
                     name.removeprefix("pass="),
                     self._has(f"{path}/{_DONE}"),
@@ -83,11 +83,11 @@ class Layout:
 
     def mark_published(self, id_: str) -> None:
         """Note that all of a pass is in the tables."""
-        self._write(f"work/pass={id_}/{_PUBLISHED}", b"")
+        self._write(f"passes/pass={id_}/{_PUBLISHED}", b"")
 
     def remove(self, id_: str) -> None:
         """Remove a pass' folder. Cut short, it leaves one that counts as not complete."""
-        path = f"{self._root}/work/pass={id_}"
+        path = f"{self._root}/passes/pass={id_}"
         with suppress(FileNotFoundError):
             self._files.delete_file(f"{path}/{_DONE}")
         with suppress(FileNotFoundError):

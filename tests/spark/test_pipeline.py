@@ -161,7 +161,7 @@ def test_a_run_may_die_anywhere_and_the_next_goes_on(
 
     # While its folder is removed.
     def removed_in_part(self: Layout, id_: str) -> None:
-        (small.folder / "out" / "work" / f"pass={id_}" / "_SUCCESS").unlink()
+        (small.folder / "out" / "passes" / f"pass={id_}" / "_SUCCESS").unlink()
         raise SystemExit
 
     with monkeypatch.context() as patch:
