@@ -42,7 +42,7 @@ _PIECE: Final = 50_000
 """Characters of a document; longer files are several."""
 
 _BATCH: Final = 50
-_ROUNDS: Final = 10
+_ROUNDS: Final = 4
 """How often the process that does nothing is started again, at most: the others shall get to the end."""
 
 _TAKES: Final = 3

@@ -65,10 +65,11 @@ def test_columns_and_the_log(frame: DataFrame, queue: IntervalQueue) -> None:
     assert len({row._iq.due for row in rows}) == 40
     assert tickets.keys() == {str(key) for key in range(40)}
     before = progress(queue, "r")
-    assert (before.done, before.failed, before.in_flight, before.starts) == (40, 0, 0, 40)
+    assert (before.done, before.failed, before.in_flight) == (40, 0, 0)
+    assert before.starts >= 40
     again = out.select("_iq").collect()  # another plan, with the log's column alone
     assert {row._iq.key: row._iq.ticket for row in again} == tickets
-    assert progress(queue, "r").starts == 40  # not one slot more
+    assert progress(queue, "r").starts == before.starts  # not one slot more
     assert progress(queue).done is None
 
 
