@@ -133,6 +133,19 @@ def pgbouncer_url(postgres_url: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    """A NATS with JetStream; it may have records of others."""
+    with _url("INTERVALQ_TEST_NATS_URL", servers.nats_server, servers.nats_answers) as url:
+        yield url
+
+
+@pytest.fixture
+def own_nats() -> Iterator[Callable[..., Server]]:
+    """Starts a NATS that the test may kill (`stop`) and start again; takes options of its command line."""
+    yield from _own(servers.nats_server)
+
+
 @pytest.fixture
 def own_redis() -> Iterator[Callable[..., Server]]:
     """Starts a Redis that the test may kill (`stop`) and start again; takes options of its command line."""

