@@ -341,6 +341,10 @@ class VersionMismatch(StoreError):
     """A record or schema in the store was written by a newer version of intervalq."""
 
 
+class UnsupportedOperation(StoreError):
+    """The store, or its server, can't do this as it must be done: all or nothing, or at all."""
+
+
 class BackendUnsupported(StoreError):
     """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
 

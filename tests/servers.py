@@ -291,7 +291,12 @@ def nats_answers(url: str) -> None:
         said = stream.readline()  # INFO {...}
         if not said.startswith(b"INFO ") or not json.loads(said[5:]).get("jetstream"):
             raise ConnectionError(f"no JetStream: {said[:200]!r}")
-        login = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+        login: dict[str, object] = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+        }
         if there.username is not None:
             login |= {"user": unquote(there.username), "pass": unquote(there.password or "")}
         request = b"SUB ready 1\r\nPUB $JS.API.INFO ready 0\r\n\r\n"

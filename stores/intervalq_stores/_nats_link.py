@@ -1,0 +1,275 @@
+"""One connection to a NATS: from its URL to its answers, and what the errors of the driver mean."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import anyio
+from nats import errors as driver
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from intervalq.errors import (
+    InvalidOption,
+    StoreError,
+    StoreFull,
+    StoreTimeout,
+    StoreUnavailable,
+    Unauthorized,
+)
+
+Headers: TypeAlias = dict[str, str]
+
+WITHIN: Final = 5.0
+"""Seconds that a call may take, connecting included. Jobs wait for it: longer is an outage."""
+
+_ADDRESS: Final = (
+    "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...]; the query may "
+    "have credentials=PATH of a .creds file and tls_ca=PATH; a password with : / ? # @ or % must be "
+    "percent-encoded"
+)
+
+
+class Link:
+    """One connection, with one subscription for the answers to all that is asked."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._inbox = f"_INBOX.{secrets.token_hex(10)}."
+        self._waiting: dict[str, Callable[[Msg | None], None]] = {}
+        self._asked = 0
+        self.ended = asyncio.Event()
+        self.denied = ""
+        """What the server said last of permissions that this user lacks."""
+
+    @classmethod
+    async def connect(cls, url: str, options: dict[str, Any]) -> Link:
+        """Connect, once: no server that is away is waited for."""
+        client = Client()
+        link = cls(client)
+        try:
+            await client.connect(
+                **options,
+                name="intervalq",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                connect_timeout=int(WITHIN),
+                pending_size=0,  # nothing is kept back to be sent when its asker has gone
+                error_cb=link._heard,
+                closed_cb=link._closed,
+                disconnected_cb=link._closed,
+            )
+            await client.subscribe(f"{link._inbox}*", cb=link._answered)
+        except BaseException as error:
+            with suppress(Exception):
+                await client.close()
+            if isinstance(error, Exception):
+                raise told(url, error, link.denied) from error
+            raise
+        return link
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used, as far as is known."""
+        return self._client.is_connected and not self.ended.is_set()
+
+    @property
+    def version(self) -> str:
+        """That of the server."""
+        return str(self._client._server_info.get("version", "?"))  # noqa: SLF001 - a parsed form of it only
+
+    @property
+    def most_bytes(self) -> int:
+        """How large a message may be."""
+        return self._client.max_payload
+
+    async def request(
+        self, subject: str, data: bytes = b"", headers: Headers | None = None, seconds: float | None = None
+    ) -> Msg:
+        """Send one message, and wait for its one answer.
+
+        Raises:
+            TimeoutError: none came within `seconds` (None: until the caller gives up).
+            nats.errors.Error: the connection ended, or nobody is there who answers.
+        """
+        reply, answer = self.expect()
+        try:
+            await self._client.publish(subject, data, reply, headers)
+            if seconds is None:
+                return await answer
+            async with asyncio.timeout(seconds):
+                return await answer
+        finally:
+            self.forget(reply)
+
+    def expect(self) -> tuple[str, asyncio.Future[Msg]]:
+        """Where an answer may be sent, and what has it when it came; to be forgotten by who asked."""
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+        def came(message: Msg | None) -> None:
+            if answer.done():
+                return
+            if message is None:
+                answer.set_exception(driver.ConnectionClosedError())
+            elif message.headers and message.headers.get("Status") == "503":
+                answer.set_exception(driver.NoRespondersError())
+            else:
+                answer.set_result(message)
+
+        return self.listen(came), answer
+
+    def listen(self, came: Callable[[Msg | None], None]) -> str:
+        """Have a function called with each message that is sent to the inbox given; None: the end."""
+        self._asked += 1
+        token = f"{self._asked:x}"
+        self._waiting[token] = came
+        if not self.is_open:
+            came(None)
+        return self._inbox + token
+
+    def forget(self, reply: str) -> None:
+        """No more messages are expected there."""
+        self._waiting.pop(reply[len(self._inbox) :], None)
+
+    async def gather(self, subject: str, data: bytes, several: bool) -> list[Msg]:
+        """Send one message, and collect its answers until the server says that it was the last."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        found: list[Msg] = []
+
+        def came(message: Msg | None) -> None:
+            if done.done():
+                return
+            status = message.headers.get("Status") if message is not None and message.headers else None
+            if message is None:
+                done.set_exception(driver.ConnectionClosedError())
+            elif status == "503":
+                done.set_exception(driver.NoRespondersError())
+            elif status in ("204", "404"):  # the end of a batch; nothing found
+                done.set_result(None)
+            elif status is not None:
+                done.set_exception(driver.Error(f"{status} {message.headers.get('Description')}"))  # type: ignore[union-attr]  # there are some
+            else:
+                found.append(message)
+                if not several:
+                    done.set_result(None)
+
+        reply = self.listen(came)
+        try:
+            await self._client.publish(subject, data, reply)
+            await done
+        finally:
+            self.forget(reply)
+        return found
+
+    async def publish(
+        self, subject: str, data: bytes = b"", reply: str = "", headers: Headers | None = None
+    ) -> None:
+        """Send a message; nothing is said about what becomes of it."""
+        await self._client.publish(subject, data, reply, headers)
+
+    async def flush(self) -> None:
+        """Wait until the server has read what was sent."""
+        await self._client.flush(timeout=int(WITHIN))
+
+    @asynccontextmanager
+    async def subscribed(self, subject: str, came: Callable[[Msg], None]) -> AsyncIterator[Subscription]:
+        """Have a function called with each message of a subject."""
+
+        async def call(message: Msg) -> None:
+            came(message)
+
+        subscription = await self._client.subscribe(subject, cb=call)
+        try:
+            await self.flush()
+            yield subscription
+        finally:
+            with anyio.CancelScope(shield=True), suppress(Exception):  # the connection may have ended
+                await subscription.unsubscribe()
+
+    async def close(self) -> None:
+        """Close it; who waits for an answer is told."""
+        with suppress(Exception):
+            await self._client.close()
+        await self._closed()
+
+    async def _answered(self, message: Msg) -> None:
+        came = self._waiting.get(message.subject[len(self._inbox) :])
+        if came is not None:
+            came(message)
+
+    async def _heard(self, error: Exception) -> None:
+        if "permissions violation" in str(error).lower():
+            self.denied = str(error).removeprefix("nats: ")
+
+    async def _closed(self) -> None:
+        self.ended.set()
+        for came in list(self._waiting.values()):
+            came(None)
+
+
+def told(store: str, error: Exception, denied: str = "") -> StoreError:
+    """What an error of the driver means. An unknown one says nothing about what was done."""
+    text = str(error).removeprefix("nats: ") or type(error).__name__
+    kind: type[StoreError] = StoreUnavailable
+    why = f"the server can't be reached or did not answer: {text[:200]}"
+    if isinstance(error, StoreError):
+        return error
+    if denied:
+        kind, why = Unauthorized, f"the server forbids it ({denied[:200]}): allow it to this user"
+    elif isinstance(error, driver.AuthorizationError) or "authorization" in text.lower():
+        kind, why = Unauthorized, "the server refuses the user, password, token or credentials"
+    elif isinstance(error, driver.MaxPayloadError):
+        kind = StoreFull
+        why = "the message is larger than the server's max_payload: raise that, or send less"
+    elif isinstance(error, TimeoutError):
+        kind, why = StoreTimeout, f"no answer within {WITHIN:g} s"
+    elif isinstance(error, driver.NoRespondersError):
+        why = "nobody answers for JetStream: it isn't enabled (nats-server -js), or has no leader just now"
+    return kind(store, why)
+
+
+def options_of(url: str) -> dict[str, Any]:
+    """What a URL says, as the driver wants it.
+
+    Raises:
+        InvalidOption: it isn't that of a NATS.
+    """
+    rest = url.partition("://")[2]
+    address, _, query = rest.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    if given.keys() - {"credentials", "tls_ca"} or "#" in rest or "/" in address.rstrip("/"):
+        raise InvalidOption(_ADDRESS)
+    login, at, hosts = address.rstrip("/").rpartition("@")
+    servers: list[str] = []
+    for host in hosts.split(","):
+        try:
+            parts = urlsplit(f"nats://{host}")
+            port = parts.port or 4222
+        except ValueError:
+            raise InvalidOption(_ADDRESS) from None
+        if not parts.hostname or "@" in host:
+            raise InvalidOption(_ADDRESS)
+        name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        servers.append(f"nats://{name}:{port}")
+    options: dict[str, Any] = {"servers": servers}
+    if at:
+        user, colon, password = login.partition(":")
+        options |= (
+            {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
+        )
+    if "credentials" in given:
+        options["user_credentials"] = given["credentials"]
+    if "tls_ca" in given:
+        import ssl  # noqa: PLC0415 - only where it is asked for
+
+        try:
+            options["tls"] = ssl.create_default_context(cafile=given["tls_ca"])
+        except OSError as error:
+            raise InvalidOption(f"tls_ca: {error}") from error
+    return options

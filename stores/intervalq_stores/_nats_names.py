@@ -1,0 +1,36 @@
+"""How texts stand in the subjects and headers of NATS."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+
+def encoded(name: str) -> str:
+    """A name as one token of a subject: what has a meaning there is written as = and two digits."""
+    return re.sub(
+        r"[^A-Za-z0-9_:-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), name
+    )
+
+
+def decoded(token: str) -> str:
+    """The name that `encoded` wrote."""
+    return re.sub(
+        r"(?:=[0-9A-F]{2})+",
+        lambda found: bytes.fromhex(found[0].replace("=", "")).decode(errors="replace"),
+        token,
+    )
+
+
+def in_header(text: str) -> str:
+    """Any text as a value of a header, which has one line of it."""
+    return (
+        base64.b64encode(text.encode()).decode()
+        if not text.isascii() or not text.isprintable()
+        else "-" + text
+    )
+
+
+def from_header(value: str) -> str:
+    """The text that `in_header` wrote."""
+    return value[1:] if value.startswith("-") else base64.b64decode(value).decode(errors="replace")

@@ -1,0 +1,224 @@
+"""A connection to a NATS with JetStream: requests that are sent once and bounded, and what errors mean.
+
+One connection, made when it is first needed. It isn't mended when it breaks, but made anew by the next call:
+so nothing is sent later than its caller knows of, and no subscription outlives the server that knew it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from nats import errors as driver
+from nats.aio.msg import Msg
+
+from intervalq.errors import (
+    BackendUnsupported,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
+from intervalq.store import shown_url, stopwatch
+from intervalq_stores._nats_link import WITHIN, Headers, Link, options_of, told
+
+Body: TypeAlias = Mapping[str, Any]
+
+_AGAIN: Final = 1.5
+"""Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
+
+# What the error codes of JetStream mean.
+_UNAVAILABLE: Final = frozenset(
+    {10008, 10009, 10023, 10074, 10118}
+)  # no leader, no quorum, shutting down ...
+_FULL: Final = frozenset({10028, 10047, 10054, 10122})
+_NOT_ENABLED: Final = frozenset({10035, 10039, 10076})
+_NO_STREAM: Final = frozenset({10059})
+_NAME_IN_USE: Final = 10058
+_NO_ROOM_MESSAGES: Final = re.compile("maximum (messages|bytes) exceeded")
+
+
+class Refused(Exception):
+    """JetStream refuses what it was asked for."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Stored(NamedTuple):
+    """The acknowledgement of a message."""
+
+    sequence: int
+    value: int | None
+    """What a counter stands at now; None: it is none, or this is a repeated message."""
+    duplicate: bool
+    """The message was there already, by its id; `sequence` is that of the first."""
+    sent: int
+    received: int
+    """When it left (the last time), and when the answer came, on `stopwatch`."""
+
+
+class Wire:
+    """The connection of a store. Nothing is bound to an event loop before the first call."""
+
+    def __init__(self, url: str) -> None:
+        self.url = shown_url(url)
+        self._options = options_of(url)
+        self._link: Link | None = None
+        self._connecting = asyncio.Lock()
+
+    async def link(self) -> Link:
+        """The connection, made now if there is none."""
+        link = self._link
+        if link is not None and link.is_open:
+            return link
+        async with self._connecting:
+            if self._link is None or not self._link.is_open:
+                self._link = await Link.connect(self.url, self._options)
+            return self._link
+
+    async def close(self) -> None:
+        """Close the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    @asynccontextmanager
+    async def bounded(self, seconds: float = WITHIN) -> AsyncIterator[None]:
+        """Let what is inside take so long at most, and turn its errors into those of stores."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise BackendUnsupported(
+                self.url, "the driver of NATS needs asyncio: run this with asyncio, not with trio"
+            ) from None
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except (StoreError, Refused):
+            raise
+        except Exception as error:
+            link = self._link
+            raise told(self.url, error, link.denied if link is not None else "") from error
+
+    async def ask(self, subject: str, body: Body | None = None) -> Any:  # noqa: ANN401 - whatever it says
+        """Ask the API of JetStream something, and give what its answer says.
+
+        Raises:
+            Refused: it says no.
+            StoreError: see `told`.
+        """
+        async with self.bounded():
+            link = await self.link()
+            text = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+            return self.read((await link.request(f"$JS.API.{subject}", text)).data)
+
+    async def publish(self, subject: str, headers: Headers, data: bytes = b"") -> Stored:
+        """Have a message stored. With `Nats-Msg-Id` it may be sent twice, and is stored once all the same.
+
+        Raises:
+            Refused: by a limit or an expectation; nothing was stored.
+            StoreTimeout: no answer; it may have been stored.
+        """
+        again = "Nats-Msg-Id" in headers
+        async with self.bounded():
+            while True:
+                link = await self.link()
+                sent = stopwatch()
+                try:
+                    answer = await link.request(subject, data, headers, _AGAIN if again else None)
+                except (TimeoutError, driver.Error):
+                    if not again:
+                        raise
+                    again = False
+                    continue
+                said = self.read(answer.data)
+                value = said.get("val")
+                return Stored(
+                    said["seq"],
+                    None if value is None else int(value),
+                    bool(said.get("duplicate")),
+                    sent,
+                    stopwatch(),
+                )
+
+    async def messages(self, stream: str, body: Body) -> list[Msg]:
+        """Read stored messages directly: those that `body` describes, of which there may be none.
+
+        With `batch` there may be several; the server says how many are left with the last of them.
+        """
+        async with self.bounded():
+            link = await self.link()
+            return await link.gather(
+                f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode(), "batch" in body
+            )
+
+    async def ensure(self, config: Body, needed: Sequence[str], why: str) -> Any:  # noqa: ANN401 - its info
+        """Make a stream, or see that the one of this name is such a one; and give what the server says of it.
+
+        Args:
+            config: how to make it. Who made it before may have chosen storage, replicas and limits otherwise.
+            needed: fields of its configuration that must be as given.
+            why: what the stream is for, for the error.
+
+        Raises:
+            UnsupportedOperation: the server has no such streams.
+            StoreError: there is one of this name that is otherwise.
+        """
+        name = config["name"]
+        try:
+            made = await self.ask(f"STREAM.CREATE.{name}", config)
+        except Refused as refused:
+            if refused.code != _NAME_IN_USE:
+                raise self._cannot_make(name, refused, why) from refused
+            made = await self.ask(f"STREAM.INFO.{name}")
+        if wrong := [field for field in needed if made["config"].get(field) != config[field]]:
+            raise UnsupportedOperation(
+                self.url,
+                f"stream {name!r} has no {', '.join(wrong)}, which {why} needs: this server is NATS "
+                f"{self._version()}, and 2.14 or newer is needed; if it is new enough, something else made the "
+                "stream: remove it",
+            )
+        return made
+
+    def _cannot_make(self, name: str, refused: Refused, why: str) -> StoreError:
+        return UnsupportedOperation(
+            self.url,
+            f"stream {name!r}, which {why} needs, can't be made ({refused}): this server is NATS "
+            f"{self._version()}, and 2.14 or newer with JetStream is needed",
+        )
+
+    def _version(self) -> str:
+        return self._link.version if self._link is not None else "?"
+
+    def read(self, answer: bytes) -> Any:  # noqa: ANN401 - whatever it says
+        """What an answer of JetStream says.
+
+        Raises:
+            Refused: an error that its asker may know.
+            StoreError: one that has the same meaning for everybody.
+        """
+        try:
+            said: Any = json.loads(answer)
+        except ValueError:
+            raise StoreUnavailable(
+                self.url, f"the server answers what isn't JetStream's: {answer[:60]!r}"
+            ) from None
+        error = said.get("error")
+        if error is None:
+            return said
+        code, text = error.get("err_code", 0), str(error.get("description", error.get("code")))
+        if code in _UNAVAILABLE or code in _NO_STREAM:
+            raise StoreUnavailable(self.url, f"JetStream can't answer just now: {text}")
+        if code in _FULL or _NO_ROOM_MESSAGES.search(text):
+            raise StoreFull(self.url, f"the server can't store more: {text}")
+        if code in _NOT_ENABLED:
+            raise UnsupportedOperation(
+                self.url, f"the server has no JetStream for this account ({text}): enable it"
+            )
+        raise Refused(code, text)
