@@ -300,6 +300,10 @@ class Desk:
         for claim in demand.deliver(claims):
             self.settle(Settle(claim, unused(claim.row)))
 
+    def take(self, rows: Sequence[Row]) -> list[Claim]:
+        """Claims of this session that came another way."""
+        return [self._claim(row) for row in rows]
+
     def _claim(self, row: Row) -> Claim:
         before = self.held.get(row.id)
         claim = self.held[row.id] = Claim(row, self._owner)

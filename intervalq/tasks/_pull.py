@@ -11,7 +11,7 @@ from intervalq.errors import TooManyWaiting
 from intervalq.tasks._session import WorkSession
 from intervalq.tasks._task import Claim
 from intervalq.tasks.rules import Count, Select, Sessions
-from intervalq.tasks.store import MOST_ROWS
+from intervalq.tasks.store import MOST_ROWS, Pulling
 
 _EARLY: Final = 0.1
 """Seconds before the caller's time is up that the last answer is waited for, as JetStream's clients do."""
@@ -28,7 +28,7 @@ class PullInfo(NamedTuple):
     redelivered: int
     """Of these, tasks that were claimed before."""
     waiting: int
-    """Calls of `fetch` that wait, in this process."""
+    """Calls of `fetch` that wait: in this process, or on NATS in all of them."""
 
 
 class Pull:
@@ -93,6 +93,8 @@ class Pull:
         """How it stands."""
         session = self._session()
         store = session.store
+        if isinstance(store, Pulling):
+            return PullInfo(self.name, *await store.pulled(self.queues))
         stats = await store.apply(Count(names=self.queues))
         mine = [other for other in await store.apply(Sessions()) if other.consumer == self.name]
         held = [row for other in mine for row in await store.apply(Select(session=other.id, values=False))]

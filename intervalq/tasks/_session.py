@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import random
 import socket
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -14,8 +17,8 @@ import anyio
 from intervalq._backend import EventBell, bells, spawn
 from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
-from intervalq.tasks._demand import Callers, Demand, Request
-from intervalq.tasks._desk import Desk, Settle
+from intervalq.tasks._demand import FIRST_POLL, Callers, Demand, Request
+from intervalq.tasks._desk import PATIENCE, Desk, Settle
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks._values import MOST_BYTES
@@ -29,8 +32,9 @@ from intervalq.tasks.rules import (
     Insert,
     Select,
     Session,
+    Work,
 )
-from intervalq.tasks.store import Guarding, Isolation, TaskStore, Waking
+from intervalq.tasks.store import Guarding, Isolation, Pulling, TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")
 
@@ -45,6 +49,9 @@ _FAREWELL: Final = 5.0
 
 _LAST_MOMENT: Final = 1.0
 """Seconds that a caller whose time is up waits for the answer of a call that is under way."""
+
+_LONGEST_PULL: Final = 30.0
+"""Seconds after which a request that waits at the store expires, and is made again."""
 
 _AGAIN: Final = 1.0
 """Seconds until wake-ups that broke off are asked for again."""
@@ -67,6 +74,9 @@ class WorkSession:
         self._closing = False
         self._is_lapsed = False
         self._ended = anyio.Event()
+        self._begun = anyio.Event()  # a session has, or can't: then there is an error
+        self._error: IntervalqError | None = None
+        self._pulls = 0
         self._scope = anyio.CancelScope()
 
     # --- claims -------------------------------------------------------------------------------------
@@ -90,6 +100,8 @@ class WorkSession:
         Raises:
             StoreError: it can't be asked; of one that is away, after a minute.
         """
+        if isinstance(self.store, Pulling):
+            return await self._pull(self.store, Work(self.desk.session, (), (), queues, limit, lease, most), once, timeout)
         name = (queues, lease, most)
         callers = self._callers.get(name)
         if callers is None:
@@ -118,6 +130,35 @@ class WorkSession:
             raise request.error
         return request.claims
 
+    async def _pull(
+        self, store: Pulling, work: Work, once: bool, timeout: float | None  # noqa: FBT001 - internal
+    ) -> list[Claim]:
+        """Claim from a store where one can wait. Of a store that is away, its error comes after a minute."""
+        now = anyio.current_time
+        since = now()
+        end = 0.0 if once else math.inf if timeout is None else since + timeout
+        pause = FIRST_POLL
+        self._pulls += 1
+        try:
+            while True:
+                self.begin()
+                await self._begun.wait()
+                if self._error is not None:
+                    raise self._error
+                left = max(0.0, min(end - now(), _LONGEST_PULL))
+                try:
+                    rows = await store.pull(replace(work, session=self.desk.session), left)
+                except StoreUnavailable:
+                    if once or now() - since > PATIENCE:
+                        raise
+                    await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
+                    pause = min(2 * pause, 1.0)
+                    continue
+                if rows or now() >= end:
+                    return self.desk.take(rows)
+        finally:
+            self._pulls -= 1
+
     def _without(self, callers: Callers) -> None:
         name = (callers.queues, callers.lease, callers.most)
         if self._callers.get(name) is callers:
@@ -126,7 +167,7 @@ class WorkSession:
 
     def waiting(self) -> int:
         """How many calls wait for tasks."""
-        return sum(len(callers.line) for callers in self._callers.values())
+        return sum(len(callers.line) for callers in self._callers.values()) + self._pulls
 
     def add(self, demand: Demand) -> None:
         """Claim for a demand from now on."""
@@ -212,6 +253,7 @@ class WorkSession:
             self._running = True
             self._closing = False
             self._ended = anyio.Event()
+            self._begun, self._error = anyio.Event(), None
             self._scope = anyio.CancelScope()
             spawn(self._run)
 
@@ -252,6 +294,7 @@ class WorkSession:
         finally:
             self._running = False
             self.desk.lose_all()
+            self._begun.set()
             self._ended.set()
         if goes_on and self.desk.wanted:  # somebody came while it ended
             self.begin()
@@ -271,9 +314,12 @@ class WorkSession:
                 await self.desk.bear(error)
             except IntervalqError as error:
                 self.desk.fail(error)
+                self._error = error
+                self._begun.set()
                 return False
             else:
                 self.desk.session = session
+                self._begun.set()
                 return True
 
     async def _live(self) -> None:

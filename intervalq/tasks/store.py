@@ -6,11 +6,12 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import entry_points
-from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from intervalq.errors import UnknownStore
 from intervalq.store import sound_url
-from intervalq.tasks._commands import Command
+from intervalq.tasks._commands import Command, Work
+from intervalq.tasks._row import Row
 
 A = TypeVar("A")
 
@@ -109,6 +110,60 @@ class Ranging(Protocol):
 
     async def put(self, queue: str, jsons: Sequence[str]) -> None:
         """Insert plain tasks, all or none."""
+        ...
+
+
+class Pulled(NamedTuple):
+    """How the pull consumers of some queues stand, over all processes that use them."""
+
+    pending: int
+    ack_pending: int
+    redelivered: int
+    waiting: int
+
+
+@runtime_checkable
+class Pulling(Protocol):
+    """A store that has pull consumers itself: who waits for tasks waits there."""
+
+    async def pull(self, work: Work, seconds: float) -> tuple[Row, ...]:
+        """Claim what `work` asks for: tasks that are there; else what comes first within `seconds`."""
+        ...
+
+    async def pulled(self, queues: tuple[str, ...]) -> Pulled:
+        """How the consumers of these queues stand."""
+        ...
+
+
+class Lock(Protocol):
+    """An exclusive lock of a store. It expires unless it is refreshed."""
+
+    expires: int
+    """When it does, on `intervalq.store.stopwatch`, if it is held."""
+
+    async def acquire(self) -> bool:
+        """Try to get it; whether that was done."""
+        ...
+
+    async def refresh(self) -> bool:
+        """Have it for its whole time from now; False: it is lost."""
+        ...
+
+    async def release(self) -> None:
+        """Let go of it, and tell those who wait."""
+        ...
+
+    def waiting(self) -> AbstractAsyncContextManager[None]:
+        """At the end of the context wait until it may be free; what was told within it counts."""
+        ...
+
+
+@runtime_checkable
+class Locking(Protocol):
+    """A store that has exclusive locks."""
+
+    def lock(self, name: str, expiry: int) -> Lock:
+        """The lock of this name, which expires after `expiry` microseconds."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -44,6 +44,7 @@ class Link:
         self._inbox = f"_INBOX.{secrets.token_hex(10)}."
         self._waiting: dict[str, Callable[[Msg | None], None]] = {}
         self._asked = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
         self.denied = ""
         """What the server said last of permissions that this user lacks."""
@@ -173,9 +174,65 @@ class Link:
         """Send a message; nothing is said about what becomes of it."""
         await self._client.publish(subject, data, reply, headers)
 
+    async def send(self, messages: Sequence[tuple[str, bytes, Headers]]) -> Msg:
+        """Send several messages in one piece, and wait for the answer to the last."""
+        if max(len(data) for _, data, _ in messages) > self._client.max_payload:
+            raise driver.MaxPayloadError
+        reply, answer = self.expect()
+        pieces: list[bytes] = []
+        for number, (subject, data, headers) in enumerate(messages, 1):
+            to = f" {reply}" if number == len(messages) else ""
+            if headers:
+                lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+                head = f"NATS/1.0\r\n{lines}\r\n".encode()
+                pieces.append(
+                    f"HPUB {subject}{to} {len(head)} {len(head) + len(data)}\r\n".encode() + head + data
+                )
+            else:
+                pieces.append(f"PUB {subject}{to} {len(data)}\r\n".encode() + data)
+        pieces.append(b"")
+        try:
+            if not self.is_open:
+                raise driver.ConnectionClosedError
+            # The driver's own `publish` does this for each message, which takes most of the time there is.
+            await self._client._send_command(b"\r\n".join(pieces))  # noqa: SLF001
+            await self._client._flush_pending()  # noqa: SLF001
+            return await answer
+        finally:
+            self.forget(reply)
+
     async def flush(self) -> None:
         """Wait until the server has read what was sent."""
         await self._client.flush(timeout=int(WITHIN))
+
+    async def private(self, came: Callable[[Msg], None]) -> tuple[Subscription, str]:
+        """A subscription of its own, for messages that keep their subject wherever they are sent."""
+
+        async def call(message: Msg) -> None:
+            came(message)
+
+        self._asked += 1
+        inbox = f"{self._inbox[:-1]}-{self._asked:x}"
+        return await self._client.subscribe(inbox, cb=call), inbox
+
+    async def withdraw(self, subscription: Subscription) -> None:
+        """Tell the server that nobody listens; what it has sent by then is still heard."""
+        # The driver's own `unsubscribe` forgets at once what is on its way.
+        await self._client._send_unsubscribe(subscription._id)  # noqa: SLF001
+        await self.flush()
+        with suppress(driver.Error):
+            await subscription.unsubscribe()
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something soon that nobody waits for; if it fails, the connection has ended."""
+
+        async def do() -> None:
+            with suppress(driver.Error, OSError):
+                await work
+
+        task = asyncio.ensure_future(do())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @asynccontextmanager
     async def subscribed(self, subject: str, came: Callable[[Msg], None]) -> AsyncIterator[Subscription]:
@@ -194,6 +251,8 @@ class Link:
 
     async def close(self) -> None:
         """Close it; who waits for an answer is told."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
         with suppress(Exception):
             await self._client.close()
         await self._closed()

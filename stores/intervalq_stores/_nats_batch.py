@@ -1,0 +1,89 @@
+"""Several messages stored all or none, each on condition that what was seen is still so."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from intervalq_stores._nats_link import Headers
+from intervalq_stores._nats_task import EXPECTED, EXPECTED_OF, PREFIX, REPLACE, TOMBSTONE
+from intervalq_stores._nats_wire import Refused, Wire
+
+MOST: Final = 1000
+"""How many messages the server takes at once."""
+
+_WRONG_SEQUENCE: Final = frozenset({10071, 10164})
+_TAKEN: Final = 10077
+
+
+class Part(NamedTuple):
+    """One message to be stored."""
+
+    subject: str
+    data: bytes
+    headers: Headers
+
+
+class Conflict(Exception):
+    """Something isn't as it was seen: nothing was stored."""
+
+
+def new(subject: str, data: bytes, headers: Headers) -> Part:
+    """A message where there must be none."""
+    return Part(subject, data, headers)
+
+
+def instead(subject: str, sequence: int, data: bytes, headers: Headers) -> Part:
+    """A message in the place of the one with this sequence (0: of none), which must be there."""
+    return Part(subject, data, headers | REPLACE | {EXPECTED: str(sequence)})
+
+
+def within(part: Part, line: str, last: int) -> Part:
+    """The message, on condition that nothing was stored under a filter of subjects after `last`."""
+    return part._replace(headers=part.headers | {EXPECTED: str(last), EXPECTED_OF: line})
+
+
+def gone(subject: str, sequence: int) -> Part:
+    """The removal of the message with this sequence, which must be there."""
+    return Part(subject, b"", TOMBSTONE | {EXPECTED: str(sequence)})
+
+
+def seen(subject: str, sequence: int) -> Part:
+    """Nothing but the condition that a message with this sequence is there; kept for a second."""
+    headers = {"Nats-TTL": "1s", EXPECTED: str(sequence), EXPECTED_OF: subject}
+    return Part(f"{PREFIX}.x.{secrets.token_hex(8)}", b"", headers)
+
+
+async def store(wire: Wire, parts: Sequence[Part]) -> int:
+    """Store messages, all or none, and give the sequence of the last; the others come right before it.
+
+    Raises:
+        Conflict: one of them can't be stored.
+        StoreError.
+    """
+    async with wire.bounded():
+        link = await wire.link()
+        if len(parts) == 1:
+            subject, data, headers = parts[0]
+            answer = await link.request(subject, data, headers or None)
+        else:
+            name = secrets.token_hex(8)
+            numbered = [
+                (
+                    part.subject,
+                    part.data,
+                    {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(number)} | part.headers,
+                )
+                for number, part in enumerate(parts, 1)
+            ]
+            numbered[-1][2]["Nats-Batch-Commit"] = "1"
+            answer = await link.send(numbered)
+    try:
+        said = wire.read(answer.data)
+    except Refused as refused:
+        if refused.code in _WRONG_SEQUENCE or refused.code == _TAKEN:
+            raise Conflict(str(refused)) from refused
+        raise
+    sequence: int = said["seq"]
+    return sequence

@@ -1,0 +1,308 @@
+"""What one session has claimed: taken from pull consumers, renewed in time, and settled once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from nats.aio.msg import Msg
+
+from intervalq.errors import StoreError
+from intervalq.store import stopwatch
+from intervalq.tasks._transitions import rest
+from intervalq.tasks.rules import Change, Delete, Row, Session
+from intervalq_stores import _nats_batch as batch
+from intervalq_stores._nats_batch import Conflict, Part
+from intervalq_stores._nats_link import WITHIN, Link
+from intervalq_stores._nats_names import encoded
+from intervalq_stores._nats_pull import Pulled, Puller
+from intervalq_stores._nats_stream import Stream
+from intervalq_stores._nats_task import delivered, headers_of, is_gone, row_of
+
+_SAFE: Final = 0.9
+"""Of the time that the server gives, what a worker takes: what it says after that may come too late."""
+
+_RENEW: Final = 0.6
+"""Of that time, what may be left before it is asked for anew."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A delivery that this session works on."""
+
+    row: Row
+    """The task as its claimant has it; each renewal is a version."""
+    subject: str
+    sequence: int
+    reply: str
+    link: Link
+    """What it came through: after another connection nothing is certain."""
+    wait: int
+    """How long the server waits for an acknowledgement, in microseconds."""
+    deadline: int
+    """Until when it is surely nobody else's, on `stopwatch`."""
+    ends: int | None = None
+    """When it ends by itself, on `stopwatch`; None: with the session."""
+
+
+class Claims:
+    """The claims of a session."""
+
+    def __init__(self, stream: Stream, session: Session) -> None:
+        self.session = session
+        self.held: dict[str, Held] = {}
+        self._stream = stream
+        self._pullers: dict[str, Puller] = {}
+
+    # --- claiming -----------------------------------------------------------------------------------
+
+    async def claim(
+        self, queues: Sequence[str], limit: int, lease: int | None, most: int | None
+    ) -> list[Row]:
+        """What is there to be claimed now, the same share of each queue first."""
+        rows: list[Row] = []
+        share = -(-limit // len(queues))
+        for size in (share, limit):
+            for queue in random.sample(queues, len(queues)):
+                wanted = min(size, limit - len(rows))
+                if wanted > 0:
+                    puller = await self.puller(queue, most)
+                    async with self._stream.wire.bounded():
+                        pulled = await puller.now(wanted)
+                    rows += await self.take(queue, puller.link, pulled, lease)
+            if len(queues) == 1:
+                break
+        return rows
+
+    async def wait(
+        self, queues: Sequence[str], lease: int | None, most: int | None, seconds: float
+    ) -> list[Row]:
+        """One task of any of the queues as soon as there is one, or several at that moment; or none in time."""
+        rows: list[Row] = []
+
+        async def one(queue: str) -> None:
+            async with await self._fresh(queue, most) as puller:
+                async with self._stream.wire.bounded(seconds + 2 * WITHIN):
+                    pulled = await puller.wait(seconds)
+                rows.extend(await self.take(queue, puller.link, pulled, lease))
+            if rows:
+                group.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as group:
+                for queue in queues:
+                    group.start_soon(one, queue)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return rows
+
+    async def puller(self, queue: str, most: int | None) -> Puller:
+        """Who asks without waiting: one a queue."""
+        puller = self._pullers.get(queue)
+        link = await self._stream.link()
+        await self._stream.consumer(queue, self.session.expiry, most)
+        if puller is None or puller.link is not link:
+            puller = self._pullers[queue] = await self._fresh(queue, most)
+        return puller
+
+    async def _fresh(self, queue: str, most: int | None) -> Puller:
+        await self._stream.consumer(queue, self.session.expiry, most)
+        return Puller(await self._stream.link(), self._stream.wire.url, encoded(queue), self._stray)
+
+    async def take(self, queue: str, link: Link, pulled: Pulled, lease: int | None) -> list[Row]:
+        """Of what was delivered, what may be worked on; the rest is put where it belongs."""
+        rows: list[Row] = []
+        if not pulled.messages:
+            return rows
+        wait = (await self._stream.consumer(queue, self.session.expiry))["ack_wait"] // 1_000
+        deadline = pulled.sent + round(wait * _SAFE)
+        now, url = self._stream.now(), self._stream.wire.url
+        for message in pulled.messages:
+            times, sequence, stored = delivered(message)
+            if is_gone(message):
+                await link.publish(message.reply, b"+ACK")
+                continue
+            row = row_of(message, message.subject, sequence, stored, url)
+            if row.at > now:
+                await link.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
+            elif times > 1:
+                await self._anew(row, message.subject, sequence)
+            else:
+                row = row._replace(
+                    session=self.session.id,
+                    until=None if lease is None else now + lease,
+                    claims=row.claims + 1,
+                    attempt=row.attempt + 1,
+                )
+                ends = None if lease is None else pulled.sent + lease
+                self.held[row.id] = Held(
+                    row, message.subject, sequence, message.reply, link, wait, deadline, ends
+                )
+                rows.append(row)
+        return rows
+
+    async def _anew(self, row: Row, subject: str, sequence: int) -> None:
+        """Store a task again that was handed out before, so that its former holder can't settle it.
+
+        One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
+        from a worker that died, so it isn't counted as an attempt.
+        """
+        rested = row.at != row.modified
+        if not rested:
+            attempt = row.attempt + 1
+            pause = rest(row._replace(attempt=attempt)) if attempt > 1 else 0
+            row = row._replace(
+                at=self._stream.now() + pause,
+                attempt=attempt,
+                claims=row.claims + 1,
+                error="a worker was lost",
+            )
+        with suppress(Conflict):  # somebody else was first
+            await batch.store(self._stream.wire, [self._again(row, subject, sequence)])
+
+    def _again(self, row: Row, subject: str, sequence: int) -> Part:
+        """The task in its own place, to be handed out as if for the first time."""
+        at = row.at if row.at > self._stream.now() else 0
+        return batch.instead(subject, sequence, row.json.encode(), headers_of(row._replace(at=at)))
+
+    async def _stray(self, message: Msg) -> None:
+        """Give back what nobody has seen."""
+        _, sequence, stored = delivered(message)
+        if is_gone(message):
+            return
+        row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
+        with suppress(Conflict, StoreError):
+            await batch.store(self._stream.wire, [self._again(row, message.subject, sequence)])
+
+    # --- renewing -----------------------------------------------------------------------------------
+
+    async def beat(self) -> bool:
+        """Renew what needs it; whether all that was claimed is still held."""
+        now = stopwatch()
+        for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
+            del self.held[held.row.id]  # it ended by itself
+            await self._anew(held.row._replace(at=held.row.modified, attempt=held.row.attempt - 1), held.subject, held.sequence)  # fmt: skip
+        return await self.renew(
+            [held for held in self.held.values() if held.deadline - now < held.wait * _RENEW]
+        )
+
+    async def renew(self, some: Sequence[Held]) -> bool:
+        """Tell the server that the work goes on; whether it was told in time."""
+        for mine in _by_queue(some):
+            sent = stopwatch()
+            if sent >= min(held.deadline for held in mine):
+                return False
+            link = await self._stream.link()
+            async with self._stream.wire.bounded():
+                await link.send([(held.reply, b"+WPI", {}) for held in mine])
+            if stopwatch() >= min(held.deadline for held in mine):
+                return False
+            for held in mine:
+                held.deadline = sent + round(held.wait * _SAFE)
+        return True
+
+    def forget(self) -> None:
+        """All of it is lost."""
+        self.held.clear()
+
+    async def end(self) -> None:
+        """Give everything back, as if it had not been claimed."""
+        held, self.held = list(self.held.values()), {}
+        for puller in self._pullers.values():
+            await puller.close()
+        self._pullers.clear()
+        parts = [
+            self._again(one.row._replace(attempt=max(0, one.row.attempt - 1)), one.subject, one.sequence)
+            for one in held
+            if stopwatch() < one.deadline
+        ]
+        for start in range(0, len(parts), batch.MOST):
+            some = parts[start : start + batch.MOST]
+            try:
+                await batch.store(self._stream.wire, some)
+            except Conflict:  # one of them is another's by now: each by itself
+                for part in some:
+                    with suppress(Conflict):
+                        await batch.store(self._stream.wire, [part])
+
+    # --- settling -----------------------------------------------------------------------------------
+
+    async def settle(self, settled: Sequence[Delete | Change]) -> list[str]:
+        """Settle claims, each by itself; the ids of those that are lost."""
+        lost: list[str] = []
+        simple: list[Held] = []
+        for part in settled:
+            held = self.held.get(part.id)
+            now = stopwatch()
+            if (
+                held is None
+                or held.row.version != part.version
+                or (held.ends is not None and held.ends <= now)
+            ):
+                lost.append(part.id)
+            elif isinstance(part, Change) and part.keep:
+                if not await self._prolong(held, part):
+                    lost.append(part.id)
+            elif isinstance(part, Delete) and _is_plain(held.row):
+                simple.append(held)
+            elif not await self._move(held, part):
+                lost.append(part.id)
+        return lost + [held.row.id for held in await self._acknowledge(simple)]
+
+    async def _prolong(self, held: Held, part: Change) -> bool:
+        if not await self.renew([held]):
+            return False
+        held.ends = None if part.lease is None else stopwatch() + part.lease
+        until = None if part.lease is None else self._stream.now() + part.lease
+        held.row = held.row._replace(version=held.row.version + 1, until=until)
+        return True
+
+    async def _acknowledge(self, done: Sequence[Held]) -> list[Held]:
+        """Acknowledge; those that were not this session's any more.
+
+        The server answers the last of each queue when it has done the others. If that comes in time, nobody
+        else can have had them. Else, or if the connection was another one, a message is removed by its
+        sequence, which the server says whether it has done.
+        """
+        lost: list[Held] = []
+        for mine in _by_queue(done):
+            link = await self._stream.link()
+            sure = [held for held in mine if held.link is link and stopwatch() < held.deadline]
+            if sure:
+                async with self._stream.wire.bounded():
+                    await link.send([(held.reply, b"+ACK", {}) for held in sure])
+            arrived = stopwatch()
+            for held in mine:
+                if held not in sure:
+                    if not await self._stream.remove(held.sequence):
+                        lost.append(held)
+                elif arrived >= held.deadline:
+                    lost.append(held)  # it may have been done, or not: nobody can say
+        for held in done:
+            self.held.pop(held.row.id, None)
+        return lost
+
+    async def _move(self, held: Held, part: Delete | Change) -> bool:
+        """Do what takes more than an acknowledgement; whether it was this session's."""
+        from intervalq_stores._nats_change import move  # noqa: PLC0415 - which needs this module
+
+        done = await move(self._stream, held, part)
+        self.held.pop(held.row.id, None)
+        return done
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether nothing else happens when it is done."""
+    return row.key is None and row.dedupe is None
+
+
+def _by_queue(some: Sequence[Held]) -> list[list[Held]]:
+    """Those of each consumer: it does things in the order in which it is told."""
+    found: dict[str, list[Held]] = {}
+    for held in some:
+        found.setdefault(held.row.queue, []).append(held)
+    return list(found.values())

@@ -1,0 +1,73 @@
+"""Looks at tasks: which there are, and how many; they hold nobody up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from intervalq.tasks.rules import Count, QueueStats, Row, Select
+from intervalq.tasks.store import Pulled
+from intervalq_stores._nats_claims import Claims
+from intervalq_stores._nats_names import decoded, encoded
+from intervalq_stores._nats_stream import Stream
+from intervalq_stores._nats_task import PREFIX
+
+
+_EXACT: Final = 1000
+"""With more tasks of keys than that, those that went within the last second are counted, too."""
+
+
+async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
+    """See `Select`. What other processes have claimed isn't known to be claimed."""
+    held = {one.row.id: one.row for claims in sessions.values() for one in claims.held.values()}
+    if command.session is not None:
+        claims = sessions.get(command.session)
+        rows = [one.row for one in claims.held.values()] if claims is not None else []
+    elif command.ids:
+        known = [held[id_] for id_ in command.ids if id_ in held]
+        others = [id_ for id_ in command.ids if id_ not in held]
+        there = {row.id: row for row in (*known, *await stream.with_ids(others, command.queue))}
+        rows = [there[id_] for id_ in command.ids if id_ in there]
+    else:
+        name = "*" if command.queue is None else encoded(command.queue)
+        rows = await stream.rows(f"{PREFIX}.w.{name}.*", command.limit)
+        rows += await stream.rows(f"{PREFIX}.k.{name}.*.*", command.limit)
+        rows = sorted((held.get(row.id, row) for row in rows), key=lambda row: (row.at, row.id))
+    if command.queue is not None:
+        rows = [row for row in rows if row.queue == command.queue]
+    rows = rows if command.limit is None else rows[: command.limit]
+    return tuple(rows if command.values else [row._replace(json="null") for row in rows])
+
+
+async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
+    """See `Count`: by what the consumers know, so it costs the same however many tasks there are.
+
+    Tasks whose time has not come count as ready until a worker was told so, and then as claimed.
+    """
+    found: list[QueueStats] = []
+    for info in await stream.consumers():
+        queue = decoded(info["config"]["durable_name"])
+        if (command.names or command.prefixes) and not (
+            queue in command.names or any(map(queue.startswith, command.prefixes))
+        ):
+            continue
+        ready, claimed = info["num_pending"], info["num_ack_pending"]
+        inbox = await _waiting(stream, f"{PREFIX}.k.{encoded(queue)}.*.*")
+        if size := ready + claimed + inbox:
+            found.append(QueueStats(queue, size=size, claimed=claimed, ready=ready, inbox=inbox))
+    found.sort(key=lambda stats: stats.name)
+    return tuple(found if command.limit is None else found[: command.limit])
+
+
+async def _waiting(stream: Stream, pattern: str) -> int:
+    """How many tasks wait behind another of their key."""
+    subjects = [subject for subject in await stream.subjects(pattern) if not subject.endswith(".0")]
+    if not subjects or len(subjects) > _EXACT:
+        return len(subjects)
+    return sum(row.waiting for row in await stream.rows(pattern, None))
+
+
+async def pulled(stream: Stream, queues: Sequence[str]) -> Pulled:
+    """How the consumers of some queues stand, over all processes."""
+    infos: list[Any] = [info for queue in queues if (info := await stream.info(queue)) is not None]
+    return Pulled(*(sum(info[name] for info in infos) for name in ("num_pending", "num_ack_pending", "num_redelivered", "num_waiting")))  # fmt: skip

@@ -1,0 +1,245 @@
+"""The stream of tasks and its consumers, one a queue: made when they are needed, and read directly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+
+from intervalq.store import stopwatch
+from intervalq.tasks.rules import SECOND, Row
+from intervalq_stores._nats_link import Link
+from intervalq_stores._nats_names import encoded
+from intervalq_stores._nats_task import PREFIX, STREAM, filters_of, is_gone, row_of
+from intervalq_stores._nats_wire import Refused, Wire
+
+_CONFIG: Final[dict[str, Any]] = {
+    "name": STREAM,
+    "description": "durable tasks of intervalq",
+    "subjects": [f"{PREFIX}.>"],
+    "storage": "file",
+    "retention": "workqueue",  # what is acknowledged is removed
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "discard_new_per_subject": True,  # a task that is there, and a token that somebody has, stay
+    "allow_rollup_hdrs": True,
+    "allow_msg_ttl": True,
+    "allow_atomic": True,
+    "allow_direct": True,
+}
+_NEEDED: Final = [
+    "subjects", "retention", "max_msgs_per_subject", "discard", "discard_new_per_subject", "allow_rollup_hdrs",
+    "allow_msg_ttl", "allow_atomic", "allow_direct",
+]  # fmt: skip
+
+_NO_CONSUMER: Final = 10014
+_CONSUMER_EXISTS: Final = 10148
+_PAGE: Final = 1000
+
+Consumer = dict[str, Any]
+
+
+class Stream:
+    """What a store knows of its stream."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._checked: Link | None = None
+        self._ahead = 0  # of the stopwatch
+        self._consumers: dict[str, Consumer] = {}  # their configuration, by queue
+
+    async def link(self) -> Link:
+        """The connection, with the stream at its other end."""
+        async with self.wire.bounded():
+            link = await self.wire.link()
+        if link is not self._checked:
+            sent = stopwatch()
+            made = await self.wire.ensure(_CONFIG, _NEEDED, "tasks")
+            self._ahead = _microseconds(made["ts"]) - (sent + stopwatch()) // 2
+            self._consumers.clear()
+            self._checked = link
+        return link
+
+    def now(self) -> int:
+        """The server's clock, in microseconds since 1970, as it was when the connection was made."""
+        return stopwatch() + self._ahead
+
+    # --- consumers ----------------------------------------------------------------------------------
+
+    async def consumer(self, queue: str, ack_wait: int = 5 * SECOND, most: int | None = None) -> Consumer:
+        """The configuration of a queue's consumer, made if there is none.
+
+        Args:
+            queue: whose tasks it hands out.
+            ack_wait: after how long it hands a task out again, in microseconds, at least. It is the same for
+                all workers of the queue: the longest that any of them has asked for.
+            most: how many tasks may be unacknowledged, over all workers of the queue; None: as it is.
+        """
+        await self.link()
+        known = self._consumers.get(queue)
+        if known is None:
+            known = await self._make(queue, ack_wait)
+        wanted = dict(known)
+        wanted["ack_wait"] = max(known["ack_wait"], ack_wait * 1_000)
+        if most is not None:
+            wanted["max_ack_pending"] = most
+        if wanted != known:
+            name = known["durable_name"]
+            made = await self.wire.ask(
+                f"CONSUMER.DURABLE.CREATE.{STREAM}.{name}", {"stream_name": STREAM, "config": wanted}
+            )
+            known = made["config"]
+        self._consumers[queue] = known
+        return known
+
+    async def _make(self, queue: str, ack_wait: int) -> Consumer:
+        name = encoded(queue)
+        config = {
+            "durable_name": name,
+            "ack_policy": "explicit",
+            "deliver_policy": "all",
+            "filter_subjects": filters_of(queue),
+            "ack_wait": ack_wait * 1_000,
+            "max_ack_pending": -1,
+            "max_waiting": 512,
+            "max_deliver": -1,
+        }
+        subject = f"CONSUMER.DURABLE.CREATE.{STREAM}.{name}"
+        try:
+            made = await self.wire.ask(subject, {"stream_name": STREAM, "config": config, "action": "create"})
+        except Refused as refused:
+            if refused.code != _CONSUMER_EXISTS:
+                raise
+            made = await self.wire.ask(f"CONSUMER.INFO.{STREAM}.{name}")
+        found: Consumer = made["config"]
+        return found
+
+    async def info(self, queue: str) -> Any | None:  # noqa: ANN401 - whatever the server says
+        """What the server says of a queue's consumer; None: it has none."""
+        await self.link()
+        try:
+            return await self.wire.ask(f"CONSUMER.INFO.{STREAM}.{encoded(queue)}")
+        except Refused as refused:
+            if refused.code == _NO_CONSUMER:
+                return None
+            raise
+
+    async def consumers(self) -> list[Any]:
+        """What the server says of all consumers."""
+        await self.link()
+        found: list[Any] = []
+        while True:
+            page = await self.wire.ask(f"CONSUMER.LIST.{STREAM}", {"offset": len(found)})
+            found += page.get("consumers") or []
+            if len(found) >= page["total"] or not page.get("consumers"):
+                return found
+
+    # --- messages -----------------------------------------------------------------------------------
+
+    async def subjects(self, pattern: str) -> dict[str, int]:
+        """How many messages there are of which subjects."""
+        await self.link()
+        found: dict[str, int] = {}
+        while True:
+            page = await self.wire.ask(
+                f"STREAM.INFO.{STREAM}", {"subjects_filter": pattern, "offset": len(found)}
+            )
+            some = page["state"].get("subjects") or {}
+            found |= some
+            if not some or len(found) >= page.get("total", 0):
+                return found
+
+    async def last(self, pattern: str) -> tuple[int, Msg | None]:
+        """The last message of a subject or pattern, and its sequence; 0 if there is none."""
+        await self.link()
+        for message in await self.wire.messages(STREAM, {"last_by_subj": pattern}):
+            return _sequence(message), message
+        return 0, None
+
+    async def at(self, sequence: int) -> Msg | None:
+        """The message with this sequence; None: it isn't there any more."""
+        await self.link()
+        for message in await self.wire.messages(STREAM, {"seq": sequence}):
+            return message
+        return None
+
+    async def rows(self, pattern: str, limit: int | None) -> list[Row]:
+        """The tasks of a pattern, in the order in which they were stored."""
+        await self.link()
+        found: list[Row] = []
+        after = 1
+        while limit is None or len(found) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = await self.wire.messages(STREAM, {"seq": after, "next_by_subj": pattern, "batch": size})
+            found += [self.row(message) for message in page if not is_gone(message)]
+            if len(page) < size:
+                break
+            after = _sequence(page[-1]) + 1
+        return found
+
+    async def line(self, pattern: str) -> tuple[int, list[Row]]:
+        """All tasks of a key in order, and the sequence of what was stored there last."""
+        rows: list[Row] = []
+        last = 0
+        while True:
+            page = await self.wire.messages(
+                STREAM, {"seq": last + 1, "next_by_subj": pattern, "batch": _PAGE}
+            )
+            rows += [self.row(message) for message in page if not is_gone(message)]
+            last = _sequence(page[-1]) if page else last
+            if len(page) < _PAGE:
+                return last, rows
+
+    async def with_ids(self, ids: Iterable[str], queue: str | None = None) -> list[Row]:
+        """Tasks with these ids, in any queue or one of them; not those that have the token of a key."""
+        found: list[Row] = []
+        name = "*" if queue is None else encoded(queue)
+        for id_ in ids:
+            for pattern in (f"{PREFIX}.w.{name}.{encoded(id_)}", f"{PREFIX}.k.{name}.*.i{encoded(id_)}"):
+                for subject in [pattern] if "*" not in pattern else await self.subjects(pattern):
+                    _, message = await self.last(subject)
+                    if message is not None and not is_gone(message):
+                        found.append(self.row(message))
+        return found
+
+    def row(self, message: Msg) -> Row:
+        """The row of a message that was read directly."""
+        headers = message.headers or {}
+        return row_of(message, headers["Nats-Subject"], _sequence(message), _stored(message), self.wire.url)
+
+    async def remove(self, sequence: int) -> bool:
+        """Remove a message; whether it was there. Of all who try, one succeeds."""
+        try:
+            await self.wire.ask(f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence, "no_erase": True})
+        except Refused:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._checked = None
+        await self.wire.close()
+
+
+def _sequence(message: Msg) -> int:
+    return int((message.headers or {})["Nats-Sequence"])
+
+
+def _stored(message: Msg) -> int:
+    """When it was stored, in microseconds since 1970."""
+    return _microseconds((message.headers or {})["Nats-Time-Stamp"])
+
+
+def _microseconds(text: str) -> int:
+    """An instant as the server writes it: with nanoseconds, which Python can't read."""
+    whole, _, rest = text.rstrip("Z").partition(".")
+    seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
+    return seconds * 1_000_000 + int(f"{rest:0<6}"[:6])
+
+
+def compact(value: Any) -> bytes:  # noqa: ANN401 - JSON
+    """JSON in as few bytes as may be."""
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,143 @@
+"""A task as a message of JetStream: its subject, its headers, and the row that they stand for.
+
+One stream holds everything. A task without a key has a subject of its own; the first task of a key has that of
+the key, which is the token for working on it, and those behind it wait under the same name with their ids. As
+a subject holds one message, an id or a token is there once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from nats.aio.msg import Msg
+
+from intervalq.errors import CorruptState
+from intervalq.tasks.rules import Row
+from intervalq_stores._nats_link import Headers
+from intervalq_stores._nats_names import decoded, encoded
+
+STREAM: Final = "intervalq-tasks"
+PREFIX: Final = "intervalq.tasks"
+
+_META: Final = "Iq-Task"
+_GONE: Final = "Iq-Gone"
+
+EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+# How the fields of a row are called in the header, and what they are if they aren't there.
+_FIELDS: Final[list[tuple[str, str, Any]]] = [
+    ("at", "at", 0),
+    ("n", "claims", 0),
+    ("a", "attempt", 0),
+    ("e", "error", ""),
+    ("c", "created", 0),
+    ("d", "dedupe", None),
+    ("f", "dedupe_for", 0),
+]
+
+TOMBSTONE: Final[Headers] = {_GONE: "1", "Nats-Rollup": "sub", "Nats-TTL": "1s"}
+"""Takes the place of a task that was removed together with other changes, for a second."""
+
+REPLACE: Final[Headers] = {"Nats-Rollup": "sub"}
+
+
+class Delivered(NamedTuple):
+    """What the subject for the acknowledgement says of a delivery."""
+
+    times: int
+    sequence: int
+    stored: int
+    """When the message was stored, in microseconds since 1970."""
+
+
+def subject_of(queue: str, id_: str) -> str:
+    """Where a task without a key is."""
+    return f"{PREFIX}.w.{encoded(queue)}.{encoded(id_)}"
+
+
+def token_of(queue: str, key: str) -> str:
+    """Where the first task of a key is."""
+    return f"{PREFIX}.k.{encoded(queue)}.{encoded(key)}.0"
+
+
+def place_of(queue: str, key: str, id_: str) -> str:
+    """Where a task waits for the token of its key."""
+    return f"{PREFIX}.k.{encoded(queue)}.{encoded(key)}.i{encoded(id_)}"
+
+
+def line_of(queue: str, key: str) -> str:
+    """All that is there of a key."""
+    return f"{PREFIX}.k.{encoded(queue)}.{encoded(key)}.*"
+
+
+def mark_of(queue: str, dedupe: str) -> str:
+    """Where it stands that a `dedupe_key` is taken."""
+    return f"{PREFIX}.d.{encoded(queue)}.{encoded(dedupe)}"
+
+
+def filters_of(queue: str) -> list[str]:
+    """What a consumer of a queue hands out."""
+    name = encoded(queue)
+    return [f"{PREFIX}.w.{name}.*", f"{PREFIX}.k.{name}.*.0"]
+
+
+def home_of(row: Row) -> str:
+    """Where a row is, or is to be."""
+    if row.key is None:
+        return subject_of(row.queue, row.id)
+    return place_of(row.queue, row.key, row.id) if row.waiting else token_of(row.queue, row.key)
+
+
+def headers_of(row: Row) -> Headers:
+    """What isn't said by subject and body; nothing for a new task that is ready.
+
+    `at` and `created` of 0 are those of the message.
+    """
+    meta = {short: value for short, name, usual in _FIELDS if (value := getattr(row, name)) != usual}
+    if row.key is not None:
+        meta["i"] = row.id
+    return {_META: json.dumps(meta, separators=(",", ":"))} if meta else {}
+
+
+def is_gone(message: Msg) -> bool:
+    """Whether it only says that what was there is gone."""
+    return bool(message.headers) and _GONE in message.headers
+
+
+def delivered(message: Msg) -> Delivered:
+    """What is known of a delivery by its reply subject (its second form has domain and account in front)."""
+    parts = message.reply.split(".")
+    parts = parts[4:] if len(parts) < 11 else parts[6:]
+    return Delivered(int(parts[0]), int(parts[1]), int(parts[3]) // 1_000)
+
+
+def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> Row:
+    """The row of a stored message.
+
+    Raises:
+        CorruptState: no task looks like that.
+    """
+    try:
+        kind, queue, name, *rest = subject[len(PREFIX) + 1 :].split(".")
+        headers = message.headers
+        text = headers.get(_META) if headers else None
+        if text is None and kind == "w":
+            return Row(decoded(name), sequence, decoded(queue), stored, message.data.decode(), created=stored, modified=stored)  # fmt: skip
+        meta = json.loads(text or "")
+        key = decoded(name) if kind == "k" else None
+        row = Row(
+            meta["i"] if kind == "k" else decoded(name),
+            sequence,
+            decoded(queue),
+            stored,
+            message.data.decode(),
+            key=key,
+            waiting=kind == "k" and rest != ["0"],
+            created=stored,
+            modified=stored,
+        )
+        return row._replace(**{field: meta[short] for short, field, _ in _FIELDS if short in meta})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptState(url, f"message {sequence} of stream {STREAM} is no task: remove it") from error

@@ -1,0 +1,232 @@
+"""`nats://`: durable tasks as messages of a JetStream, claimed through pull consumers.
+
+A claim is a delivery that isn't acknowledged yet. The server hands a message out again when its time for
+that has passed, and takes an acknowledgement from anybody; so three things make that safe here. A worker
+counts its time from before it asked, and gives its claims up before the server does. A message that was handed
+out before isn't worked on, but stored anew, with another sequence, by whoever gets it: what its former holder
+says about the old one has no effect. And what can't be proven to have been said in time is said by removing the
+message, which succeeds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import anyio
+
+from intervalq.errors import MissingExtra
+from intervalq.tasks.rules import (
+    Beat,
+    Beaten,
+    Begin,
+    Command,
+    Count,
+    End,
+    Modified,
+    Modify,
+    QueueStats,
+    Row,
+    Select,
+    Session,
+    Sessions,
+    Work,
+    Worked,
+)
+from intervalq.tasks.store import Lock, Pulled
+
+if TYPE_CHECKING:
+    from intervalq_stores._nats_claims import Claims
+
+A = TypeVar("A")
+
+_WAIT: Final = 30.0
+"""Seconds after which a request of an idle worker expires; then there is another one."""
+
+
+class NATSTaskStore:
+    """Tasks in one stream. One connection, open while it is in use."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import nats  # noqa: F401, PLC0415 - an extra
+        except ImportError as missing:
+            raise MissingExtra("a store in NATS", "nats") from missing
+        from intervalq_stores._nats_stream import Stream  # noqa: PLC0415 - needs that extra
+        from intervalq_stores._nats_wire import Wire  # noqa: PLC0415 - likewise
+
+        self._stream = Stream(Wire(url))
+        self._sessions: dict[str, Claims] = {}
+        self._idle: dict[str, Idle] = {}
+        self.url = self._stream.wire.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`. The time is the server's, whatever `now` says.
+
+        Raises:
+            UnsupportedOperation: JetStream can't do that.
+        """
+        del now
+        answer = await _COMMANDS[type(command)](self, command)
+        return cast("A", answer)
+
+    async def pull(self, work: Work, seconds: float) -> tuple[Row, ...]:
+        """See `Pulling.pull`."""
+        claims = self._sessions.get(work.session)
+        if claims is None:
+            return ()
+        rows = await claims.claim(work.queues, work.limit, work.lease, work.most)
+        if not rows and seconds > 0:
+            rows = await claims.wait(work.queues, work.lease, work.most, seconds)
+            if rows and len(rows) < work.limit:
+                rows += await claims.claim(work.queues, work.limit - len(rows), work.lease, work.most)
+        return tuple(rows)
+
+    async def pulled(self, queues: tuple[str, ...]) -> Pulled:
+        """See `Pulling.pulled`."""
+        from intervalq_stores._nats_look import pulled  # noqa: PLC0415 - needs the extra
+
+        return await pulled(self._stream, queues)
+
+    def lock(self, name: str, expiry: int) -> Lock:
+        """See `Locking.lock`."""
+        from intervalq_stores._nats_lock import NATSLock  # noqa: PLC0415 - needs the extra
+
+        return NATSLock(self._stream, name, expiry)
+
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`. Who is idle has a request waiting at the server, which brings a task."""
+        idle = self._idle[session] = Idle()
+
+        async def woken() -> None:
+            while True:
+                await idle.begun.wait()
+                claims = self._sessions.get(session)
+                if claims is None:
+                    idle.begun = anyio.Event()
+                    continue
+                with anyio.CancelScope() as idle.scope:
+                    rows = await claims.wait(idle.queues, idle.lease, idle.most, _WAIT)
+                    idle.brought += rows
+                if idle.brought or idle.scope.cancelled_caught:
+                    idle.begun = anyio.Event()
+                if idle.brought:
+                    return
+
+        try:
+            yield woken
+        finally:
+            self._idle.pop(session, None)
+
+    async def aclose(self) -> None:
+        """See `TaskStore.aclose`."""
+        await self._stream.close()
+
+    # --- commands -----------------------------------------------------------------------------------
+
+    async def _begin(self, command: Begin) -> None:
+        from intervalq_stores._nats_claims import Claims  # noqa: PLC0415 - needs the extra
+
+        await self._stream.link()
+        now = self._stream.now()
+        session = command.session._replace(started=now, beaten=now)
+        self._sessions[session.id] = Claims(self._stream, session)
+
+    async def _beat(self, command: Beat) -> Beaten:
+        claims = self._sessions.get(command.session)
+        if claims is None:
+            return Beaten(alive=False)
+        if not await claims.beat():
+            self._lapse(command.session)
+            return Beaten(alive=False)
+        claims.session = claims.session._replace(beaten=self._stream.now())
+        return Beaten(alive=True, held=len(claims.held))
+
+    async def _end(self, command: End) -> None:
+        claims = self._sessions.pop(command.session, None)
+        if claims is not None:
+            await claims.end()
+
+    async def _work(self, command: Work) -> Worked:
+        claims = self._sessions.get(command.session)
+        if claims is None:
+            return Worked(alive=False, lost=tuple(part.id for part in command.settled))
+        lost = await claims.settle(command.settled)
+        rows: list[Row] = []
+        if command.limit and command.queues:
+            idle = self._idle.get(command.session)
+            if idle is not None:
+                rows, idle.brought = idle.brought, []
+            if len(rows) < command.limit:
+                rows += await claims.claim(
+                    command.queues, command.limit - len(rows), command.lease, command.most
+                )
+            if idle is not None:
+                idle.look(command, found=bool(rows))
+        return Worked(lost=tuple(lost), claimed=tuple(rows))
+
+    async def _modify(self, command: Modify) -> Modified:
+        from intervalq_stores._nats_change import modify  # noqa: PLC0415 - needs the extra
+
+        await self._stream.link()
+        return await modify(self._stream, self._sessions.get(command.session), command)
+
+    async def _select(self, command: Select) -> tuple[Row, ...]:
+        from intervalq_stores._nats_look import select  # noqa: PLC0415 - needs the extra
+
+        return await select(self._stream, self._sessions, command)
+
+    async def _count(self, command: Count) -> tuple[QueueStats, ...]:
+        from intervalq_stores._nats_look import count  # noqa: PLC0415 - needs the extra
+
+        return await count(self._stream, command)
+
+    async def _sessions_here(self, _: Sessions) -> tuple[Session, ...]:
+        return tuple(
+            sorted((claims.session for claims in self._sessions.values()), key=lambda s: (s.started, s.id))
+        )
+
+    def _lapse(self, session: str) -> None:
+        claims = self._sessions.pop(session, None)
+        if claims is not None:
+            claims.forget()
+
+
+class Idle:
+    """What a session would claim that has found nothing."""
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+        """Set: it is idle."""
+        self.queues: tuple[str, ...] = ()
+        self.lease: int | None = None
+        self.most: int | None = None
+        self.scope = anyio.CancelScope()
+        self.brought: list[Row] = []
+        """What came while it was."""
+
+    def look(self, command: Work, *, found: bool) -> None:
+        """It has asked again, and found something or nothing."""
+        same = (self.queues, self.lease, self.most) == (command.queues, command.lease, command.most)
+        if found or not command.idle or not same:
+            self.scope.cancel()
+        if not found and command.idle:
+            self.queues, self.lease, self.most = command.queues, command.lease, command.most
+            self.begun.set()
+
+
+_COMMANDS: Final[dict[type, Callable[[NATSTaskStore, Any], Awaitable[Any]]]] = {
+    Modify: NATSTaskStore._modify,  # noqa: SLF001 - its own
+    Work: NATSTaskStore._work,  # noqa: SLF001
+    Begin: NATSTaskStore._begin,  # noqa: SLF001
+    Beat: NATSTaskStore._beat,  # noqa: SLF001
+    End: NATSTaskStore._end,  # noqa: SLF001
+    Select: NATSTaskStore._select,  # noqa: SLF001
+    Count: NATSTaskStore._count,  # noqa: SLF001
+    Sessions: NATSTaskStore._sessions_here,  # noqa: SLF001
+}
