@@ -131,6 +131,8 @@ class Answer:
     trip: tuple[int, int] | None = field(default=None, compare=False)
     """When the command left and the answer came, on `intervalq.store.stopwatch`, if the store can tell that
     more closely than its caller: the shorter it was, the better is the store's clock known."""
+    blur: int = field(default=0, compare=False)
+    """By how much `now` may be off, in microseconds: of a store that doesn't always learn when a step was."""
 
     @property
     def taken(self) -> tuple[Slot, ...]:

@@ -128,7 +128,7 @@ class Link(ABC):
             steps = self.store_clock.steps
             if answer.trip is not None and sent <= answer.trip[0] <= answer.trip[1] <= received:
                 sent, received = answer.trip
-            self.store_clock.learn(sent, received, answer.now)
+            self.store_clock.learn(sent - answer.blur, received + answer.blur, answer.now)
             if self.store_clock.steps != steps:
                 self.stepped()
             if answer.refused and settings is not None and answer.state is not None:

@@ -47,17 +47,20 @@ class InvalidOption(IntervalqError, ValueError):
 
 
 class UnknownStore(IntervalqError, ValueError):
-    """No store is registered for the scheme of a URL, or none that can hold durable tasks."""
+    """No store is registered for the scheme of a URL, or none that can hold durable tasks, or ledgers."""
 
-    def __init__(self, scheme: str, known: list[str], *, tasks: bool = False, paces: bool = False) -> None:
+    def __init__(
+        self, scheme: str, known: list[str], *, group: str = "intervalq.stores", paces: bool = False
+    ) -> None:
         self.scheme = scheme
         self.known = known
-        self.group = f"intervalq.{'task_' if tasks else ''}stores"
+        self.group = group
         """The entry-point group that has no such scheme."""
-        remedy = f"install the package that brings it (entry-point group {self.group})"
+        holds = {"intervalq.task_stores": "durable tasks", "intervalq.ledgers": "ledgers"}.get(group)
+        remedy = f"install the package that brings it (entry-point group {group})"
         if paces:
-            remedy = "that store paces queues; for durable tasks use memory, SQLite or Postgres"
-        what = "store of durable tasks" if tasks else "store"
+            remedy = f"that store paces queues; for {holds} use one of the others"
+        what = f"store of {holds}" if holds else "store"
         super().__init__(
             f"no {what} is registered for {short(scheme + '://')}; known are {', '.join(known)}; {remedy}"
         )
@@ -224,6 +227,17 @@ class ClaimLost(IntervalqError):
             f"task {id} of queue {queue!r} is no longer claimed by this worker, nothing was committed: "
             "drop this work; another worker has the task, or it was changed by hand"
         )
+
+
+class LockLost(IntervalqError):
+    """A lock could not be refreshed in time: somebody else may have it. What ran under it was cancelled."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the lock {short(name)} was lost: it couldn't be refreshed before it expired. Give it a longer "
+            "expiry, or don't block the event loop while you hold it"
+        )
+        self.name = name
 
 
 class TooManyWaiting(IntervalqError):

@@ -63,6 +63,7 @@ def open_ledger_store(url: str | None = None) -> LedgerStore:
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
     known = {point.name: point for point in entry_points(group=_GROUP)}
     if scheme not in known:
-        raise UnknownStore(scheme, sorted(known))
+        paces = bool(entry_points(group="intervalq.stores", name=scheme))
+        raise UnknownStore(scheme, sorted(known), group=_GROUP, paces=paces)
     store: LedgerStore = known[scheme].load()(url)
     return store

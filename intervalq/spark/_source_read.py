@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from intervalq._background import BACKGROUND
-from intervalq.errors import BackendUnsupported
+from intervalq.errors import UnsupportedOperation
 from intervalq.ledger.rules import Look
 from intervalq.ledger.store import open_ledger_store
 from intervalq.spark._source_log import Piece, pieces, results
@@ -106,7 +106,7 @@ def instant(micros: int) -> datetime | None:
 async def _tasks(options: ReadOptions) -> AsyncIterator[list[tuple[Any, ...]]]:
     store = open_task_store(options.store)
     if not isinstance(store, Paging):
-        raise BackendUnsupported(
+        raise UnsupportedOperation(
             store.url, "this store of tasks can't be read in pages: use SQLite or Postgres"
         )
     cursor = ""

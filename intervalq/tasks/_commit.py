@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from intervalq.errors import (
-    BackendUnsupported,
     DependencyError,
     InvalidOption,
     StoreUnavailable,
     TransactionConflict,
+    UnsupportedOperation,
 )
 from intervalq.tasks._demand import FIRST_POLL
 from intervalq.tasks._desk import PATIENCE
@@ -119,7 +119,7 @@ async def commit(session: WorkSession, claim: Claim, isolation: Isolation) -> As
     """See `Claim.commit`."""
     store = session.store
     if not isinstance(store, Transactional):
-        raise BackendUnsupported(
+        raise UnsupportedOperation(
             store.url,
             "this store has no transactions for its users: write results so that they may be written "
             "twice, and then claim.ack()",

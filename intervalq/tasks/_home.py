@@ -10,9 +10,12 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
+from intervalq import _parse
 from intervalq._backend import current_loop, is_over
-from intervalq.errors import BackendUnsupported, ForkedError, WrongLoop
+from intervalq._settings import Duration, wait_of
+from intervalq.errors import ForkedError, UnsupportedOperation, WrongLoop
 from intervalq.store import shown_url
+from intervalq.tasks._lock import hold
 from intervalq.tasks._session import WorkSession
 from intervalq.tasks.rules import Command
 from intervalq.tasks.store import TaskStore, Transactional, open_task_store
@@ -57,9 +60,35 @@ class Home:
         """A transaction of the store's database, whose connection can be given to `insert` and `modify`."""
         store = self.here()
         if not isinstance(store, Transactional):
-            raise BackendUnsupported(store.url, "this store has no transactions for its users")
+            raise UnsupportedOperation(store.url, "this store has no transactions for its users")
         async with store.transaction("read committed") as transaction:
             yield transaction.connection
+
+    @asynccontextmanager
+    async def lock(
+        self, name: str, *, timeout: Duration | None = None, expiry: Duration | None = None
+    ) -> AsyncIterator[None]:
+        """Hold an exclusive lock: `async with tasks.lock("car1"):`. Needs a store that has locks (NATS).
+
+        It is refreshed while the context is open, and is free at once when that ends; if this process dies,
+        when it expires.
+
+        Args:
+            name: what is locked, a name like that of a queue.
+            timeout: how long to wait for it. None: as long as it takes; 0: try once.
+            expiry: after how long it is free if its holder died; None: the handle's. Rounded up to whole
+                seconds.
+
+        Raises:
+            TimeoutError: somebody else has it.
+            LockLost: at the end: it couldn't be refreshed in time, and what ran under it was cancelled.
+            UnsupportedOperation: the store has no locks.
+            StoreError.
+        """
+        name = _parse.name(name)
+        seconds = self._expiry if expiry is None else _parse.duration(expiry, least=1, what="expiry") / 1e6
+        async with hold(self.here(), name, seconds, wait_of(timeout)):
+            yield
 
     async def apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - its driver's
         """Internal: do a command, at once or within the transaction of a connection."""
@@ -67,7 +96,7 @@ class Home:
         if connection is None:
             return await store.apply(command)
         if not isinstance(store, Transactional):
-            raise BackendUnsupported(
+            raise UnsupportedOperation(
                 store.url, "this store has no transactions for its users: leave connection= out"
             )
         return await store.apply_on(connection, command)

@@ -101,7 +101,9 @@ class WorkSession:
             StoreError: it can't be asked; of one that is away, after a minute.
         """
         if isinstance(self.store, Pulling):
-            return await self._pull(self.store, Work(self.desk.session, (), (), queues, limit, lease, most), once, timeout)
+            return await self._pull(
+                self.store, Work(self.desk.session, (), (), queues, limit, lease, most), once, timeout
+            )
         name = (queues, lease, most)
         callers = self._callers.get(name)
         if callers is None:
@@ -131,7 +133,11 @@ class WorkSession:
         return request.claims
 
     async def _pull(
-        self, store: Pulling, work: Work, once: bool, timeout: float | None  # noqa: FBT001 - internal
+        self,
+        store: Pulling,
+        work: Work,
+        once: bool,
+        timeout: float | None,
     ) -> list[Claim]:
         """Claim from a store where one can wait. Of a store that is away, its error comes after a minute."""
         now = anyio.current_time

@@ -222,7 +222,7 @@ class Claim(Task):
             TransactionConflict: Postgres could not serialize it (possible with "repeatable read" and
                 "serializable"), or found a deadlock; all was rolled back, the task is still claimed. In a
                 worker the function is run again, up to five times.
-            BackendUnsupported: the store has no transactions for its users.
+            UnsupportedOperation: the store has no transactions for its users.
         """
         async with self.session.commit(self, isolation) as connection:
             yield connection

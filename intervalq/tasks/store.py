@@ -17,6 +17,8 @@ A = TypeVar("A")
 
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
+_GROUP: Final = "intervalq.task_stores"
+
 MOST_ROWS: Final = 1000
 """How many parts a command has at most, and how many tasks a claim."""
 
@@ -150,11 +152,11 @@ class Lock(Protocol):
         ...
 
     async def release(self) -> None:
-        """Let go of it, and tell those who wait."""
+        """Let go of it, if one has it, and tell those who wait."""
         ...
 
-    def waiting(self) -> AbstractAsyncContextManager[None]:
-        """At the end of the context wait until it may be free; what was told within it counts."""
+    def waiting(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Gives a function that returns when the lock may be free; what was told in between counts."""
         ...
 
 
@@ -179,10 +181,10 @@ def open_task_store(url: str | None = None) -> TaskStore:
         UnknownStore, MissingExtra, InvalidOption, StoreError: as `intervalq.store.open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
-    known = {point.name: point for point in entry_points(group="intervalq.task_stores")}
+    known = {point.name: point for point in entry_points(group=_GROUP)}
     if scheme not in known:
         paces = bool(entry_points(group="intervalq.stores", name=scheme))
-        raise UnknownStore(scheme, sorted(known), tasks=True, paces=paces)
+        raise UnknownStore(scheme, sorted(known), group=_GROUP, paces=paces)
     store: TaskStore = known[scheme].load()(url)
     return store
 

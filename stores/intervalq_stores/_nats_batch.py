@@ -55,6 +55,12 @@ def seen(subject: str, sequence: int) -> Part:
     return Part(f"{PREFIX}.x.{secrets.token_hex(8)}", b"", headers)
 
 
+def taken(subject: str, id_: str, micros: int) -> Part:
+    """That a dedupe key is taken, for a while after its task has gone."""
+    seconds = max(1, -(-micros // 1_000_000))  # the server counts whole ones
+    return Part(subject, id_.encode(), REPLACE | {"Nats-TTL": f"{seconds}s"})
+
+
 async def store(wire: Wire, parts: Sequence[Part]) -> int:
     """Store messages, all or none, and give the sequence of the last; the others come right before it.
 

@@ -1,4 +1,4 @@
-"""Changes of several tasks, all or nothing: an atomic batch of JetStream, tried again where others were faster."""
+"""Changes of several tasks, all or nothing: an atomic batch, tried again where others were faster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intervalq_stores._nats_batch import Conflict
 from intervalq_stores._nats_claims import Claims, Held
 from intervalq_stores._nats_lines import Steps
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import is_gone, mark_of, subject_of
+from intervalq_stores._nats_task import home_of, is_gone, mark_of, subject_of
 
 _TRIES: Final = 50
 
@@ -49,9 +49,9 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
             await _look(stream, command, known, existing)
             await anyio.sleep(random.uniform(0, 0.001 * attempt))  # noqa: S311 - no secret
             continue
-        for part in (*command.changes, *command.deletes):
+        for id_ in [part.id for part in command.changes] + [part.id for part in command.deletes]:
             if claims is not None:
-                claims.held.pop(part.id, None)
+                claims.held.pop(id_, None)
         return done
     raise TransactionConflict(stream.wire.url, "others changed the same tasks each time: try again")
 
@@ -63,12 +63,12 @@ async def move(stream: Stream, held: Held, part: Delete | Change) -> bool:
     for _ in range(_TRIES):
         steps = Steps(stream, look=True)
         found = Found(held.row, held.subject, held.sequence)
-        if isinstance(part, Delete):
+        if isinstance(part, Delete) or part.queue not in {None, held.row.queue}:
             await steps.remove(*found)
-        else:
+        if isinstance(part, Change):
             await _change(stream, steps, found, part)
         try:
-            await batch.store(stream.wire, steps.parts)
+            await batch.store(stream.wire, steps.parts())
         except Conflict:
             message = await stream.at(held.sequence)
             if message is None or is_gone(message):
@@ -91,44 +91,59 @@ async def _once(
 ) -> Modified:
     steps = Steps(stream, look=look)
     now = stream.now()
-    for delete in command.deletes:
-        await steps.remove(*found[delete.id])
-    changes = [(await _change(stream, steps, found[change.id], change)) for change in command.changes]
-    inserts: list[tuple[int, Row]] = []
+    going = [found[part.id] for part in command.deletes]
+    staying: list[tuple[Found, Change]] = []
+    moving: list[tuple[Found, Change]] = []
+    for change in command.changes:
+        one = found[change.id]
+        (staying if change.queue in {None, one.row.queue} else moving).append((one, change))
+    changes = {one.row.id: await _change(stream, steps, one, change) for one, change in staying}
+    # Those that wait go before those that have a token, which then isn't handed to them.
+    for one in sorted((*going, *(one for one, _ in moving)), key=lambda one: not one.row.waiting):
+        await steps.remove(*one)
+    changes |= {one.row.id: await _change(stream, steps, one, change) for one, change in moving}
+    inserts: list[tuple[str, Row]] = []
     for insert in command.inserts:
         if insert.id not in existing:
             row = _row(insert, now)
-            if insert.dedupe is not None:
-                steps.mark(row)
+            steps.mark(row)
             if row.key is not None:
-                index = await steps.enter(row, inbox=insert.inbox, replace=insert.replace)
+                subject = await steps.enter(row, inbox=insert.inbox, replace=insert.replace)
             else:
-                index = steps.insert(row, instead_of=known.get(insert.id))
-            inserts.append((index, row))
+                subject = steps.insert(row, instead_of=known.get(insert.id))
+            inserts.append((subject, row))
     for depend in command.depends:
-        steps.parts.append(batch.seen(found[depend.id].subject, found[depend.id].sequence))
-    if len(steps.parts) > batch.MOST:
+        steps.depend(found[depend.id].subject, found[depend.id].sequence)
+
+    parts = steps.parts()
+    if len(parts) > batch.MOST:
         raise UnsupportedOperation(
-            stream.wire.url, f"a change of {len(steps.parts)} messages: JetStream stores {batch.MOST} at once"
+            stream.wire.url, f"a change of {len(parts)} messages: JetStream stores {batch.MOST} at once"
         )
     first = 0
-    if len(steps.parts) == 1 and len(command.deletes) == 1:
-        if not await stream.remove(found[command.deletes[0].id].sequence):
+    if len(parts) == 1 and len(command.deletes) == 1:
+        if not await stream.remove(going[0].sequence):
             raise Conflict
-    elif steps.parts:
-        first = await batch.store(stream.wire, steps.parts) - len(steps.parts) + 1
-    at_once = lambda row: row._replace(created=row.created or now, modified=now, at=row.at or now)  # noqa: E731 - short
+    elif parts:
+        first = await batch.store(stream.wire, parts) - len(parts) + 1
+    order = {part.subject: first + number for number, part in enumerate(parts)}
+
+    def after(subject: str, row: Row) -> Row:
+        return row._replace(
+            version=order[subject], created=row.created or now, modified=now, at=row.at or now
+        )
+
     return Modified(
-        inserted=tuple(at_once(row._replace(version=first + index)) for index, row in inserts),
-        changed=tuple(at_once(row._replace(version=first + index)) for index, row in changes),
+        inserted=tuple(after(*insert) for insert in inserts),
+        changed=tuple(after(*changes[change.id]) for change in command.changes),
         existing=tuple(
             (insert.id, existing[insert.id]) for insert in command.inserts if insert.id in existing
         ),
     )
 
 
-async def _change(stream: Stream, steps: Steps, found: Found, change: Change) -> tuple[int, Row]:
-    """The change as parts of a step: which of them, and the row after it."""
+async def _change(stream: Stream, steps: Steps, found: Found, change: Change) -> tuple[str, Row]:
+    """The change as part of a step: where, and the row after it. Who moves has been removed before."""
     now = stream.now()
     if change.keep:
         raise UnsupportedOperation(stream.wire.url, "a change that keeps the claim: JetStream has none")
@@ -136,11 +151,9 @@ async def _change(stream: Stream, steps: Steps, found: Found, change: Change) ->
     is_later = (change.at is not None or change.delay is not None) and after.at > now
     after = after._replace(at=after.at if is_later else 0, waiting=found.row.waiting)
     if after.queue == found.row.queue:
-        return steps.change(found.subject, found.sequence, after), after
-    await steps.remove(*found)
+        return await steps.change(found.subject, found.sequence, after), after
     after = after._replace(dedupe=None, dedupe_for=0)  # a dedupe key is one of its queue
-    index = await steps.enter(after) if after.key is not None else steps.insert(after)
-    return index, after
+    return (await steps.enter(after) if after.key is not None else steps.insert(after)), after
 
 
 async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict[str, Found]:
@@ -151,7 +164,8 @@ async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict
     """
     found: dict[str, Found] = {}
     missing: dict[type, list[str]] = {Change: [], Delete: [], Depend: []}
-    for part in (*command.changes, *command.deletes, *command.depends):
+    named: tuple[Change | Delete | Depend, ...] = (*command.changes, *command.deletes, *command.depends)
+    for part in named:
         one = await _find(stream, claims, part, force=command.force)
         if one is None:
             missing[type(part)].append(part.id)
@@ -170,17 +184,12 @@ async def _find(
     held = claims.held.get(part.id) if claims is not None else None
     if held is not None and (force or held.row.version == part.version):
         return Found(held.row, held.subject, held.sequence)
-    sequence = part.version
-    if force:
-        rows = await stream.with_ids([part.id])
-        if not rows:
-            return None
-        sequence = rows[0].version
-    message = await stream.at(sequence) if sequence > 0 else None
-    if message is None or is_gone(message):
-        return None
-    row = stream.row(message)
-    return Found(row, (message.headers or {})["Nats-Subject"], sequence) if row.id == part.id else None
+    message = await stream.at(part.version) if part.version > 0 else None
+    row = None if message is None or is_gone(message) else stream.row(message)
+    if row is not None and row.id == part.id:
+        return Found(row, home_of(row), row.version)
+    there = await stream.with_ids([part.id]) if force else []
+    return Found(there[0], home_of(there[0]), there[0].version) if there else None
 
 
 async def _look(stream: Stream, command: Modify, known: dict[str, int], existing: dict[str, str]) -> None:

@@ -127,7 +127,7 @@ class Claims:
                 await link.publish(message.reply, b"+ACK")
                 continue
             row = row_of(message, message.subject, sequence, stored, url)
-            if row.at > now:
+            if _rests(row) and row.at > now:
                 await link.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
             elif times > 1:
                 await self._anew(row, message.subject, sequence)
@@ -151,8 +151,7 @@ class Claims:
         One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
         from a worker that died, so it isn't counted as an attempt.
         """
-        rested = row.at != row.modified
-        if not rested:
+        if not _rests(row):
             attempt = row.attempt + 1
             pause = rest(row._replace(attempt=attempt)) if attempt > 1 else 0
             row = row._replace(
@@ -184,8 +183,9 @@ class Claims:
         """Renew what needs it; whether all that was claimed is still held."""
         now = stopwatch()
         for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
-            del self.held[held.row.id]  # it ended by itself
-            await self._anew(held.row._replace(at=held.row.modified, attempt=held.row.attempt - 1), held.subject, held.sequence)  # fmt: skip
+            del self.held[held.row.id]  # it ended by itself, as if its worker had been lost
+            row = held.row._replace(at=held.row.modified, attempt=held.row.attempt - 1)
+            await self._anew(row, held.subject, held.sequence)
         return await self.renew(
             [held for held in self.held.values() if held.deadline - now < held.wait * _RENEW]
         )
@@ -293,6 +293,11 @@ class Claims:
         done = await move(self._stream, held, part)
         self.held.pop(held.row.id, None)
         return done
+
+
+def _rests(row: Row) -> bool:
+    """Whether it is one that may not be claimed before a time of its own."""
+    return row.at != row.modified  # a fresh one has the time at which the server stored it in both
 
 
 def _is_plain(row: Row) -> bool:

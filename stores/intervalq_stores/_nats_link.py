@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import anyio
 from nats import errors as driver
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -23,6 +22,7 @@ from intervalq.errors import (
     StoreUnavailable,
     Unauthorized,
 )
+from intervalq_stores._nats_client import QuickClient
 
 Headers: TypeAlias = dict[str, str]
 
@@ -39,7 +39,7 @@ _ADDRESS: Final = (
 class Link:
     """One connection, with one subscription for the answers to all that is asked."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: QuickClient) -> None:
         self._client = client
         self._inbox = f"_INBOX.{secrets.token_hex(10)}."
         self._waiting: dict[str, Callable[[Msg | None], None]] = {}
@@ -52,7 +52,7 @@ class Link:
     @classmethod
     async def connect(cls, url: str, options: dict[str, Any]) -> Link:
         """Connect, once: no server that is away is waited for."""
-        client = Client()
+        client = QuickClient()
         link = cls(client)
         try:
             await client.connect(
@@ -66,7 +66,8 @@ class Link:
                 closed_cb=link._closed,
                 disconnected_cb=link._closed,
             )
-            await client.subscribe(f"{link._inbox}*", cb=link._answered)
+            inbox = await client.subscribe(f"{link._inbox}*", cb=link._answered)
+            client.direct[inbox._id] = link._came
         except BaseException as error:
             with suppress(Exception):
                 await client.close()
@@ -79,6 +80,11 @@ class Link:
     def is_open(self) -> bool:
         """Whether it can be used, as far as is known."""
         return self._client.is_connected and not self.ended.is_set()
+
+    @property
+    def heard(self) -> int:
+        """How many answers have come: whether any came lately shows whether the way is open."""
+        return self._client.heard
 
     @property
     def version(self) -> str:
@@ -100,14 +106,16 @@ class Link:
             nats.errors.Error: the connection ended, or nobody is there who answers.
         """
         reply, answer = self.expect()
+        timer = None
         try:
-            await self._client.publish(subject, data, reply, headers)
-            if seconds is None:
-                return await answer
-            async with asyncio.timeout(seconds):
-                return await answer
+            self._client.put(subject, reply, data, headers)
+            if seconds is not None:  # lighter than a context for it
+                timer = asyncio.get_running_loop().call_later(seconds, _expire, answer)
+            return await answer
         finally:
             self.forget(reply)
+            if timer is not None:
+                timer.cancel()
 
     def expect(self) -> tuple[str, asyncio.Future[Msg]]:
         """Where an answer may be sent, and what has it when it came; to be forgotten by who asked."""
@@ -162,7 +170,7 @@ class Link:
 
         reply = self.listen(came)
         try:
-            await self._client.publish(subject, data, reply)
+            self._client.put(subject, reply, data, None)
             await done
         finally:
             self.forget(reply)
@@ -258,6 +266,9 @@ class Link:
         await self._closed()
 
     async def _answered(self, message: Msg) -> None:
+        self._came(message)
+
+    def _came(self, message: Msg) -> None:
         came = self._waiting.get(message.subject[len(self._inbox) :])
         if came is not None:
             came(message)
@@ -270,6 +281,11 @@ class Link:
         self.ended.set()
         for came in list(self._waiting.values()):
             came(None)
+
+
+def _expire(answer: asyncio.Future[Msg]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 def told(store: str, error: Exception, denied: str = "") -> StoreError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import EXPECTED, PREFIX
+from intervalq_stores._nats_task import EXPECTED, PREFIX, REPLACE
 
 _LOOK: Final = 0.5
 """Seconds between two tries of one who waits: a lock that expires tells nobody."""
@@ -29,13 +29,16 @@ class NATSLock(Lock):
         self._subject = f"{PREFIX}.l.{encoded(name)}"
         self._freed = f"intervalq.free.{encoded(name)}"
         self._seconds = -(-expiry // 1_000_000)  # the server counts whole ones
-        self._owner = secrets.token_hex(8)
+        self._owner = secrets.token_hex(8).encode()
         self._sequence = 0
         self.expires = 0
 
     async def acquire(self) -> bool:
         """See `Lock.acquire`."""
-        return await self._put(0)
+        if await self._put(0):
+            return True
+        sequence = await self._mine()  # by a call whose answer was lost
+        return sequence > 0 and await self._put(sequence)
 
     async def refresh(self) -> bool:
         """See `Lock.refresh`."""
@@ -43,29 +46,38 @@ class NATSLock(Lock):
 
     async def release(self) -> None:
         """See `Lock.release`."""
-        await self._stream.remove(self._sequence)
-        link = await self._stream.link()
-        await link.publish(self._freed)
+        sequence = await self._mine()
+        if sequence and await self._stream.remove(sequence):
+            link = await self._stream.link()
+            await link.publish(self._freed)
+
+    async def _mine(self) -> int:
+        sequence, message = await self._stream.last(self._subject)
+        return sequence if message is not None and message.data == self._owner else 0
 
     async def _put(self, before: int) -> bool:
         await self._stream.link()
         sent = stopwatch()
-        headers = {"Nats-TTL": f"{self._seconds}s", "Nats-Rollup": "sub", EXPECTED: str(before)}
+        headers = REPLACE | {"Nats-TTL": f"{self._seconds}s", EXPECTED: str(before)}
         try:
-            self._sequence = await batch.store(
-                self._stream.wire, [batch.Part(self._subject, self._owner.encode(), headers)]
-            )
+            part = batch.Part(self._subject, self._owner, headers)
+            self._sequence = await batch.store(self._stream.wire, [part])
         except Conflict:
             return False
         self.expires = sent + self._seconds * 1_000_000
         return True
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
+    async def waiting(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """See `Lock.waiting`."""
-        freed = anyio.Event()
-        link = await self._stream.link()
-        async with link.subscribed(self._freed, lambda _: freed.set()):
-            yield
+        told = anyio.Event()
+
+        async def freed() -> None:
+            nonlocal told
             with anyio.move_on_after(_LOOK):
-                await freed.wait()
+                await told.wait()
+            told = anyio.Event()
+
+        link = await self._stream.link()
+        async with link.subscribed(self._freed, lambda _: told.set()):
+            yield freed

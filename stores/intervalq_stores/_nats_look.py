@@ -12,7 +12,6 @@ from intervalq_stores._nats_names import decoded, encoded
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import PREFIX
 
-
 _EXACT: Final = 1000
 """With more tasks of keys than that, those that went within the last second are counted, too."""
 
@@ -70,4 +69,9 @@ async def _waiting(stream: Stream, pattern: str) -> int:
 async def pulled(stream: Stream, queues: Sequence[str]) -> Pulled:
     """How the consumers of some queues stand, over all processes."""
     infos: list[Any] = [info for queue in queues if (info := await stream.info(queue)) is not None]
-    return Pulled(*(sum(info[name] for info in infos) for name in ("num_pending", "num_ack_pending", "num_redelivered", "num_waiting")))  # fmt: skip
+    return Pulled(
+        pending=sum(info["num_pending"] for info in infos),
+        ack_pending=sum(info["num_ack_pending"] for info in infos),
+        redelivered=sum(info["num_redelivered"] for info in infos),
+        waiting=sum(info["num_waiting"] for info in infos),
+    )

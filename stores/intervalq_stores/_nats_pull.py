@@ -1,15 +1,15 @@
 """Requests for messages to a pull consumer, by the rules of NATS's decision record about them (ADR-13).
 
-First it is asked without waiting; then with an expiry. What the server says about a request (404, 408, 409 ...)
-ends it, and is never handed on. A request that nobody waits for any more is withdrawn, and what was on its way
-is given back at once.
+First it is asked without waiting; then with an expiry. What the server says about a request (404, 408, 409
+...) ends it, and is never handed on. A request that nobody waits for any more is withdrawn, and what was on
+its way is given back at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -79,7 +79,7 @@ class Puller:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(self, request: dict[str, object], count: int, patience: float) -> Pulled:
+    async def _ask(self, request: Mapping[str, object], count: int, patience: float) -> Pulled:
         async with self._lock:
             if self._subscription is None:
                 self._subscription, self._inbox = await self.link.private(self._came)
@@ -111,11 +111,11 @@ class Puller:
             self._over.set_exception(driver.ConnectionClosedError())
 
     def _came(self, message: Msg) -> None:
-        status = message.headers.get("Status") if message.headers and not message.data else None
         over = self._over
-        if status is not None:
-            if over is not None and not over.done() and status != "100":
-                over.set_result(f"{status} {message.headers.get('Description', '')}")
+        headers = message.headers if not message.data else None
+        if headers is not None and "Status" in headers:
+            if over is not None and not over.done() and headers["Status"] != "100":
+                over.set_result(f"{headers['Status']} {headers.get('Description', '')}")
             return
         if over is None or over.done():
             self.give_back(message)

@@ -194,15 +194,21 @@ class Stream:
                 return last, rows
 
     async def with_ids(self, ids: Iterable[str], queue: str | None = None) -> list[Row]:
-        """Tasks with these ids, in any queue or one of them; not those that have the token of a key."""
+        """Tasks with these ids, in any queue or one of them. Those that have a token are looked through."""
         found: list[Row] = []
+        tokens: list[Row] | None = None
         name = "*" if queue is None else encoded(queue)
         for id_ in ids:
+            before = len(found)
             for pattern in (f"{PREFIX}.w.{name}.{encoded(id_)}", f"{PREFIX}.k.{name}.*.i{encoded(id_)}"):
                 for subject in [pattern] if "*" not in pattern else await self.subjects(pattern):
                     _, message = await self.last(subject)
                     if message is not None and not is_gone(message):
                         found.append(self.row(message))
+            if len(found) == before:
+                if tokens is None:
+                    tokens = await self.rows(f"{PREFIX}.k.{name}.*.0", None)
+                found += [row for row in tokens if row.id == id_]
         return found
 
     def row(self, message: Msg) -> Row:

@@ -1,8 +1,8 @@
 """A task as a message of JetStream: its subject, its headers, and the row that they stand for.
 
-One stream holds everything. A task without a key has a subject of its own; the first task of a key has that of
-the key, which is the token for working on it, and those behind it wait under the same name with their ids. As
-a subject holds one message, an id or a token is there once.
+One stream holds everything. A task without a key has a subject of its own; the first task of a key has that
+of the key, which is the token for working on it, and those behind it wait under the same name with their ids.
+As a subject holds one message, an id or a token is there once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def headers_of(row: Row) -> Headers:
 
 def is_gone(message: Msg) -> bool:
     """Whether it only says that what was there is gone."""
-    return bool(message.headers) and _GONE in message.headers
+    return message.headers is not None and _GONE in message.headers
 
 
 def delivered(message: Msg) -> Delivered:
@@ -124,7 +124,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
         headers = message.headers
         text = headers.get(_META) if headers else None
         if text is None and kind == "w":
-            return Row(decoded(name), sequence, decoded(queue), stored, message.data.decode(), created=stored, modified=stored)  # fmt: skip
+            text = "{}"
         meta = json.loads(text or "")
         key = decoded(name) if kind == "k" else None
         row = Row(
@@ -134,6 +134,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
             stored,
             message.data.decode(),
             key=key,
+            place=0 if kind == "w" else 1 if rest == ["0"] else sequence + 1,
             waiting=kind == "k" and rest != ["0"],
             created=stored,
             modified=stored,

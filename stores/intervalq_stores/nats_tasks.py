@@ -2,10 +2,10 @@
 
 A claim is a delivery that isn't acknowledged yet. The server hands a message out again when its time for
 that has passed, and takes an acknowledgement from anybody; so three things make that safe here. A worker
-counts its time from before it asked, and gives its claims up before the server does. A message that was handed
-out before isn't worked on, but stored anew, with another sequence, by whoever gets it: what its former holder
-says about the old one has no effect. And what can't be proven to have been said in time is said by removing the
-message, which succeeds once.
+counts its time from before it asked, and gives its claims up before the server does. A message that was
+handed out before isn't worked on, but stored anew, with another sequence, by whoever gets it: what its former
+holder says about the old one has no effect. And what can't be proven to have been said in time is said by
+removing the message, which succeeds once.
 """
 
 from __future__ import annotations

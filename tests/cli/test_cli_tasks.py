@@ -173,7 +173,7 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q", "1", "--key", ""], "1 to 128"),
         (["q", "1", "--store", "memory://"], "gone when this command ends"),
         (["q", "1", "--store", "nowhere://"], "entry-point group intervalq.task_stores"),
-        (["q", "1", "--store", "redis://host"], "use memory, SQLite or Postgres"),
+        (["q", "1", "--store", "file:///state.json"], "for durable tasks use one of the others"),
         (["q" * 121, "1"], "use 1 to 120 of"),
     ],
 )

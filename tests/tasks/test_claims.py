@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from intervalq.errors import (
-    BackendUnsupported,
+    UnsupportedOperation,
     InboxFull,
     InvalidOption,
     StoreUnavailable,
@@ -458,7 +458,7 @@ def test_a_commit_is_done_with_its_statements_or_not_at_all(backend: str) -> Non
             assert store.written == ["first", "second"]
         async with handle(FakeStore(store.behind)) as tasks:
             claim = await claimed(tasks)
-            with pytest.raises(BackendUnsupported, match="written twice"):
+            with pytest.raises(UnsupportedOperation, match="written twice"):
                 async with claim.commit():
                     pass
             await claim.ack()

@@ -1,0 +1,75 @@
+"""An exclusive lock for as long as a context is open: acquired, refreshed, given up when it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import anyio
+
+from intervalq.errors import LockLost, StoreUnavailable, UnsupportedOperation
+from intervalq.store import stopwatch
+from intervalq.tasks.store import Lock, Locking, TaskStore
+
+_BEATS: Final = 3
+"""How often it is refreshed within its expiry: one or two may fail."""
+
+_FAREWELL: Final = 5.0
+"""Seconds that giving it back may take; then it expires by itself."""
+
+
+@asynccontextmanager
+async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None) -> AsyncIterator[None]:
+    """See `Tasks.lock`. Times in seconds."""
+    if not isinstance(store, Locking):
+        raise UnsupportedOperation(
+            store.url,
+            "this store has no locks: use nats://, or give tasks a key, of which one runs at a time",
+        )
+    lock = store.lock(name, round(expiry * 1e6))
+    try:
+        await _acquire(lock, name, timeout)
+        lost = False
+        async with anyio.create_task_group() as group:
+
+            async def keep() -> None:
+                nonlocal lost
+                await _refresh(lock, expiry / _BEATS)
+                lost = True
+                group.cancel_scope.cancel()
+
+            group.start_soon(keep)
+            yield
+            group.cancel_scope.cancel()
+        if lost:
+            raise LockLost(name)
+    finally:
+        with anyio.move_on_after(_FAREWELL, shield=True):
+            with suppress(StoreUnavailable):  # it expires by itself
+                await lock.release()
+
+
+async def _acquire(lock: Lock, name: str, timeout: float | None) -> None:
+    got = False
+    with anyio.move_on_after(timeout):
+        async with lock.waiting() as freed:
+            while not (got := await lock.acquire()):
+                await freed()
+    if not got:
+        raise TimeoutError(f"somebody else has the lock {name!r}, for {timeout:g} s already")
+
+
+async def _refresh(lock: Lock, pause: float) -> None:
+    """Refresh it until that is too late, or it is another's."""
+    while True:
+        await anyio.sleep(pause)
+        left = (lock.expires - stopwatch()) / 1e6
+        try:
+            with anyio.fail_after(left):
+                if not await lock.refresh():
+                    return
+        except StoreUnavailable:
+            continue
+        except TimeoutError:
+            return
