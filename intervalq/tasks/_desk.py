@@ -248,15 +248,9 @@ class Desk:
         if demand is None:
             return Work(self.session, settled, tuple(finished))
         return Work(
-            self.session,
-            settled,
-            tuple(finished),
-            demand.queues,
-            min(demand.room(), MOST_ROWS),
-            demand.lease,
-            demand.most,
-            idle=self.hears,
-        )
+            self.session, settled, tuple(finished), demand.queues, min(demand.room(), MOST_ROWS),
+            demand.lease, demand.most, idle=self.hears,
+        )  # fmt: skip
 
     # --- answers ------------------------------------------------------------------------------------
 
@@ -282,7 +276,7 @@ class Desk:
             self._owner.lapsed()
 
     def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
-        claims = [self._claim(row) for row in worked.claimed]
+        claims = self.take(worked.claimed)
         for range_, tasks in worked.ranges:
             ranged = OpenRange(range_, tasks, self.session)
             mine = [self._claim(row) for row in ranged.rows]
@@ -301,7 +295,7 @@ class Desk:
             self.settle(Settle(claim, unused(claim.row)))
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
-        """Claims of this session that came another way."""
+        """What was claimed, as claims."""
         return [self._claim(row) for row in rows]
 
     def _claim(self, row: Row) -> Claim:
@@ -362,7 +356,7 @@ class Desk:
 
     def refuse(self) -> None:
         """Nobody gets tasks any more: the handle is being closed."""
-        for demand in list(self._demands):
+        for demand in [*self._demands]:
             demand.failed(QueueClosed(", ".join(demand.queues)))
 
     async def _recover(self) -> None:

@@ -77,9 +77,9 @@ class Tasks(Workers):
     first claim and ends with `aclose` (or `async with tasks:`).
 
     Args:
-        store: a URL, a path, or a store object. `postgresql://`, `sqlite:///app.db` or `memory://`. None: the
-            environment's `INTERVALQ_STORE`, else the SQLite database `tasks.db` in the user's state folder
-            (that of queues is `state.db`, beside it).
+        store: a URL, a path, or a store object. `postgresql://`, `redis://` and its kin, `nats://`,
+            `sqlite:///app.db` or `memory://`. None: the environment's `INTERVALQ_STORE`, else the SQLite
+            database `tasks.db` in the user's state folder (that of queues is `state.db`, beside it).
         expiry: how long after the last sign of life a process's claims are free for others; from 0.1 s to an
             hour. The default, 5 s with a beat each second, bears pauses of a few seconds.
         max_bytes: how large a value may be, as JSON.

@@ -36,7 +36,7 @@ from intervalq.tasks._commands import (
 )
 from intervalq.tasks._row import SECOND, Mark, QueueStats, Row, Session
 from intervalq.tasks._table import Table
-from intervalq.tasks._transitions import changed, claimed, freed, given_back
+from intervalq.tasks._transitions import changed, claimed, freed, given_back, rest
 
 __all__ = [
     "SECOND",
@@ -65,6 +65,8 @@ __all__ = [
     "Work",
     "Worked",
     "apply",
+    "changed",
+    "rest",
 ]
 
 A = TypeVar("A")

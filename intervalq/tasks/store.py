@@ -173,9 +173,10 @@ def open_task_store(url: str | None = None) -> TaskStore:
     """The store of tasks at a URL or plain path, not yet connected.
 
     Args:
-        url: `memory://`, `sqlite:///path/app.db` or a plain path, `postgresql://`, or any scheme that an
-            installed package brings by an entry point in the group `intervalq.task_stores`. None: the
-            environment's `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
+        url: `memory://`, `sqlite:///path/app.db` or a plain path, `postgresql://`, `redis://`, `rediss://`,
+            `unix://`, `redis+cluster://`, `rediss+cluster://`, `nats://`, or any scheme that an installed
+            package brings by an entry point in the group `intervalq.task_stores`. None: the environment's
+            `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
 
     Raises:
         UnknownStore, MissingExtra, InvalidOption, StoreError: as `intervalq.store.open_store`.

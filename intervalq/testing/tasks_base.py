@@ -90,7 +90,20 @@ class Names:
 
 
 class TaskSuiteBase:
-    """Fixtures of the suite's parts."""
+    """Fixtures of the suite's parts, and what a store may say of itself."""
+
+    counts_versions: bool = True
+    """Versions count what happened to a task, from 0. False: they only grow at each change."""
+    tells_times: bool = True
+    """Who inserts or changes a task is told its very times. False: what they are about."""
+    sees_claims: bool = True
+    """What is claimed is known to the store. False: to its claimant alone, and a key's first task counts as it."""
+
+    def told(self, rows: Sequence[Row]) -> list[Row]:
+        """What two looks at the same tasks have in common."""
+        if self.tells_times:
+            return list(rows)
+        return [row._replace(at=0, created=0, modified=0) for row in rows]
 
     @pytest.fixture
     def store_url(self) -> str:

@@ -88,10 +88,14 @@ class BehaviourTests(TaskSuiteBase):
             (row,) = await claim(store, session, queue)
             change = Change(row.id, row.version, queue=other)
             (after,) = (await store.apply(Modify(session, changes=(change,)))).changed
-            assert after == row._replace(version=2, queue=other, session=None, modified=after.modified)
+            expected = row._replace(version=2, queue=other, session=None, modified=after.modified)
+            if not self.counts_versions:
+                assert after.version > row.version
+                expected = expected._replace(version=after.version)
+            assert self.told((after,)) == self.told((expected,))
             assert after.modified >= row.modified
             assert await store.apply(Count(names=(queue, other))) == (
-                QueueStats(other, 1, ready=1, most_claims=1),
+                QueueStats(other, 1, ready=1, most_claims=int(self.sees_claims)),
             )
 
         portal.call(scenario)
@@ -161,7 +165,7 @@ class BehaviourTests(TaskSuiteBase):
             assert await count(prefixes=(names.word + "_", "%")) == {}
             assert expected.items() <= (await count()).items()
             (stats,) = await store.apply(Count(names=(queues[2],)))
-            assert stats == QueueStats(queues[2], 3, claimed=1, ready=2, most_claims=1)
+            assert stats == QueueStats(queues[2], 3, claimed=1, ready=2, most_claims=int(self.sees_claims))
 
         portal.call(scenario)
 
@@ -217,8 +221,9 @@ class BehaviourTests(TaskSuiteBase):
             assert (beaten.alive, beaten.held) == (True, 1)
             await store.apply(End(session))
             (back,) = await store.apply(Select(ids=(row.id,)))
-            assert (back.session, back.version, back.claims, back.attempt) == (None, 2, 1, 0)
-            worked = await store.apply(Work(session, (Delete(row.id, 1),), queues=(queue,), limit=1))
+            assert (back.session, back.claims, back.attempt) == (None, 1, 0)
+            assert back.version == 2 or (back.version > row.version and not self.counts_versions)
+            worked = await store.apply(Work(session, (Delete(row.id, row.version),), queues=(queue,), limit=1))
             assert (worked.alive, worked.lost, worked.claimed) == (False, (row.id,), ())
             assert not (await store.apply(Beat(session))).alive
             assert session not in [one.id for one in await store.apply(Sessions())]
@@ -235,7 +240,7 @@ class BehaviourTests(TaskSuiteBase):
             queue = names.queue()
             rows = await put(store, insert(queue))
             await store.aclose()
-            assert await store.apply(Select(queue=queue)) == rows
+            assert self.told(await store.apply(Select(queue=queue))) == self.told(rows)
             return rows
 
         assert len(portal.call(scenario)) == 1

@@ -169,13 +169,14 @@ class RefusalTests(TaskSuiteBase):
 
         async def scenario() -> None:
             queue = names.queue()
-            await put(store, *(insert(queue, n, key="ü", inbox=2) for n in range(3)))
+            first, *_ = await put(store, *(insert(queue, n, key="ü", inbox=2) for n in range(3)))
             command = Modify(inserts=(insert(queue), insert(queue, key="ü", inbox=2)))
             error = await refused(store, command, InboxFull)
             assert (error.queue, error.key, error.limit) == (queue, "ü", 2)
             (stats,) = await store.apply(Count(names=(queue,)))
             assert (stats.size, stats.ready, stats.inbox) == (3, 1, 2)
             (newest,) = await put(store, insert(queue, "newest", key="ü", replace=True))
-            assert await store.apply(Select(queue=queue)) == (newest,)
+            left = (newest,) if self.sees_claims else (first, newest)
+            assert self.told(await store.apply(Select(queue=queue))) == self.told(left)
 
         portal.call(scenario)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Session, Work
+from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Select, Session, Work
 from intervalq.tasks.store import TaskStore
 from intervalq.testing.tasks_base import Names, TaskSuiteBase, claim, insert, put
 
@@ -110,6 +110,7 @@ class SharingTests(TaskSuiteBase):
             await put(store, insert(queue))
             rows = await claim(store, session, queue)
             await store.apply(Begin(Session(session, expiry=3600 * SECOND)))
-            assert (await store.apply(Work(session, (Delete(rows[0].id, 1),)))).lost == ()
+            assert (await store.apply(Work(session, (Delete(rows[0].id, rows[0].version),)))).lost == ()
+            assert await store.apply(Select(queue=queue)) == ()
 
         portal.call(scenario)

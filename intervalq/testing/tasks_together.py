@@ -74,7 +74,9 @@ class TogetherTests(TaskSuiteBase):
         shares = in_threads(store_url, [worker(1 + 3 * (number % 3)) for number in range(8)])
         claimed = [row for share in shares for row in share]
         assert sorted(row.id for row in claimed) == sorted(part.id for part in inserts)
-        assert {(row.version, row.claims) for row in claimed} == {(1, 1)}
+        assert {row.claims for row in claimed} == {1}
+        if self.counts_versions:
+            assert {row.version for row in claimed} == {1}
         assert portal.call(store.apply, Select(queue=queue)) == ()
 
     def test_a_dedupe_key_lets_one_in(
@@ -195,7 +197,8 @@ class TogetherTests(TaskSuiteBase):
         in_threads(store_url, [adder(seed) for seed in range(8)])
         after = portal.call(store.apply, Select(queue=queue))
         assert sum(json.loads(row.json) for row in after) == 2 * 8 * 15
-        assert all(row.version == json.loads(row.json) for row in after)
+        if self.counts_versions:
+            assert all(row.version == json.loads(row.json) for row in after)
 
     def test_a_lapsed_session_is_removed_once(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names

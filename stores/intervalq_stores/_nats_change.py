@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 import anyio
 
 from intervalq.errors import DependencyError, TransactionConflict, UnsupportedOperation
-from intervalq.tasks._transitions import changed
-from intervalq.tasks.rules import Change, Delete, Depend, Insert, Modified, Modify, Row
+from intervalq.tasks.rules import Change, Delete, Depend, Insert, Modified, Modify, Row, changed
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict
 from intervalq_stores._nats_claims import Claims, Held
 from intervalq_stores._nats_lines import Steps
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import home_of, is_gone, mark_of, subject_of
+from intervalq_stores._nats_task import TOKEN, home_of, is_gone, mark_of, subject_of
 
 _TRIES: Final = 50
 
@@ -129,8 +128,16 @@ async def _once(
     order = {part.subject: first + number for number, part in enumerate(parts)}
 
     def after(subject: str, row: Row) -> Row:
+        subject = steps.home(row, subject)
+        version = order[subject]
+        waits = row.key is not None and not subject.endswith(TOKEN)
         return row._replace(
-            version=order[subject], created=row.created or now, modified=now, at=row.at or now
+            version=version,
+            place=0 if row.key is None else version + 1 if waits else 1,
+            waiting=waits,
+            created=row.created or now,
+            modified=now,
+            at=row.at or now,
         )
 
     return Modified(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 import anyio
 from nats.aio.msg import Msg
 
-from intervalq.errors import StoreError
+from intervalq.errors import CorruptState
 from intervalq.store import stopwatch
-from intervalq.tasks._transitions import rest
-from intervalq.tasks.rules import Change, Delete, Row, Session
+from intervalq.tasks.rules import Change, Delete, Row, Session, rest
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict, Part
 from intervalq_stores._nats_link import WITHIN, Link
@@ -23,11 +24,17 @@ from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import delivered, headers_of, is_gone, row_of
 
+log: Final = logging.getLogger("intervalq")
+
 _SAFE: Final = 0.9
 """Of the time that the server gives, what a worker takes: what it says after that may come too late."""
 
 _RENEW: Final = 0.6
 """Of that time, what may be left before it is asked for anew."""
+
+
+_CORRUPT: Final = 60_000_000_000
+"""Nanoseconds after which what is no task is looked at again: it is left to whoever put it there."""
 
 
 @dataclass(slots=True)
@@ -66,41 +73,56 @@ class Claims:
         """What is there to be claimed now, the same share of each queue first."""
         rows: list[Row] = []
         share = -(-limit // len(queues))
-        for size in (share, limit):
-            for queue in random.sample(queues, len(queues)):
-                wanted = min(size, limit - len(rows))
-                if wanted > 0:
-                    puller = await self.puller(queue, most)
-                    async with self._stream.wire.bounded():
-                        pulled = await puller.now(wanted)
-                    rows += await self.take(queue, puller.link, pulled, lease)
-            if len(queues) == 1:
-                break
+        with self._given_back(rows):
+            for size in (share, limit):
+                for queue in random.sample(queues, len(queues)):
+                    wanted = min(size, limit - len(rows))
+                    if wanted > 0:
+                        puller = await self._puller(queue, most)
+                        async with self._stream.wire.bounded():
+                            pulled = await puller.now(wanted)
+                        await self._take(rows, queue, puller.link, pulled, lease)
+                if len(queues) == 1:
+                    break
         return rows
 
     async def wait(
         self, queues: Sequence[str], lease: int | None, most: int | None, seconds: float
     ) -> list[Row]:
-        """One task of any of the queues as soon as there is one, or several at that moment; or none in time."""
+        """One task of any queue as soon as there is one, or several at that moment; or none in time."""
         rows: list[Row] = []
 
         async def one(queue: str) -> None:
             async with await self._fresh(queue, most) as puller:
                 async with self._stream.wire.bounded(seconds + 2 * WITHIN):
                     pulled = await puller.wait(seconds)
-                rows.extend(await self.take(queue, puller.link, pulled, lease))
+                await self._take(rows, queue, puller.link, pulled, lease)
             if rows:
                 group.cancel_scope.cancel()
 
-        try:
-            async with anyio.create_task_group() as group:
-                for queue in queues:
-                    group.start_soon(one, queue)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        with self._given_back(rows):
+            try:
+                async with anyio.create_task_group() as group:
+                    for queue in queues:
+                        group.start_soon(one, queue)
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
         return rows
 
-    async def puller(self, queue: str, most: int | None) -> Puller:
+    @contextmanager
+    def _given_back(self, rows: list[Row]) -> Iterator[None]:
+        """What was claimed for somebody who left, or for a call that failed, is free again."""
+        try:
+            yield
+        except BaseException:
+            for row in rows:
+                held = self.held.pop(row.id, None)
+                if held is not None and held.link.is_open:
+                    unused = row._replace(attempt=row.attempt - 1, claims=row.claims - 1)
+                    held.link.later(self._restore(unused, held.subject, held.sequence))
+            raise
+
+    async def _puller(self, queue: str, most: int | None) -> Puller:
         """Who asks without waiting: one a queue."""
         puller = self._pullers.get(queue)
         link = await self._stream.link()
@@ -113,37 +135,54 @@ class Claims:
         await self._stream.consumer(queue, self.session.expiry, most)
         return Puller(await self._stream.link(), self._stream.wire.url, encoded(queue), self._stray)
 
-    async def take(self, queue: str, link: Link, pulled: Pulled, lease: int | None) -> list[Row]:
-        """Of what was delivered, what may be worked on; the rest is put where it belongs."""
-        rows: list[Row] = []
-        if not pulled.messages:
-            return rows
-        wait = (await self._stream.consumer(queue, self.session.expiry))["ack_wait"] // 1_000
-        deadline = pulled.sent + round(wait * _SAFE)
-        now, url = self._stream.now(), self._stream.wire.url
-        for message in pulled.messages:
-            times, sequence, stored = delivered(message)
-            if is_gone(message):
-                await link.publish(message.reply, b"+ACK")
-                continue
-            row = row_of(message, message.subject, sequence, stored, url)
-            if _rests(row) and row.at > now:
-                await link.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
-            elif times > 1:
-                await self._anew(row, message.subject, sequence)
-            else:
-                row = row._replace(
-                    session=self.session.id,
-                    until=None if lease is None else now + lease,
-                    claims=row.claims + 1,
-                    attempt=row.attempt + 1,
-                )
-                ends = None if lease is None else pulled.sent + lease
-                self.held[row.id] = Held(
-                    row, message.subject, sequence, message.reply, link, wait, deadline, ends
-                )
-                rows.append(row)
-        return rows
+    async def _take(self, rows: list[Row], queue: str, link: Link, pulled: Pulled, lease: int | None) -> None:
+        """Of what was delivered, add what may be worked on; the rest is put where it belongs."""
+        messages = deque(pulled.messages)
+        try:
+            wait = (await self._stream.consumer(queue, self.session.expiry))["ack_wait"] // 1_000
+            until = pulled.since + round(wait * _SAFE)
+            ends = None if lease is None else pulled.since + lease
+            while messages:
+                row = await self._judge(messages[0], link, until)
+                if row is not None:
+                    row = row._replace(
+                        session=self.session.id,
+                        until=None if lease is None else self._stream.now() + lease,
+                        claims=row.claims + 1,
+                        attempt=row.attempt + 1,
+                    )
+                    message = messages[0]
+                    held = Held(row, message.subject, row.version, message.reply, link, wait, until, ends)
+                    self.held[row.id] = held
+                    rows.append(row)
+                messages.popleft()
+        except BaseException:
+            for message in messages:
+                if link.is_open:
+                    link.later(self._stray(message))
+            raise
+
+    async def _judge(self, message: Msg, link: Link, until: int) -> Row | None:
+        """The task of a message, if it may be worked on now."""
+        times, sequence, stored = delivered(message)
+        if is_gone(message):
+            await link.publish(message.reply, b"+ACK")
+            return None
+        try:
+            row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
+        except CorruptState as error:
+            log.warning("%s", error)
+            await link.publish(message.reply, b'-NAK {"delay":%d}' % _CORRUPT)
+            return None
+        if stopwatch() >= until:  # this process stood still: it may be another's by now
+            await self._stray(message)
+        elif _rests(row) and (early := row.at - self._stream.now()) > 0:
+            await link.publish(message.reply, b'-NAK {"delay":%d}' % (early * 1_000))
+        elif times > 1:
+            await self._anew(row, message.subject, sequence)
+        else:
+            return row
+        return None
 
     async def _anew(self, row: Row, subject: str, sequence: int) -> None:
         """Store a task again that was handed out before, so that its former holder can't settle it.
@@ -160,6 +199,16 @@ class Claims:
                 claims=row.claims + 1,
                 error="a worker was lost",
             )
+        await self._restore(row, subject, sequence)
+
+    async def _stray(self, message: Msg) -> None:
+        """Give back what nobody has seen."""
+        _, sequence, stored = delivered(message)
+        if not is_gone(message):
+            row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
+            await self._restore(row, message.subject, sequence)
+
+    async def _restore(self, row: Row, subject: str, sequence: int) -> None:
         with suppress(Conflict):  # somebody else was first
             await batch.store(self._stream.wire, [self._again(row, subject, sequence)])
 
@@ -167,15 +216,6 @@ class Claims:
         """The task in its own place, to be handed out as if for the first time."""
         at = row.at if row.at > self._stream.now() else 0
         return batch.instead(subject, sequence, row.json.encode(), headers_of(row._replace(at=at)))
-
-    async def _stray(self, message: Msg) -> None:
-        """Give back what nobody has seen."""
-        _, sequence, stored = delivered(message)
-        if is_gone(message):
-            return
-        row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
-        with suppress(Conflict, StoreError):
-            await batch.store(self._stream.wire, [self._again(row, message.subject, sequence)])
 
     # --- renewing -----------------------------------------------------------------------------------
 

@@ -111,6 +111,11 @@ class Steps:
             self._put(batch.instead(subject, sequence, after.json.encode(), headers_of(line.first)))
             self._put(batch.gone(home_of(after), after.version))
 
+    def home(self, row: Row, subject: str) -> str:
+        """Where a task is that was put under a subject: since then its turn may have come."""
+        line = self._lines.get((row.queue, str(row.key))) if row.key is not None else None
+        return home_of(line.first) if line and line.first and line.first.id == row.id else subject
+
     def mark(self, row: Row) -> None:
         """A `dedupe_key` is taken as long as the task is there."""
         if row.dedupe is not None:

@@ -10,7 +10,7 @@ from intervalq.tasks.store import Pulled
 from intervalq_stores._nats_claims import Claims
 from intervalq_stores._nats_names import decoded, encoded
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import PREFIX
+from intervalq_stores._nats_task import PREFIX, STREAM
 
 _EXACT: Final = 1000
 """With more tasks of keys than that, those that went within the last second are counted, too."""
@@ -64,6 +64,32 @@ async def _waiting(stream: Stream, pattern: str) -> int:
     if not subjects or len(subjects) > _EXACT:
         return len(subjects)
     return sum(row.waiting for row in await stream.rows(pattern, None))
+
+
+async def advice(stream: Stream) -> list[tuple[str, str]]:
+    """What an operator should know of the stream of tasks."""
+    link = await stream.link()
+    config = (await stream.wire.ask(f"STREAM.INFO.{STREAM}"))["config"]
+    found = [("ok", f"the server is NATS {link.version}, which stores several messages all or none")]
+    name = f"stream {STREAM!r}"
+    if config.get("num_replicas", 1) > 1:
+        found.append(("ok", f"{name} has {config['num_replicas']} replicas"))
+    elif config["storage"] == "memory":
+        found.append(("warning", f"{name} is kept in memory: tasks are gone after a restart of the server"))
+    else:
+        found.append(
+            (
+                "warning",
+                f"{name} is kept in files, which survive a crash of the server, but reach the disk within two "
+                "minutes only: a crash of the machine may lose tasks and bring finished ones back. Set "
+                "sync_interval: always in the server's jetstream block, or use 3 replicas",
+            )
+        )
+    for limit in ("max_age", "max_bytes", "max_msgs"):
+        if config.get(limit, -1) > 0:
+            why = f"{name} has {limit} {config[limit]}, by which tasks are removed or refused: remove it"
+            found.append(("warning", why))
+    return found
 
 
 async def pulled(stream: Stream, queues: Sequence[str]) -> Pulled:

@@ -22,6 +22,9 @@ from intervalq.store import stopwatch
 from intervalq_stores._nats_link import WITHIN, Link
 from intervalq_stores._nats_task import STREAM
 
+_PING: Final = 1.0
+"""Seconds between two pings of one who waits."""
+
 _NONE: Final = frozenset({"404", "408"})
 _TOO_MANY: Final = ("Exceeded MaxWaiting", "Exceeded MaxRequest")
 _WAIT_FOR_ROOM: Final = "Exceeded MaxAckPending"
@@ -34,8 +37,8 @@ Stray: TypeAlias = Callable[[Msg], Coroutine[Any, Any, None]]
 class Pulled(NamedTuple):
     """What a request brought."""
 
-    sent: int
-    """When it left, on `stopwatch`: what it brought was handed out after that."""
+    since: int
+    """What it brought was handed out after this, on `stopwatch`."""
     messages: list[Msg]
 
 
@@ -86,12 +89,14 @@ class Puller:
                 self._watch = self._watch or self.link.listen(self._ended)
             over = self._over = asyncio.get_running_loop().create_future()
             self._wanted, self._found = count, []
-            sent = stopwatch()
+            since = stopwatch()
             answered = False
             try:
                 await self.link.publish(self._subject, json.dumps(request).encode(), self._inbox)
                 async with asyncio.timeout(patience):
-                    status = await over
+                    while not over.done():
+                        since = await self._hear(over) or since
+                status = over.result()
                 answered = True
             finally:
                 found, self._found, self._wanted, self._over = self._found, [], 0, None
@@ -104,7 +109,20 @@ class Puller:
                         self.link.later(self.link.withdraw(subscription))
             if not found:
                 self._judge(status)
-            return Pulled(sent, found)
+            return Pulled(since, found)
+
+    async def _hear(self, over: asyncio.Future[str]) -> int | None:
+        """Wait for a while; since when it is known, then, that nothing was handed out.
+
+        A process that stood still may find a message that came long ago. What comes after the answer to a
+        ping was handed out after the ping was sent.
+        """
+        await asyncio.wait((over,), timeout=_PING)
+        if over.done():
+            return None
+        asked = stopwatch()
+        await self.link.flush()
+        return None if over.done() else asked
 
     def _ended(self, _: Msg | None) -> None:
         if self._over is not None and not self._over.done():

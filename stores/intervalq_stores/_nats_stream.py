@@ -39,6 +39,10 @@ _NO_CONSUMER: Final = 10014
 _CONSUMER_EXISTS: Final = 10148
 _PAGE: Final = 1000
 
+# What a consumer says of its ack wait, which whoever inserts has to make up.
+_ASKED: Final = "workers of intervalq"
+_NOBODY_ASKED: Final = "tasks of intervalq, and no worker yet"
+
 Consumer = dict[str, Any]
 
 
@@ -69,13 +73,13 @@ class Stream:
 
     # --- consumers ----------------------------------------------------------------------------------
 
-    async def consumer(self, queue: str, ack_wait: int = 5 * SECOND, most: int | None = None) -> Consumer:
+    async def consumer(self, queue: str, ack_wait: int | None = None, most: int | None = None) -> Consumer:
         """The configuration of a queue's consumer, made if there is none.
 
         Args:
             queue: whose tasks it hands out.
             ack_wait: after how long it hands a task out again, in microseconds, at least. It is the same for
-                all workers of the queue: the longest that any of them has asked for.
+                all workers of the queue: the longest that any of them has asked for. None: who asks is none.
             most: how many tasks may be unacknowledged, over all workers of the queue; None: as it is.
         """
         await self.link()
@@ -83,7 +87,10 @@ class Stream:
         if known is None:
             known = await self._make(queue, ack_wait)
         wanted = dict(known)
-        wanted["ack_wait"] = max(known["ack_wait"], ack_wait * 1_000)
+        if ack_wait is not None:
+            nobody_asked = known.get("description") == _NOBODY_ASKED
+            wanted["ack_wait"] = ack_wait * 1_000 if nobody_asked else max(known["ack_wait"], ack_wait * 1_000)
+            wanted["description"] = _ASKED
         if most is not None:
             wanted["max_ack_pending"] = most
         if wanted != known:
@@ -95,14 +102,15 @@ class Stream:
         self._consumers[queue] = known
         return known
 
-    async def _make(self, queue: str, ack_wait: int) -> Consumer:
+    async def _make(self, queue: str, ack_wait: int | None) -> Consumer:
         name = encoded(queue)
         config = {
             "durable_name": name,
+            "description": _NOBODY_ASKED if ack_wait is None else _ASKED,
             "ack_policy": "explicit",
             "deliver_policy": "all",
             "filter_subjects": filters_of(queue),
-            "ack_wait": ack_wait * 1_000,
+            "ack_wait": (5 * SECOND if ack_wait is None else ack_wait) * 1_000,
             "max_ack_pending": -1,
             "max_waiting": 512,
             "max_deliver": -1,

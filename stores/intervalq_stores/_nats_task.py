@@ -37,6 +37,9 @@ _FIELDS: Final[list[tuple[str, str, Any]]] = [
     ("f", "dedupe_for", 0),
 ]
 
+TOKEN: Final = ".0"
+"""How the subject of the first task of a key ends."""
+
 TOMBSTONE: Final[Headers] = {_GONE: "1", "Nats-Rollup": "sub", "Nats-TTL": "1s"}
 """Takes the place of a task that was removed together with other changes, for a second."""
 
@@ -59,7 +62,7 @@ def subject_of(queue: str, id_: str) -> str:
 
 def token_of(queue: str, key: str) -> str:
     """Where the first task of a key is."""
-    return f"{PREFIX}.k.{encoded(queue)}.{encoded(key)}.0"
+    return f"{PREFIX}.k.{encoded(queue)}.{encoded(key)}{TOKEN}"
 
 
 def place_of(queue: str, key: str, id_: str) -> str:

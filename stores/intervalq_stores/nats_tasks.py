@@ -98,6 +98,12 @@ class NATSTaskStore:
 
         return NATSLock(self._stream, name, expiry)
 
+    async def advice(self) -> list[tuple[str, str]]:
+        """What an operator should know of it: `ok`, `warning` or `error`, and a sentence, each."""
+        from intervalq_stores._nats_look import advice  # noqa: PLC0415 - needs the extra
+
+        return await advice(self._stream)
+
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`. Who is idle has a request waiting at the server, which brings a task."""
@@ -135,7 +141,11 @@ class NATSTaskStore:
         await self._stream.link()
         now = self._stream.now()
         session = command.session._replace(started=now, beaten=now)
-        self._sessions[session.id] = Claims(self._stream, session)
+        claims = self._sessions.get(session.id)
+        if claims is None:
+            self._sessions[session.id] = Claims(self._stream, session)
+        else:  # it begins again, and keeps what it has
+            claims.session = session
 
     async def _beat(self, command: Beat) -> Beaten:
         claims = self._sessions.get(command.session)
