@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-import random
 import socket
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -17,9 +14,10 @@ import anyio
 from intervalq._backend import EventBell, bells, spawn
 from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
-from intervalq.tasks._demand import FIRST_POLL, Callers, Demand, Request
-from intervalq.tasks._desk import PATIENCE, Desk, Settle
+from intervalq.tasks._demand import Callers, Demand, Request
+from intervalq.tasks._desk import Desk, Settle
 from intervalq.tasks._ids import PLAIN, new_id
+from intervalq.tasks._pulling import pull
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks._values import MOST_BYTES
 from intervalq.tasks.rules import (
@@ -49,9 +47,6 @@ _FAREWELL: Final = 5.0
 
 _LAST_MOMENT: Final = 1.0
 """Seconds that a caller whose time is up waits for the answer of a call that is under way."""
-
-_LONGEST_PULL: Final = 30.0
-"""Seconds after which a request that waits at the store expires, and is made again."""
 
 _AGAIN: Final = 1.0
 """Seconds until wake-ups that broke off are asked for again."""
@@ -101,9 +96,12 @@ class WorkSession:
             StoreError: it can't be asked; of one that is away, after a minute.
         """
         if isinstance(self.store, Pulling):
-            return await self._pull(
-                self.store, Work(self.desk.session, (), (), queues, limit, lease, most), once, timeout
-            )
+            work = Work("", queues=queues, limit=limit, lease=lease, most=most)
+            self._pulls += 1
+            try:
+                return await pull(self, self.store, work, 0 if once else timeout)
+            finally:
+                self._pulls -= 1
         name = (queues, lease, most)
         callers = self._callers.get(name)
         if callers is None:
@@ -132,38 +130,13 @@ class WorkSession:
             raise request.error
         return request.claims
 
-    async def _pull(
-        self,
-        store: Pulling,
-        work: Work,
-        once: bool,
-        timeout: float | None,
-    ) -> list[Claim]:
-        """Claim from a store where one can wait. Of a store that is away, its error comes after a minute."""
-        now = anyio.current_time
-        since = now()
-        end = 0.0 if once else math.inf if timeout is None else since + timeout
-        pause = FIRST_POLL
-        self._pulls += 1
-        try:
-            while True:
-                self.begin()
-                await self._begun.wait()
-                if self._error is not None:
-                    raise self._error
-                left = max(0.0, min(end - now(), _LONGEST_PULL))
-                try:
-                    rows = await store.pull(replace(work, session=self.desk.session), left)
-                except StoreUnavailable:
-                    if once or now() - since > PATIENCE:
-                        raise
-                    await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
-                    pause = min(2 * pause, 1.0)
-                    continue
-                if rows or now() >= end:
-                    return self.desk.take(rows)
-        finally:
-            self._pulls -= 1
+    async def ready(self) -> str:
+        """The id of a session that has begun, now if there was none."""
+        self.begin()
+        await self._begun.wait()
+        if self._error is not None:
+            raise self._error
+        return self.desk.session
 
     def _without(self, callers: Callers) -> None:
         name = (callers.queues, callers.lease, callers.most)
