@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import servers
 
-KINDS = ("memory", "file", "sqlite", "redis", "valkey", "postgres")
+KINDS = ("memory", "file", "sqlite", "redis", "valkey", "postgres", "nats")
 
 
 @contextlib.contextmanager
@@ -30,6 +30,9 @@ def store_of(kind: str) -> Iterator[str]:
             yield server.url
     elif kind == "postgres":
         with servers.running(servers.postgres_server()) as server:
+            yield server.url
+    elif kind == "nats":
+        with servers.running(servers.nats_server()) as server:
             yield server.url
     elif kind == "memory":
         yield "memory://"

@@ -80,7 +80,20 @@ def test_overhead(tmp_path: Path) -> None:
     check(figures, said, may_be_unknown={"given_up", "store_calls"})
 
 
-def test_micro(redis_url: str, valkey_url: str, postgres_url: str) -> None:
+def test_nats_counters(tmp_path: Path, nats_url: str) -> None:
+    said, rows = figures_of(
+        "nats_counters.py", tmp_path, "--writers", "2", "--rounds", "2", "--seconds", "0.05"
+    )
+    assert [row["kind"] for row in rows] == [
+        "bare counter",
+        "queue, backlog",
+        "queue, idle",
+        "compare-and-set",
+    ]
+    check(rows, said, may_be_unknown=set())
+
+
+def test_micro(redis_url: str, valkey_url: str, postgres_url: str, nats_url: str) -> None:
     pytest.importorskip("pytest_benchmark")
     said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", "benchmarks/micro")
     assert "passed" in said

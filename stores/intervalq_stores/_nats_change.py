@@ -14,7 +14,7 @@ from intervalq_stores._nats_batch import Conflict
 from intervalq_stores._nats_claims import Claims, Held
 from intervalq_stores._nats_lines import Steps
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import TOKEN, home_of, is_gone, mark_of, subject_of
+from intervalq_stores._nats_task import TOKEN, home_of, is_gone, mark_of, rests, subject_of
 
 _TRIES: Final = 50
 
@@ -133,7 +133,7 @@ async def _once(
         waits = row.key is not None and not subject.endswith(TOKEN)
         return row._replace(
             version=version,
-            place=0 if row.key is None else version + 1 if waits else 1,
+            place=0 if row.key is None else 1 if not waits else row.place or version + 1,
             waiting=waits,
             created=row.created or now,
             modified=now,
@@ -154,12 +154,12 @@ async def _change(stream: Stream, steps: Steps, found: Found, change: Change) ->
     now = stream.now()
     if change.keep:
         raise UnsupportedOperation(stream.wire.url, "a change that keeps the claim: JetStream has none")
-    after = changed(found.row, change, now)
-    is_later = (change.at is not None or change.delay is not None) and after.at > now
-    after = after._replace(at=after.at if is_later else 0, waiting=found.row.waiting)
+    before = found.row if rests(found.row) else found.row._replace(at=0)
+    after = changed(before, change, now)
+    after = after._replace(at=after.at if after.at > now else 0, waiting=found.row.waiting)
     if after.queue == found.row.queue:
         return await steps.change(found.subject, found.sequence, after), after
-    after = after._replace(dedupe=None, dedupe_for=0)  # a dedupe key is one of its queue
+    after = after._replace(place=0, dedupe=None, dedupe_for=0)  # a dedupe key is one of its queue
     return (await steps.enter(after) if after.key is not None else steps.insert(after)), after
 
 
@@ -191,12 +191,12 @@ async def _find(
     held = claims.held.get(part.id) if claims is not None else None
     if held is not None and (force or held.row.version == part.version):
         return Found(held.row, held.subject, held.sequence)
-    message = await stream.at(part.version) if part.version > 0 else None
-    row = None if message is None or is_gone(message) else stream.row(message)
+    row = await stream.task(part.version)
     if row is not None and row.id == part.id:
         return Found(row, home_of(row), row.version)
     there = await stream.with_ids([part.id]) if force else []
-    return Found(there[0], home_of(there[0]), there[0].version) if there else None
+    # With an id that several queues have, it isn't said which is meant.
+    return Found(there[0], home_of(there[0]), there[0].version) if len(there) == 1 else None
 
 
 async def _look(stream: Stream, command: Modify, known: dict[str, int], existing: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from nats.aio.msg import Msg
 
-from intervalq.errors import CorruptState
+from intervalq.errors import CorruptState, TooManyWaiting
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Row, Session, rest
 from intervalq_stores import _nats_batch as batch
@@ -22,16 +22,22 @@ from intervalq_stores._nats_link import WITHIN, Link
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import delivered, headers_of, is_gone, row_of
+from intervalq_stores._nats_task import delivered, headers_of, is_gone, rests, row_of
 
 log: Final = logging.getLogger("intervalq")
 
 _SAFE: Final = 0.9
 """Of the time that the server gives, what a worker takes: what it says after that may come too late."""
 
+_PINGS: Final = 5
+"""How often one who waits makes sure, in its session's expiry, that nothing has come that it didn't see."""
+
 _RENEW: Final = 0.6
 """Of that time, what may be left before it is asked for anew."""
 
+
+_OTHER: Final = 100_000
+"""Microseconds until a task is looked at again while one of another queue with its id is worked on here."""
 
 _CORRUPT: Final = 60_000_000_000
 """Nanoseconds after which what is no task is looked at again: it is left to whoever put it there."""
@@ -76,15 +82,27 @@ class Claims:
         with self._given_back(rows):
             for size in (share, limit):
                 for queue in random.sample(queues, len(queues)):
-                    wanted = min(size, limit - len(rows))
-                    if wanted > 0:
-                        puller = await self._puller(queue, most)
-                        async with self._stream.wire.bounded():
-                            pulled = await puller.now(wanted)
-                        await self._take(rows, queue, puller.link, pulled, lease)
+                    await self._claim(rows, queue, min(size, limit - len(rows)), lease, most)
                 if len(queues) == 1:
                     break
         return rows
+
+    async def _claim(
+        self, rows: list[Row], queue: str, wanted: int, lease: int | None, most: int | None
+    ) -> None:
+        """Add so many of one queue, or all that there are. What came too early makes room for others."""
+        end = len(rows) + wanted
+        while len(rows) < end:
+            puller = await self._puller(queue, most)
+            wanted = end - len(rows)
+            try:
+                async with self._stream.wire.bounded():
+                    pulled = await puller.now(wanted)
+            except TooManyWaiting:  # for what isn't there
+                break
+            await self._take(rows, queue, puller.link, pulled, lease)
+            if len(pulled.messages) < wanted:
+                break
 
     async def wait(
         self, queues: Sequence[str], lease: int | None, most: int | None, seconds: float
@@ -133,7 +151,8 @@ class Claims:
 
     async def _fresh(self, queue: str, most: int | None) -> Puller:
         await self._stream.consumer(queue, self.session.expiry, most)
-        return Puller(await self._stream.link(), self._stream.wire.url, encoded(queue), self._stray)
+        link, url = await self._stream.link(), self._stream.wire.url
+        return Puller(link, url, encoded(queue), self._stray, self.session.expiry / 1e6 / _PINGS)
 
     async def _take(self, rows: list[Row], queue: str, link: Link, pulled: Pulled, lease: int | None) -> None:
         """Of what was delivered, add what may be worked on; the rest is put where it belongs."""
@@ -176,10 +195,13 @@ class Claims:
             return None
         if stopwatch() >= until:  # this process stood still: it may be another's by now
             await self._stray(message)
-        elif _rests(row) and (early := row.at - self._stream.now()) > 0:
+        elif rests(row) and (early := row.at - self._stream.now()) > 0:
             await link.publish(message.reply, b'-NAK {"delay":%d}' % (early * 1_000))
         elif times > 1:
             await self._anew(row, message.subject, sequence)
+        elif row.id in self.held:  # an id is that of one queue, and of one claim here
+            later = row._replace(at=self._stream.now() + _OTHER)
+            await self._restore(later, message.subject, sequence)
         else:
             return row
         return None
@@ -190,7 +212,7 @@ class Claims:
         One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
         from a worker that died, so it isn't counted as an attempt.
         """
-        if not _rests(row):
+        if not rests(row):
             attempt = row.attempt + 1
             pause = rest(row._replace(attempt=attempt)) if attempt > 1 else 0
             row = row._replace(
@@ -224,7 +246,9 @@ class Claims:
         now = stopwatch()
         for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
             del self.held[held.row.id]  # it ended by itself, as if its worker had been lost
-            row = held.row._replace(at=held.row.modified, attempt=held.row.attempt - 1)
+            row = held.row._replace(
+                at=held.row.modified, attempt=held.row.attempt - 1, claims=held.row.claims - 1
+            )
             await self._anew(row, held.subject, held.sequence)
         return await self.renew(
             [held for held in self.held.values() if held.deadline - now < held.wait * _RENEW]
@@ -333,11 +357,6 @@ class Claims:
         done = await move(self._stream, held, part)
         self.held.pop(held.row.id, None)
         return done
-
-
-def _rests(row: Row) -> bool:
-    """Whether it is one that may not be claimed before a time of its own."""
-    return row.at != row.modified  # a fresh one has the time at which the server stored it in both
 
 
 def _is_plain(row: Row) -> bool:

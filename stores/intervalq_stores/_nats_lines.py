@@ -13,7 +13,7 @@ from intervalq.tasks.rules import Row
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Part
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import REPLACE, headers_of, home_of, line_of, mark_of
+from intervalq_stores._nats_task import REPLACE, headers_of, home_of, line_of, mark_of, rests
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Steps:
             line.waiting.clear()
         elif inbox is not None and line.first is not None and len(line.waiting) >= inbox:
             raise InboxFull(row.queue, str(row.key), inbox)
-        row = row._replace(waiting=line.first is not None)
+        row = row._replace(waiting=line.first is not None, place=0)
         subject = home_of(row)
         if row.waiting:
             line.waiting.append(row)
@@ -107,7 +107,8 @@ class Steps:
             self._guards[subject] = (line.name, line.last)
         else:
             after = line.waiting.pop(0)
-            line.first = after._replace(waiting=False)
+            at = after.at if rests(after) and after.at > self._stream.now() else 0
+            line.first = after._replace(waiting=False, at=at)
             self._put(batch.instead(subject, sequence, after.json.encode(), headers_of(line.first)))
             self._put(batch.gone(home_of(after), after.version))
 
@@ -122,8 +123,9 @@ class Steps:
             self._put(batch.new(mark_of(row.queue, row.dedupe), row.id.encode(), {}))
 
     def depend(self, subject: str, sequence: int) -> None:
-        """A task must be there as it was seen."""
-        self._put(batch.seen(subject, sequence))
+        """A task must be there as it was seen. Said last: what the step itself changes is expected there."""
+        if subject not in self._parts:
+            self._put(batch.seen(subject, sequence))
 
     def _put(self, part: Part) -> str:
         self._parts[part.subject] = part
@@ -136,6 +138,6 @@ class Steps:
             known = self._lines[name] = Line(line_of(*name))
             if look:
                 known.last, rows = await self._stream.line(known.name)
-                known.waiting = [one for one in rows if one.waiting]
+                known.waiting = sorted((one for one in rows if one.waiting), key=lambda one: one.place)
                 known.first = next((one for one in rows if not one.waiting), None)
         return known

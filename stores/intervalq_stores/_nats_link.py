@@ -30,8 +30,8 @@ WITHIN: Final = 5.0
 """Seconds that a call may take, connecting included. Jobs wait for it: longer is an outage."""
 
 _ADDRESS: Final = (
-    "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...]; the query may "
-    "have credentials=PATH of a .creds file and tls_ca=PATH; a password with : / ? # @ or % must be "
+    "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...]; the query "
+    "may have credentials=PATH of a .creds file and tls_ca=PATH; a password with : / ? # @ or % must be "
     "percent-encoded"
 )
 
@@ -60,6 +60,7 @@ class Link:
                 name="intervalq",
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
+                reconnect_time_wait=0,  # else one that nobody answers is tried again two seconds later
                 connect_timeout=int(WITHIN),
                 pending_size=0,  # nothing is kept back to be sent when its asker has gone
                 error_cb=link._heard,
@@ -67,7 +68,7 @@ class Link:
                 disconnected_cb=link._closed,
             )
             inbox = await client.subscribe(f"{link._inbox}*", cb=link._answered)
-            client.direct[inbox._id] = link._came
+            client.direct[inbox._id] = link._came  # noqa: SLF001 - there is no other name for it
         except BaseException as error:
             with suppress(Exception):
                 await client.close()
@@ -235,7 +236,7 @@ class Link:
         """Do something soon that nobody waits for; if it fails, the connection has ended."""
 
         async def do() -> None:
-            with suppress(driver.Error, OSError):
+            with suppress(driver.Error, OSError, StoreError):
                 await work
 
         task = asyncio.ensure_future(do())

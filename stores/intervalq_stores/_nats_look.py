@@ -10,10 +10,11 @@ from intervalq.tasks.store import Pulled
 from intervalq_stores._nats_claims import Claims
 from intervalq_stores._nats_names import decoded, encoded
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import PREFIX, STREAM
+from intervalq_stores._nats_task import PREFIX, STREAM, TOKEN, rests
 
 _EXACT: Final = 1000
-"""With more tasks of keys than that, those that went within the last second are counted, too."""
+"""How many tasks a queue may have to be looked at for its figures. Of larger ones some are counted that went
+within the last second."""
 
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
@@ -39,9 +40,9 @@ async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -
 
 
 async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
-    """See `Count`: by what the consumers know, so it costs the same however many tasks there are.
+    """See `Count`. Of a small queue the tasks are looked at; of others it is said what the consumer knows.
 
-    Tasks whose time has not come count as ready until a worker was told so, and then as claimed.
+    Then tasks whose time has not come count as ready until a worker was told so, and after that as claimed.
     """
     found: list[QueueStats] = []
     for info in await stream.consumers():
@@ -50,20 +51,32 @@ async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
             queue in command.names or any(map(queue.startswith, command.prefixes))
         ):
             continue
+        keyed = f"{PREFIX}.k.{encoded(queue)}.*.*"
+        inbox = sum(not subject.endswith(TOKEN) for subject in await stream.subjects(keyed))
         ready, claimed = info["num_pending"], info["num_ack_pending"]
-        inbox = await _waiting(stream, f"{PREFIX}.k.{encoded(queue)}.*.*")
-        if size := ready + claimed + inbox:
-            found.append(QueueStats(queue, size=size, claimed=claimed, ready=ready, inbox=inbox))
+        stats = QueueStats(queue, ready + claimed + inbox, claimed=claimed, ready=ready, inbox=inbox)
+        if 0 < stats.size <= _EXACT:
+            rows = await stream.rows(f"{PREFIX}.w.{encoded(queue)}.*", None)
+            stats = _of(queue, rows + await stream.rows(keyed, None), info, stream.now())
+        if stats.size:
+            found.append(stats)
     found.sort(key=lambda stats: stats.name)
     return tuple(found if command.limit is None else found[: command.limit])
 
 
-async def _waiting(stream: Stream, pattern: str) -> int:
-    """How many tasks wait behind another of their key."""
-    subjects = [subject for subject in await stream.subjects(pattern) if not subject.endswith(".0")]
-    if not subjects or len(subjects) > _EXACT:
-        return len(subjects)
-    return sum(row.waiting for row in await stream.rows(pattern, None))
+def _of(queue: str, rows: Sequence[Row], info: Any, now: int) -> QueueStats:  # noqa: ANN401 - the server's
+    """The figures of a queue with these tasks. Those that rest are told from those that are claimed by place:
+
+    who was handed out, and whose time has not come, was refused with a delay.
+    """
+    inbox = sum(row.waiting for row in rows)
+    future = [row for row in rows if not row.waiting and rests(row) and row.at > now]
+    refused = sum(row.version <= info["delivered"]["stream_seq"] for row in future)
+    here = len(rows) - inbox - len(future)
+    claimed = min(max(0, info["num_ack_pending"] - refused), here)
+    return QueueStats(
+        queue, len(rows), claimed=claimed, ready=here - claimed, future=len(future), inbox=inbox
+    )
 
 
 async def advice(stream: Stream) -> list[tuple[str, str]]:

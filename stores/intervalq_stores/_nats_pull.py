@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -20,14 +20,16 @@ from nats.aio.subscription import Subscription
 from intervalq.errors import StoreUnavailable, TooManyWaiting
 from intervalq.store import stopwatch
 from intervalq_stores._nats_link import WITHIN, Link
-from intervalq_stores._nats_task import STREAM
+from intervalq_stores._nats_names import decoded
+from intervalq_stores._nats_task import MOST_WAITING, STREAM
 
-_PING: Final = 1.0
-"""Seconds between two pings of one who waits."""
+_GRACE: Final = 0.03
+"""Seconds after which one who doesn't want to wait asks why there is no answer."""
 
 _NONE: Final = frozenset({"404", "408"})
 _TOO_MANY: Final = ("Exceeded MaxWaiting", "Exceeded MaxRequest")
 _WAIT_FOR_ROOM: Final = "Exceeded MaxAckPending"
+_FULL: Final = f"408 {_WAIT_FOR_ROOM}"
 
 
 Stray: TypeAlias = Callable[[Msg], Coroutine[Any, Any, None]]
@@ -45,8 +47,18 @@ class Pulled(NamedTuple):
 class Puller:
     """One who asks one consumer, a request at a time, on a subscription that is made once."""
 
-    def __init__(self, link: Link, url: str, consumer: str, stray: Stray) -> None:
+    def __init__(self, link: Link, url: str, consumer: str, stray: Stray, ping: float) -> None:
+        """Ask nothing yet.
+
+        Args:
+            link: by which connection.
+            url: of the store, for errors.
+            consumer: whose messages.
+            stray: see there.
+            ping: seconds between two pings of one who waits.
+        """
         self.link = link
+        self._ping = ping
         self._stray = stray
         self._url = url
         self._consumer = consumer
@@ -61,12 +73,12 @@ class Puller:
 
     async def now(self, count: int) -> Pulled:
         """What is there, up to `count`."""
-        return await self._ask({"batch": count, "no_wait": True}, count, WITHIN)
+        return await self._ask({"batch": count, "no_wait": True}, count, WITHIN, self._hear_at_once)
 
     async def wait(self, seconds: float) -> Pulled:
         """One message, as soon as there is one; none after `seconds`. Withdrawn when it is cancelled."""
         request = {"batch": 1, "expires": max(1_000_000, round(seconds * 1e9))}
-        return await self._ask(request, 1, seconds + WITHIN)
+        return await self._ask(request, 1, seconds + WITHIN, self._hear)
 
     async def close(self) -> None:
         """Ask no more. What still comes is given back."""
@@ -82,7 +94,13 @@ class Puller:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(self, request: Mapping[str, object], count: int, patience: float) -> Pulled:
+    async def _ask(
+        self,
+        request: Mapping[str, object],
+        count: int,
+        patience: float,
+        hear: Callable[[asyncio.Future[str]], Awaitable[int | None]],
+    ) -> Pulled:
         async with self._lock:
             if self._subscription is None:
                 self._subscription, self._inbox = await self.link.private(self._came)
@@ -95,7 +113,7 @@ class Puller:
                 await self.link.publish(self._subject, json.dumps(request).encode(), self._inbox)
                 async with asyncio.timeout(patience):
                     while not over.done():
-                        since = await self._hear(over) or since
+                        since = await hear(over) or since
                 status = over.result()
                 answered = True
             finally:
@@ -103,6 +121,7 @@ class Puller:
                 if not answered:
                     for message in found:
                         self.give_back(message)
+                if not answered or status == _FULL:
                     # The request stands; without anybody who listens the server forgets it.
                     subscription, self._subscription = self._subscription, None
                     if self.link.is_open:
@@ -117,12 +136,23 @@ class Puller:
         A process that stood still may find a message that came long ago. What comes after the answer to a
         ping was handed out after the ping was sent.
         """
-        await asyncio.wait((over,), timeout=_PING)
+        await asyncio.wait((over,), timeout=self._ping)
         if over.done():
             return None
         asked = stopwatch()
         await self.link.flush()
         return None if over.done() else asked
+
+    async def _hear_at_once(self, over: asyncio.Future[str]) -> None:
+        """Wait a moment. With as many unacknowledged as there may be, a server doesn't answer until there are less."""
+        await asyncio.wait((over,), timeout=_GRACE)
+        if over.done():
+            return
+        answer = await self.link.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{self._consumer}")
+        said = json.loads(answer.data)
+        limit = said.get("config", {}).get("max_ack_pending", -1)
+        if not over.done() and 0 < limit <= said["num_ack_pending"]:
+            over.set_result(_FULL)
 
     def _ended(self, _: Msg | None) -> None:
         if self._over is not None and not self._over.done():
@@ -152,5 +182,5 @@ class Puller:
         if code in _NONE or not code or text.startswith(_WAIT_FOR_ROOM):
             return
         if text.startswith(_TOO_MANY):
-            raise TooManyWaiting(self._consumer, 0)
+            raise TooManyWaiting(decoded(self._consumer), MOST_WAITING)
         raise StoreUnavailable(self._url, f"the request for tasks was ended by the server: {status[:100]}")

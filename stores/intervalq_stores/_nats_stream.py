@@ -13,7 +13,7 @@ from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Row
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import encoded
-from intervalq_stores._nats_task import PREFIX, STREAM, filters_of, is_gone, row_of
+from intervalq_stores._nats_task import MOST_WAITING, PREFIX, STREAM, filters_of, is_gone, is_task, row_of
 from intervalq_stores._nats_wire import Refused, Wire
 
 _CONFIG: Final[dict[str, Any]] = {
@@ -67,6 +67,10 @@ class Stream:
             self._checked = link
         return link
 
+    def forget(self) -> None:
+        """Look again whether the stream and its consumers are there: something was amiss."""
+        self._checked = None
+
     def now(self) -> int:
         """The server's clock, in microseconds since 1970, as it was when the connection was made."""
         return stopwatch() + self._ahead
@@ -112,7 +116,7 @@ class Stream:
             "filter_subjects": filters_of(queue),
             "ack_wait": (5 * SECOND if ack_wait is None else ack_wait) * 1_000,
             "max_ack_pending": -1,
-            "max_waiting": 512,
+            "max_waiting": MOST_WAITING,
             "max_deliver": -1,
         }
         subject = f"CONSUMER.DURABLE.CREATE.{STREAM}.{name}"
@@ -218,6 +222,13 @@ class Stream:
                     tokens = await self.rows(f"{PREFIX}.k.{name}.*.0", None)
                 found += [row for row in tokens if row.id == id_]
         return found
+
+    async def task(self, sequence: int) -> Row | None:
+        """The task with this sequence; None: there is none any more, or it is something else."""
+        message = await self.at(sequence) if sequence > 0 else None
+        if message is None or is_gone(message) or not is_task((message.headers or {})["Nats-Subject"]):
+            return None
+        return self.row(message)
 
     def row(self, message: Msg) -> Row:
         """The row of a message that was read directly."""

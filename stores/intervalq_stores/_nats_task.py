@@ -20,6 +20,9 @@ from intervalq_stores._nats_names import decoded, encoded
 STREAM: Final = "intervalq-tasks"
 PREFIX: Final = "intervalq.tasks"
 
+MOST_WAITING: Final = 512
+"""How many requests may wait for the tasks of a queue, over all workers."""
+
 _META: Final = "Iq-Task"
 _GONE: Final = "Iq-Gone"
 
@@ -101,7 +104,19 @@ def headers_of(row: Row) -> Headers:
     meta = {short: value for short, name, usual in _FIELDS if (value := getattr(row, name)) != usual}
     if row.key is not None:
         meta["i"] = row.id
+        if row.waiting and row.place:  # it was changed, and keeps its place
+            meta["p"] = row.place
     return {_META: json.dumps(meta, separators=(",", ":"))} if meta else {}
+
+
+def rests(row: Row) -> bool:
+    """Whether it is one that may not be claimed before a time of its own."""
+    return row.at != row.modified  # a fresh one has the time at which the server stored it in both
+
+
+def is_task(subject: str) -> bool:
+    """Whether a subject is that of a task; others are those of marks, locks and conditions."""
+    return subject.startswith((f"{PREFIX}.w.", f"{PREFIX}.k."))
 
 
 def is_gone(message: Msg) -> bool:
@@ -137,7 +152,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
             stored,
             message.data.decode(),
             key=key,
-            place=0 if kind == "w" else 1 if rest == ["0"] else sequence + 1,
+            place=0 if kind == "w" else 1 if rest == ["0"] else meta.get("p", sequence + 1),
             waiting=kind == "k" and rest != ["0"],
             created=stored,
             modified=stored,

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from nats import errors as driver
 from nats.aio.msg import Msg
 
 from intervalq.errors import (
     BackendUnsupported,
+    IntervalqError,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -32,14 +32,26 @@ _AGAIN: Final = 1.5
 """Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
 
 # What the error codes of JetStream mean.
-_UNAVAILABLE: Final = frozenset(
-    {10008, 10009, 10023, 10074, 10118}
-)  # no leader, no quorum, shutting down ...
-_FULL: Final = frozenset({10028, 10047, 10054, 10122})
+_UNAVAILABLE: Final = frozenset({10008, 10009, 10074, 10118})  # no leader, no quorum, shutting down ...
+_FULL: Final = frozenset({10023, 10028, 10047, 10054, 10122})
 _NOT_ENABLED: Final = frozenset({10035, 10039, 10076})
 _NO_STREAM: Final = frozenset({10059})
 _NAME_IN_USE: Final = 10058
 _NO_ROOM_MESSAGES: Final = re.compile("maximum (messages|bytes) exceeded")
+
+
+def running_loop(store: str) -> asyncio.AbstractEventLoop:
+    """The event loop of the caller.
+
+    Raises:
+        BackendUnsupported: it isn't asyncio's.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise BackendUnsupported(
+            store, "the driver of NATS needs asyncio: run this with asyncio, not with trio"
+        ) from None
 
 
 class Refused(Exception):
@@ -60,7 +72,7 @@ class Stored(NamedTuple):
     """The message was there already, by its id; `sequence` is that of the first."""
     sent: int
     received: int
-    """When it left (the last time), and when the answer came, on `stopwatch`."""
+    """It was stored between these two, on `stopwatch`: when it left, and when the answer came."""
 
 
 class Wire:
@@ -89,22 +101,27 @@ class Wire:
             await link.close()
 
     @asynccontextmanager
-    async def bounded(self, seconds: float = WITHIN) -> AsyncIterator[None]:
+    async def bounded(self, seconds: float | None = None) -> AsyncIterator[None]:
         """Let what is inside take so long at most, and turn its errors into those of stores."""
+        running_loop(self.url)
+        link = self._link
+        heard = link.heard if link is not None else 0
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise BackendUnsupported(
-                self.url, "the driver of NATS needs asyncio: run this with asyncio, not with trio"
-            ) from None
-        try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(WITHIN if seconds is None else seconds):
                 yield
-        except (StoreError, Refused):
+        except (IntervalqError, Refused):
             raise
         except Exception as error:
+            if link is not None and isinstance(error, TimeoutError) and link.heard == heard:
+                await self._drop(link)
             link = self._link
             raise told(self.url, error, link.denied if link is not None else "") from error
+
+    async def _drop(self, link: Link) -> None:
+        """Nothing was heard on it for as long as was waited: whatever is wrong, a new one is better."""
+        if self._link is link:
+            self._link = None
+        await link.close()
 
     async def ask(self, subject: str, body: Body | None = None) -> Any:  # noqa: ANN401 - whatever it says
         """Ask the API of JetStream something, and give what its answer says.
@@ -126,26 +143,33 @@ class Wire:
             StoreTimeout: no answer; it may have been stored.
         """
         again = "Nats-Msg-Id" in headers
-        async with self.bounded():
-            while True:
-                link = await self.link()
-                sent = stopwatch()
-                try:
-                    answer = await link.request(subject, data, headers, _AGAIN if again else None)
-                except (TimeoutError, driver.Error):
-                    if not again:
-                        raise
-                    again = False
-                    continue
-                said = self.read(answer.data)
-                value = said.get("val")
-                return Stored(
-                    said["seq"],
-                    None if value is None else int(value),
-                    bool(said.get("duplicate")),
-                    sent,
-                    stopwatch(),
-                )
+        loop = running_loop(self.url)
+        end = loop.time() + WITHIN
+        first = 0
+        while True:
+            link, heard = self._link, -1
+            try:
+                if link is None or not link.is_open:
+                    async with asyncio.timeout_at(end):
+                        link = await self.link()
+                left = end - loop.time()
+                sent, heard = stopwatch(), link.heard
+                first = first or sent
+                answer = await link.request(subject, data, headers, min(left, _AGAIN) if again else left)
+            except StoreError:
+                raise
+            except Exception as error:
+                if link is not None and isinstance(error, TimeoutError) and link.heard == heard:
+                    await self._drop(link)
+                if not again:
+                    raise told(self.url, error, link.denied if link is not None else "") from error
+                again = False
+                continue
+            received = stopwatch()
+            said = self.read(answer.data)
+            value, duplicate = said.get("val"), bool(said.get("duplicate"))
+            counted = None if value is None else int(value)
+            return Stored(said["seq"], counted, duplicate, first if duplicate else sent, received)
 
     async def messages(self, stream: str, body: Body) -> list[Msg]:
         """Read stored messages directly: those that `body` describes, of which there may be none.
@@ -181,8 +205,8 @@ class Wire:
             raise UnsupportedOperation(
                 self.url,
                 f"stream {name!r} has no {', '.join(wrong)}, which {why} needs: this server is NATS "
-                f"{self._version()}, and 2.14 or newer is needed; if it is new enough, something else made the "
-                "stream: remove it",
+                f"{self._version()}, and 2.14 or newer is needed; if it is new enough, something else made "
+                "the stream: remove it",
             )
         return made
 
@@ -204,7 +228,7 @@ class Wire:
             StoreError: one that has the same meaning for everybody.
         """
         try:
-            said: Any = json.loads(answer)
+            said: Any = json.loads(answer.decode())
         except ValueError:
             raise StoreUnavailable(
                 self.url, f"the server answers what isn't JetStream's: {answer[:60]!r}"

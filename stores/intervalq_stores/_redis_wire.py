@@ -144,7 +144,7 @@ class Wire:
         self._homes: list[Address] = [None]  # nodes that may be asked about the cluster, the best first
         self._slots: list[Address] = []  # the node of each of a cluster's slots
 
-    async def run(self, key: str, script: Script, *arguments: str) -> tuple[Any, Trip]:
+    async def run(self, key: str, script: Script, *arguments: str | bytes) -> tuple[Any, Trip]:
         """Run a script where `key` is: by its digest, and with its text if the server doesn't know it yet."""
         async with self._bounded():
             try:
@@ -224,7 +224,7 @@ class Wire:
         except Exception as error:
             raise told(self.url, error) from error
 
-    async def _send(self, key: str, *command: str) -> tuple[Any, Trip]:
+    async def _send(self, key: str, *command: str | bytes) -> tuple[Any, Trip]:
         """Send a command to the node that has `key`; one that sends us elsewhere has not done it."""
         if not self._cluster:
             link = self._link(None)
@@ -308,7 +308,7 @@ class Link:
         self.trip: Trip = (0, 0)
         """Of the last call."""
 
-    async def call(self, *command: str, asking: bool = False) -> Any:  # noqa: ANN401
+    async def call(self, *command: str | bytes, asking: bool = False) -> Any:  # noqa: ANN401
         """Send a command and wait for its answer; `asking`: about a slot that is on its way to this node."""
         async with self._turn:
             connection, self._connection = self._connection, None

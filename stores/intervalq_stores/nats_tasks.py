@@ -10,13 +10,14 @@ removing the message, which succeeds once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
 
-from intervalq.errors import MissingExtra
+from intervalq.errors import MissingExtra, StoreError, StoreUnavailable
+from intervalq.tasks._task import unused
 from intervalq.tasks.rules import (
     Beat,
     Beaten,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from intervalq_stores._nats_claims import Claims
 
 A = TypeVar("A")
+
+_TAKEN: Final = 0.5
+"""Seconds within which a session takes what came while it was idle: else it is busy with something else."""
 
 _WAIT: Final = 30.0
 """Seconds after which a request of an idle worker expires; then there is another one."""
@@ -71,7 +75,8 @@ class NATSTaskStore:
             UnsupportedOperation: JetStream can't do that.
         """
         del now
-        answer = await _COMMANDS[type(command)](self, command)
+        with self._seen():
+            answer = await _COMMANDS[type(command)](self, command)
         return cast("A", answer)
 
     async def pull(self, work: Work, seconds: float) -> tuple[Row, ...]:
@@ -79,12 +84,22 @@ class NATSTaskStore:
         claims = self._sessions.get(work.session)
         if claims is None:
             return ()
-        rows = await claims.claim(work.queues, work.limit, work.lease, work.most)
-        if not rows and seconds > 0:
-            rows = await claims.wait(work.queues, work.lease, work.most, seconds)
-            if rows and len(rows) < work.limit:
-                rows += await claims.claim(work.queues, work.limit - len(rows), work.lease, work.most)
+        with self._seen():
+            rows = await claims.claim(work.queues, work.limit, work.lease, work.most)
+            if not rows and seconds > 0:
+                rows = await claims.wait(work.queues, work.lease, work.most, seconds)
+                if rows and len(rows) < work.limit:
+                    rows += await claims.claim(work.queues, work.limit - len(rows), work.lease, work.most)
         return tuple(rows)
+
+    @contextmanager
+    def _seen(self) -> Iterator[None]:
+        """The stream or a consumer may have been removed, which is what being unavailable looks like."""
+        try:
+            yield
+        except StoreUnavailable:
+            self._stream.forget()
+            raise
 
     async def pulled(self, queues: tuple[str, ...]) -> Pulled:
         """See `Pulling.pulled`."""
@@ -111,6 +126,10 @@ class NATSTaskStore:
 
         async def woken() -> None:
             while True:
+                if idle.brought:
+                    with anyio.move_on_after(_TAKEN):
+                        await idle.taken.wait()
+                    await self._give_back(session, idle)
                 await idle.begun.wait()
                 claims = self._sessions.get(session)
                 if claims is None:
@@ -128,6 +147,15 @@ class NATSTaskStore:
             yield woken
         finally:
             self._idle.pop(session, None)
+            with anyio.CancelScope(shield=True), suppress(StoreError):
+                await self._give_back(session, idle)
+
+    async def _give_back(self, session: str, idle: Idle) -> None:
+        """Let others have what nobody took here."""
+        brought, idle.brought = idle.brought, []
+        claims = self._sessions.get(session)
+        if brought and claims is not None:
+            await claims.settle([unused(row) for row in brought])
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""
@@ -172,6 +200,8 @@ class NATSTaskStore:
             idle = self._idle.get(command.session)
             if idle is not None:
                 rows, idle.brought = idle.brought, []
+                idle.taken.set()
+                idle.taken = anyio.Event()
             if len(rows) < command.limit:
                 rows += await claims.claim(
                     command.queues, command.limit - len(rows), command.lease, command.most
@@ -219,6 +249,8 @@ class Idle:
         self.scope = anyio.CancelScope()
         self.brought: list[Row] = []
         """What came while it was."""
+        self.taken = anyio.Event()
+        """Set: its session has taken that."""
 
     def look(self, command: Work, *, found: bool) -> None:
         """It has asked again, and found something or nothing."""

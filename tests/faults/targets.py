@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -168,6 +169,41 @@ class PostgresTarget(Target):
             yield session
 
 
+class NATSTarget(Target):
+    """A NATS with files."""
+
+    def _open(self) -> None:
+        self.server: Server = servers.nats_server()
+        self._stack.callback(self.server.close)
+        self.server.start()
+        self.url = self.server.url
+
+    def faults(self) -> list[Fault]:
+        """See `Target.faults`."""
+        return [
+            Fault("server killed", self._kill),
+            Fault("log purged", lambda: self._ask("STREAM.PURGE.intervalq-log"), loses=True),
+            Fault("log deleted", lambda: self._ask("STREAM.DELETE.intervalq-log"), loses=True),
+            Fault("checkpoints purged", lambda: self._ask("STREAM.PURGE.intervalq-state")),
+        ]
+
+    def _kill(self) -> None:
+        self.server.stop()
+        self.server.start()
+
+    def _ask(self, what: str) -> None:
+        from intervalq.errors import StoreUnavailable
+        from intervalq_stores._nats_wire import Wire
+
+        async def ask() -> None:
+            wire = Wire(self.url)
+            with suppress(StoreUnavailable):  # it isn't there just now
+                await wire.ask(what)
+            await wire.close()
+
+        asyncio.run(ask())
+
+
 class FileTarget(Target):
     """A file in a folder of its own: what can be done to it is done to the processes that use it."""
 
@@ -186,6 +222,7 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {
     "redis-aof": lambda: RedisTarget(servers.redis_binary, durable=True),
     "valkey": lambda: RedisTarget(servers.valkey_binary, durable=False),
     "postgres": PostgresTarget,
+    "nats": NATSTarget,
     "json": lambda: FileTarget("file", "state.json"),
     "sqlite": lambda: FileTarget("sqlite", "state.db"),
 }

@@ -18,7 +18,7 @@ from intervalq.sync import IntervalQueue as BlockingQueue
 
 SCHEMES = [
     "memory", "file", "sqlite", "redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "postgresql",
-    "postgres", "REDIS", "http", "nowhere", "",
+    "postgres", "nats", "REDIS", "http", "nowhere", "",
 ]  # fmt: skip
 HOSTS = [
     "",
@@ -123,6 +123,8 @@ def logged() -> Iterator[io.StringIO]:
 @example(url=f"file://:[{CANARY}@[::1]")
 @example(url=f"sqlite://:[{CANARY}@[::1]")
 @example(url=f"postgresql://:%{CANARY}@")
+@example(url=f"nats://{CANARY}@host")
+@example(url=f"nats://a,u:{CANARY}@host:4222,b")
 @given(url=with_secret())
 def test_a_secret_in_a_url_is_not_shown(logged: io.StringIO, url: str) -> None:
     said = [shown_url(url)]

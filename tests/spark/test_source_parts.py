@@ -245,7 +245,7 @@ def test_values_of_all_types(tmp_path: Path) -> None:
         ({"table": "log"}, "give path="),
         ({"store": "memory://"}, "memory:// is within one process"),
         ({"queue": "no queue"}, "not a queue name"),
-        ({"store": "redis://localhost"}, "for durable tasks use"),
+        ({"store": "file:///state.json"}, "for durable tasks use"),
     ],
 )
 def test_reads_that_can_not_be(options: dict[str, str], said: str, tmp_path: Path) -> None:

@@ -1,0 +1,311 @@
+"""What the log of a queue comes to: its entries are commands, and all who read it get the same record.
+
+An entry of a counter has what it adds, and the sum after it, which packs three numbers: how many tickets
+plain increments took, how many entries there were, and a fingerprint of all the others. So the sum alone
+tells a sender whether anything but plain increments came between what it knows and its own entry. If nothing
+did, it knows the answer without reading what others wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Final, NamedTuple, TypeAlias
+
+from intervalq import rules
+from intervalq.errors import StoreError
+from intervalq.rules import FOREVER, MOST_TICKETS, Advance, Answer, Command, Drop, Slot, State
+
+ONE: Final = 1 << 53
+"""What every entry adds: one entry."""
+
+_OTHERS: Final = 96
+"""Where the fingerprint begins in a sum."""
+
+_TICKETS: Final = ONE - 1
+_ENTRIES: Final = (1 << (_OTHERS - 53)) - 1
+
+_LATE: Final = 10_000_000
+"""So long before a record may be forgotten, commands are sent in full."""
+
+_ROOM: Final = 1_000_000
+"""So many slots must be left before the end of time: others may take theirs at the same moment."""
+
+
+class Gap(Exception):
+    """Entries are missing: what the log comes to can't be told from here."""
+
+
+class Plain(NamedTuple):
+    """An entry of the plain kind: slots to use, and tickets behind all that were issued."""
+
+    now: int
+    """What the sender knows that the store's clock has reached."""
+    take: int
+    reach: int
+    generation: str | None
+    slots: tuple[Slot, ...]
+
+
+class Full(NamedTuple):
+    """Any other entry: a command for the rules."""
+
+    command: Command
+    now: int | None
+    """The store's clock; None: the instant at which the entry was stored."""
+    reset: bool
+    """The record before is lost."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it comes to the same whatever was before."""
+        return self.reset or isinstance(self.command, Drop)
+
+
+class Entry(NamedTuple):
+    """One message of the log."""
+
+    sequence: int
+    at: int
+    """When it was stored, in microseconds."""
+    increment: int
+    value: int
+    """The sum after it."""
+    step: Plain | Full
+
+
+class Position(NamedTuple):
+    """What a log comes to at one of its entries."""
+
+    state: State | None
+    value: int = 0
+    sequence: int = 0
+
+
+Outcome: TypeAlias = Answer | Exception | None
+"""Of an entry: its answer, why it could not be done, or None for a plain one that found no place."""
+
+BEGIN: Final = Position(None)
+
+
+def entries(value: int) -> int:
+    """How many entries a sum is of."""
+    return value >> 53 & _ENTRIES
+
+
+def others(value: int) -> int:
+    """The fingerprint, in a sum, of the entries that are not plain."""
+    return value >> _OTHERS
+
+
+def fingerprint(number: int) -> int:
+    """What an entry that is not plain adds."""
+    return (number << _OTHERS) + ONE
+
+
+def _takes_plain(state: State | None) -> bool:
+    """Whether plain entries have a meaning for this record; no plain entry changes that."""
+    return (
+        state is not None
+        and state.held_since is None
+        and not state.settings.max_running
+        and not state.held_until
+        and not state.running
+    )
+
+
+def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
+    """The command as a plain entry; None: it has to be sent in full.
+
+    For any instant from `now` to `late` the rules do then what `increment` does, whatever other plain entries
+    come in between.
+    """
+    if type(command) is not Advance or command.attach or command.release or not _takes_plain(state):
+        return None
+    known = command.generation == state.generation
+    mark, take, step = command.mark, command.take, state.settings.interval
+    if late < state.seen or (known and mark is not None and mark.ticket > state.ticket):
+        return None
+    clock = late - state.held
+    if command.slots:
+        latest = clock - state.tolerance - state.credit
+        if not known or not all(
+            state.void < slot.ticket <= state.ticket and slot.due >= latest for slot in command.slots
+        ):
+            return None
+    if not 0 <= take <= MOST_TICKETS or (
+        take
+        and (
+            state.due + step < clock + command.notice - state.credit
+            or state.due + step * (take + _ROOM) > FOREVER
+        )
+    ):
+        return None
+    if state.settings.ephemeral and rules.lapses(state) <= late + _LATE:
+        return None
+    return Plain(now, take, command.reach, command.generation, command.slots)
+
+
+def increment(
+    state: State,
+    step: Plain,
+    tickets: int = 0,
+    *,
+    now: int = 0,
+    blur: int = 0,
+    trip: tuple[int, int] | None = None,
+) -> tuple[State, Answer]:
+    """Do a plain entry. Slots that can't be used are left alone: their owner asks again, in full.
+
+    Args:
+        state: the record.
+        step: the entry.
+        tickets: how many others took before by plain entries, beside what the record says.
+        now: what to answer as the time; 0: that of the entry.
+        blur: see `Answer.blur`.
+        trip: see `Answer.trip`.
+    """
+    interval, take = state.settings.interval, step.take
+    ticket, due = state.ticket + tickets, state.due + tickets * interval
+    current, at = state.current, state.at
+    granted: tuple[int, ...] = ()
+    if step.slots:
+        current, at, granted = _use(state, step, ticket)
+    first, begun = None, 0
+    if take:
+        first = Slot(ticket + 1, due + interval)
+        ticket, due = ticket + take, due + take * interval
+        begun = _begun(state.held, step, first.due, interval)
+        if begun:
+            current = max(current, first.ticket + begun - 1)
+            at = max(at, first.due + (begun - 1) * interval)
+    state = _moved(state, ticket=ticket, due=due, current=current, at=at, seen=max(state.seen, step.now))
+    answer = Answer(
+        state=state,
+        now=now or step.now,
+        granted=granted,
+        first=first,
+        count=take,
+        begun=begun,
+        trip=trip,
+        blur=blur,
+    )
+    return state, answer
+
+
+def _use(state: State, step: Plain, ticket: int) -> tuple[int, int, tuple[int, ...]]:
+    current, at = state.current, state.at
+    if step.generation != state.generation:
+        return current, at, ()
+    used = [slot for slot in step.slots if state.void < slot.ticket <= ticket]
+    for slot in used:
+        current, at = max(current, slot.ticket), max(at, slot.due)
+    return current, at, tuple([slot.ticket for slot in used])
+
+
+def _begun(held: int, step: Plain, first: int, interval: int) -> int:
+    return max(0, min(step.take, (step.now - held + step.reach - first) // interval + 1))
+
+
+def _moved(state: State, *, ticket: int, due: int, current: int, at: int, seen: int) -> State:
+    return State(
+        generation=state.generation,
+        settings=state.settings,
+        ticket=ticket,
+        due=due,
+        current=current,
+        at=at,
+        void=state.void,
+        held=state.held,
+        seen=seen,
+    )
+
+
+def full(state: State | None, step: Full, at: int, url: str) -> tuple[State | None, Outcome]:
+    """Do any other entry, stored at `at`. One that can't be done changes nothing, whoever reads it."""
+    before = None if step.reset else state
+    try:
+        after, answer = rules.apply(before, step.command, at if step.now is None else step.now)
+    except (ValueError, TypeError, OverflowError) as wrong:
+        return before, wrong
+    if after is not None and not _fits(after):
+        return before, StoreError(url, "the step leads out of the numbers that a record can hold: not done")
+    return after, answer
+
+
+def fold(position: Position, log: Iterable[Entry], url: str) -> tuple[Position, Outcome]:
+    """What the log comes to after these entries, which follow on `position`, and the outcome of the last one.
+
+    Raises:
+        Gap: they don't follow.
+    """
+    state, value, sequence = position
+    outcome: Outcome = None
+    run: list[Plain] = []
+    for entry in log:
+        step = entry.step
+        if type(step) is Plain:
+            if entry.value - entry.increment != value:
+                raise Gap
+            run.append(step)
+        else:
+            assert isinstance(step, Full)
+            if entry.value - entry.increment != value and not step.begins:
+                raise Gap
+            if run:
+                state, _ = _all(state, run)
+                run = []
+            state, outcome = full(state, step, entry.at, url)
+        value, sequence = entry.value, entry.sequence
+    if run:
+        state, outcome = _all(state, run)
+    return Position(state, value, sequence), outcome
+
+
+def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
+    """Do some plain entries in a row, with the outcome of the last."""
+    if state is None or not _takes_plain(state):
+        return state, None
+    interval, held, void = state.settings.interval, state.held, state.void
+    ticket, due, current, at, seen = state.ticket, state.due, state.current, state.at, state.seen
+    for step in run[:-1]:
+        if step.slots and step.generation == state.generation:
+            for slot in step.slots:
+                if void < slot.ticket <= ticket:
+                    current, at = max(current, slot.ticket), max(at, slot.due)
+        if step.take:
+            begun = _begun(held, step, due + interval, interval)
+            if begun:
+                current, at = max(current, ticket + begun), max(at, due + begun * interval)
+            ticket += step.take
+            due += step.take * interval
+        seen = max(seen, step.now)
+    return increment(_moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen), run[-1])
+
+
+def beginning(log: list[Entry]) -> list[Entry]:
+    """Those entries of a log that can be understood without those before: from a beginning on.
+
+    Raises:
+        Gap: there is none.
+    """
+    for number in range(len(log) - 1, -1, -1):
+        entry = log[number]
+        if entry.value == entry.increment or (isinstance(entry.step, Full) and entry.step.begins):
+            return log[number:]
+    raise Gap
+
+
+_NUMBERS: Final = tuple(
+    f.name for f in fields(State) if f.name not in {"generation", "settings", "held_since", "running"}
+)
+
+
+def _fits(state: State) -> bool:
+    settings = state.settings
+    numbers: list[int] = [getattr(state, name) for name in _NUMBERS]
+    numbers += [settings.interval, settings.burst, settings.max_running, settings.tolerance]
+    numbers += state.running.values()
+    if state.held_since is not None:
+        numbers.append(state.held_since)
+    return all(-FOREVER <= number <= FOREVER for number in numbers)

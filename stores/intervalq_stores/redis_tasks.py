@@ -1,0 +1,102 @@
+"""`redis://`, `rediss://`, `unix://`, and `+cluster` of the first two: durable tasks in a Redis or Valkey.
+
+A command is one atomic step of the server, in one script (redis_tasks_*.lua). It may concern several queues,
+so all tasks are in five keys with one hash tag: in a cluster one node has them all, and a database of their
+own (`/1`) or another server is what separates those who share nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from intervalq.errors import CorruptState, MissingExtra, StoreError
+from intervalq.tasks.rules import Command
+from intervalq_stores._redis_tasks_codec import Unfit, answered, asked
+
+if TYPE_CHECKING:
+    from intervalq_stores._redis_wire import Script
+
+A = TypeVar("A")
+
+_BASE: Final = "intervalq:{tasks}:"  # what is in braces decides about the cluster's slot
+_KEYS: Final = tuple(_BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
+
+
+class RedisTaskStore:
+    """Tasks in five keys. One connection, open while it is in use; wake-ups have their own.
+
+    A server without memory takes no new tasks and changes, while those that it has can be claimed and done.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import redis.asyncio  # noqa: F401, PLC0415 - an extra
+        except ImportError as missing:
+            raise MissingExtra("tasks in Redis or Valkey", "redis") from missing
+        from intervalq_stores._redis_wire import Wire  # noqa: PLC0415 - needs that extra
+
+        self._wire = Wire(url)
+        self._cluster = "1" if url.partition("://")[0].lower().endswith("+cluster") else ""
+        self.url = self._wire.url
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`.
+
+        A command is sent once. After a `StoreTimeout` it may have been done, or be done yet: what was claimed
+        by it is the session's until that ends or lapses, and an insert can be sent again, with the same id
+        and `skip`.
+        """
+        try:
+            name, arguments = asked(command)
+            clock = "" if now is None else str(now)
+            chance = str(random.getrandbits(31))
+            said = (str(len(_KEYS)), *_KEYS, name, clock, chance, self._cluster, *arguments)
+            reply, _ = await self._wire.run(_KEYS[0], _script(name), *said)
+        except (UnicodeEncodeError, Unfit) as error:
+            raise StoreError(self.url, f"{error}; nothing was done: leave that out") from error
+        try:
+            return cast("A", answered(command, reply))
+        except UnicodeDecodeError:
+            raise CorruptState(
+                self.url,
+                "a text of a task isn't UTF-8: find the task in the hash intervalq:{tasks}:tasks; what was "
+                "asked for has been done, and claims go back when their session ends",
+            ) from None
+
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        return self._wire.subscribed(f"{_BASE}wake:{session}")
+
+    async def aclose(self) -> None:
+        """See `TaskStore.aclose`."""
+        await self._wire.close()
+
+
+@cache
+def _script(name: str) -> Script:
+    """The script of a command."""
+    from intervalq_stores._redis_wire import Script  # noqa: PLC0415 - needs the extra
+
+    return Script(
+        "".join(files("intervalq_stores").joinpath(part).read_text("utf-8") for part in _PARTS[name])
+    )
+
+
+def _files(*parts: str) -> tuple[str, ...]:
+    return tuple(f"redis_tasks_{part}.lua" for part in ("table", *parts))
+
+
+_PARTS: Final = {
+    "modify": _files("changes", "modify"),
+    "work": _files("changes", "work"),
+    **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),
+    **dict.fromkeys(("select", "count", "sessions"), _files("looks")),
+}

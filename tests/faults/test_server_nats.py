@@ -1,0 +1,232 @@
+"""What a NATS itself may do to a queue that is at work, and what the queue's callers see of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from faults.proxy import Fault, proxied
+from faults.work import INTERVAL, stands_still, working
+from intervalq import _shard
+from intervalq.errors import StoreFull
+from intervalq.rules import Advance, Hold, Settings
+from intervalq_stores import _nats_history, _nats_wire
+from intervalq_stores.nats import NATSStore
+from servers import Server
+
+OwnServer = Callable[..., Server]
+LOG = "intervalq.log."
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def asking(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """Gives a function that asks the API of JetStream something."""
+    wire = _nats_wire.Wire(url)
+    try:
+        yield wire.ask
+    finally:
+        await wire.close()
+
+
+# --- what a queue works through ---------------------------------------------------------------------
+
+
+async def test_the_server_is_killed_and_comes_back(own_nats: OwnServer) -> None:
+    server = own_nats()
+    async with working([server.url] * 3) as work:
+        for _ in range(3):
+            server.stop()
+            await stands_still(work)
+            server.start()
+            await work.more(2)
+        await work.stop()
+        work.check()
+        assert [handle.shard().regressions for handle in work.handles] == [0, 0, 0], "files outlive a crash"
+
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+async def purge(ask: Ask, name: str) -> None:
+    await ask("STREAM.PURGE.intervalq-log")
+
+
+async def purge_all(ask: Ask, name: str) -> None:
+    await ask("STREAM.PURGE.intervalq-state")
+    await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + name})
+
+
+async def delete(ask: Ask, name: str) -> None:
+    await ask("STREAM.DELETE.intervalq-log")
+
+
+async def remake(ask: Ask, name: str) -> None:
+    made = await ask("STREAM.INFO.intervalq-log")
+    await ask("STREAM.DELETE.intervalq-log")
+    await ask("STREAM.CREATE.intervalq-log", made["config"])
+
+
+async def memory(ask: Ask, name: str) -> None:
+    made = await ask("STREAM.INFO.intervalq-log")
+    await ask("STREAM.DELETE.intervalq-log")
+    await ask("STREAM.CREATE.intervalq-log", made["config"] | {"storage": "memory"})
+
+
+@pytest.mark.parametrize("lose", [purge, purge_all, delete, remake, memory])
+async def test_a_lost_log_is_begun_anew_after_a_quiet_interval(
+    own_nats: OwnServer, lose: Callable[[Ask, str], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every call still ends, and each handle says that something was lost."""
+    server = own_nats()
+    async with asking(server.url) as ask, working([server.url] * 2) as work:
+        for times in range(1, 4):
+            await lose(ask, work.name)
+            while not all(handle.shard().regressions == times for handle in work.handles):
+                await work.more(1)
+        await work.stop()
+        work.check(losses=3)
+    assert caplog.text.count("was lost or dropped, and made anew") == 6
+
+
+async def test_a_log_that_is_removed_in_part(own_nats: OwnServer) -> None:
+    """Who knows it goes on; who comes new has the checkpoint, or begins anew."""
+    server = own_nats()
+    async with asking(server.url) as ask, working([server.url] * 2) as work:
+        await work.more(25)
+        newcomer = NATSStore(server.url)
+        for _ in range(5):
+            kept = await newcomer._history.checkpoint(work.name)
+            said = await ask("STREAM.INFO.intervalq-log")
+            last = said["state"]["last_seq"]
+            keeps = last if kept is None else min(last, kept.position.sequence)
+            await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + work.name, "seq": keeps})
+            await work.more(3)
+        await work.stop()
+        work.check()
+        assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+        await newcomer.aclose()
+
+
+async def test_a_newcomer_to_a_log_without_its_beginning(own_nats: OwnServer) -> None:
+    """It can't know what was before, so it begins anew with a quiet interval, and the others follow."""
+    server = own_nats()
+    async with asking(server.url) as ask, working([server.url] * 2) as work:
+        said = await ask("STREAM.INFO.intervalq-log")
+        last = said["state"]["last_seq"]
+        await ask("STREAM.PURGE.intervalq-state")
+        await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + work.name, "seq": last})
+        newcomer = NATSStore(server.url)
+        answer = await newcomer.apply(work.name, Advance(settings=Settings(INTERVAL), nonce="theirs", take=1))
+        assert answer.first is not None
+        assert answer.first.ticket == 1
+        assert answer.first.due >= answer.now + INTERVAL - answer.blur
+        await newcomer.aclose()
+        await work.more(3)
+        await work.stop()
+        work.check(losses=1)
+        assert {handle.shard().state.generation for handle in work.handles} == {"theirs"}  # type: ignore[union-attr]  # they have one
+        assert [handle.shard().regressions for handle in work.handles] == [1, 1]
+
+
+async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has the command: it is told again what came of it, and at most a slot goes unused."""
+    monkeypatch.setattr(_nats_wire, "_AGAIN", 0.05)
+    server = own_nats()
+    async with proxied(server.url) as bad, working([bad.url, server.url]) as work:
+        for _ in range(10):
+            await bad.begin(Fault.SWALLOW, once=True)
+            await bad.until(lambda: bad.hits > 0)
+            await work.more(2)
+        await work.stop()
+        work.check()
+        assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+        taken = [start.ticket for start in work.starts]
+        assert max(taken) - len(taken) < 10 * 3 + 10, "hardly any slot goes unused"
+
+
+async def test_checkpoints_fail_for_as_long_as_they_are_not_needed(own_nats: OwnServer) -> None:
+    """Without the stream for them the queue goes on; it is made again when somebody misses it."""
+    server = own_nats()
+    async with asking(server.url) as ask, working([server.url] * 2) as work:
+        await ask("STREAM.DELETE.intervalq-state")
+        await work.more(40)
+        await work.stop()
+        work.check()
+
+
+async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -> None:
+    """Calls wait until there is some again."""
+    settings = tmp_path / "nats.conf"
+    settings.write_text("jetstream { max_file_store: 2MB }\n")
+    server = own_nats("-c", str(settings))
+    async with asking(server.url) as ask, working([server.url] * 2) as work:
+        wire = _nats_wire.Wire(server.url)
+        await ask("STREAM.CREATE.filler", {"name": "filler", "subjects": ["filler"], "storage": "file"})
+
+        async def fill(size: int) -> None:
+            while True:
+                await wire.publish("filler", {}, b"x" * size)
+
+        for size in (20_000, 1):
+            with pytest.raises(StoreFull):
+                await fill(size)
+        await stands_still(work)
+        store = NATSStore(server.url)
+        with pytest.raises(StoreFull):
+            await store.apply(work.name, Hold(length=0))
+        await ask("STREAM.DELETE.filler")
+        await work.more(2)
+        await work.stop()
+        work.check()
+        await store.aclose()
+        await wire.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.SWALLOW, Fault.REFUSE])
+async def test_a_wake_up_that_gets_lost_costs_a_question(
+    nats_url: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_shard, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(_nats_wire, "_AGAIN", 0.1)
+    async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
+        await work.handles[1].pause()
+        while not all(handle.shard()._parked.is_on for handle in work.handles):
+            await checkpoint()
+        await bad.begin(fault)
+        await work.handles[1].resume()
+        await work.more(2, handle=1)
+        await bad.heal()
+        await work.more(2)
+        await work.stop()
+        work.check()
+        await work.handles[1].drop()
+
+
+async def test_a_pause_is_heard_of_and_its_end_wakes(nats_url: str) -> None:
+    async with working([nats_url] * 3) as work:
+        for _ in range(3):
+            await work.handles[0].pause()
+            while not all(handle.shard()._parked.is_on for handle in work.handles):
+                await checkpoint()
+            begun = len(work.starts)
+            with anyio.fail_after(20):
+                await work.handles[1].resume()
+                assert len(work.starts) == begun
+                await work.more(1)
+        await work.stop()
+        work.check()
+        await work.handles[0].drop()
+
+
+def test_what_is_kept_is_more_than_is_needed() -> None:
+    assert _nats_history.KEPT >= 8 * 64

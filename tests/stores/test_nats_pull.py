@@ -1,0 +1,414 @@
+"""Pull consumers by the rules of NATS's decision record, seen from the wire and from the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import nats
+import pytest
+from anyio.lowlevel import checkpoint
+from nats.aio.msg import Msg
+
+from faults.proxy import Fault, Proxy, proxied
+from intervalq import errors
+from intervalq.tasks import Claim, Tasks
+from intervalq.tasks import _desk as desk
+from intervalq_stores._nats_names import encoded
+from intervalq_stores._nats_pull import Puller
+from intervalq_stores._nats_task import STREAM
+from intervalq_stores.nats_tasks import NATSTaskStore
+
+PATIENCE = 30
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q.{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def tasks(nats_url: str) -> AsyncIterator[Tasks]:
+    async with Tasks(nats_url, expiry=60) as tasks:
+        yield tasks
+
+
+@pytest.fixture
+async def others(nats_url: str) -> AsyncIterator[Tasks]:
+    """As if in another process."""
+    async with Tasks(nats_url, expiry=60) as tasks:
+        yield tasks
+
+
+class Wire:
+    """Another client, which hears the requests for tasks of a queue, and can ask the server."""
+
+    def __init__(self, client: Any, queue: str) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._client = client
+        self.consumer = f"{STREAM}.{encoded(queue)}"
+
+    async def hear(self, message: Msg) -> None:
+        self.requests.append(json.loads(message.data))
+
+    async def ask(self, subject: str, body: object = None) -> Any:
+        answer = await self._client.request(f"$JS.API.{subject}", json.dumps(body or {}).encode())
+        return json.loads(answer.data)
+
+    async def flush(self) -> None:
+        await self._client.flush()
+
+    async def waiting(self) -> int:
+        """How many requests wait at the server."""
+        said = await self.ask(f"CONSUMER.INFO.{self.consumer}")
+        return int(said.get("num_waiting", -1))
+
+    async def until_waiting(self, number: int) -> None:
+        with anyio.fail_after(PATIENCE):
+            while await self.waiting() != number:
+                await checkpoint()
+
+    async def configure(self, **options: Any) -> None:
+        config = (await self.ask(f"CONSUMER.INFO.{self.consumer}"))["config"] | options
+        said = await self.ask(
+            f"CONSUMER.DURABLE.CREATE.{self.consumer}", {"stream_name": STREAM, "config": config}
+        )
+        assert "error" not in said
+
+
+@pytest.fixture
+async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
+    client = await nats.connect(nats_url)
+    wire = Wire(client, queue)
+    await client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{wire.consumer}", cb=wire.hear)
+    await client.flush()
+    yield wire
+    await client.close()
+
+
+def subscriptions(proxy: Proxy) -> int:
+    return sum(len(re.findall(rb"^SUB ", data, re.MULTILINE)) for _, data in proxy.asked)
+
+
+async def test_it_asks_without_waiting_and_then_less_long_than_its_caller(
+    tasks: Tasks, queue: str, wire: Wire
+) -> None:
+    pull = tasks.pull(queue, name="p", max_ack_pending=None)
+    assert await pull.fetch(7, no_wait=True) == []
+    assert await pull.fetch(3, timeout=0.5) == []
+    assert await pull.fetch(1, timeout=0.2) == []
+    await wire.flush()
+    first, second, third, *rest = wire.requests
+    assert [first, second] == [{"batch": 7, "no_wait": True}, {"batch": 3, "no_wait": True}]
+    assert third.keys() == {"batch", "expires"}
+    assert 100e6 < third["expires"] <= 400e6
+    assert rest[0] == {"batch": 1, "no_wait": True}
+    assert 0 < rest[1]["expires"] <= 180e6  # of a short time, a tenth is kept
+
+
+async def test_what_is_there_takes_one_request(tasks: Tasks, queue: str, wire: Wire) -> None:
+    await tasks.put(queue, range(5))
+    claims = await tasks.pull(queue, name="p").fetch(5, timeout=10)
+    assert [claim.value for claim in claims] == list(range(5))
+    await wire.flush()
+    assert wire.requests == [{"batch": 5, "no_wait": True}]
+
+
+async def test_one_subscription_serves_many_calls(nats_url: str, queue: str) -> None:
+    async with proxied(nats_url) as proxy, Tasks(proxy.url) as tasks:
+        pull = tasks.pull(queue, name="p", max_ack_pending=None)
+        await tasks.put(queue, range(20))
+        await (await pull.fetch(1))[0].ack()
+        before = subscriptions(proxy)
+        for _ in range(9):
+            await (await pull.fetch(1))[0].ack()
+        assert len(await pull.fetch(100)) == 10
+        assert await pull.fetch(no_wait=True) == []
+        assert subscriptions(proxy) == before
+
+
+async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    found: list[Claim] = []
+    async with anyio.create_task_group() as group:
+
+        async def fetch() -> None:
+            found.extend(await tasks.pull(queue, name="p").fetch(10, timeout=PATIENCE))
+
+        group.start_soon(fetch)
+        await wire.until_waiting(1)
+        await others.modify(*(others.new(queue, number) for number in range(3)))
+    assert [claim.value for claim in found] == [0, 1, 2]
+    assert await wire.waiting() == 0
+
+
+# --- what the server says of a request --------------------------------------------------------------
+
+
+@asynccontextmanager
+async def pulling(nats_url: str, queue: str) -> AsyncIterator[Puller]:
+    """One who asks a subject where nobody answers but the test."""
+    store = NATSTaskStore(nats_url)
+    link = await store._stream.link()
+    given: list[Msg] = []
+
+    async def stray(message: Msg) -> None:
+        given.append(message)
+
+    async with Puller(link, "nats://x", encoded(queue), stray, 60.0) as puller:
+        yield puller
+    assert given == []
+    await store.aclose()
+
+
+class Server:
+    """Answers requests for tasks in the place of the server: with a status line, as only it can."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def answer(self, *lines: str) -> None:
+        """To the next request."""
+        while not (said := await self._reader.readline()).startswith((b"MSG", b"HMSG")):
+            assert said
+        inbox = said.split()[3].decode()
+        await self._reader.readline()
+        for line in lines:
+            head = f"NATS/1.0 {line}\r\n\r\n"
+            self._writer.write(f"HPUB {inbox} {len(head)} {len(head)}\r\n{head}\r\n".encode())
+        await self._writer.drain()
+
+
+@pytest.fixture
+async def server(nats_url: str, queue: str) -> AsyncIterator[Server]:
+    there = urlsplit(nats_url)
+    reader, writer = await asyncio.open_connection(there.hostname, there.port)
+    hello = b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n'
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{encoded(queue)}"
+    writer.write(hello + f"SUB {subject} 1\r\nPING\r\n".encode())
+    while await reader.readline() != b"PONG\r\n":
+        pass
+    yield Server(reader, writer)
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (["404 No Messages"], None),
+        (["408 Request Timeout"], None),
+        (["408 Requests Pending"], None),
+        (["409 Exceeded MaxAckPending"], None),
+        (["100 Idle Heartbeat", "404 No Messages"], None),
+        (["409 Exceeded MaxWaiting"], errors.TooManyWaiting),
+        (["409 Consumer Deleted"], errors.StoreUnavailable),
+        (["409 Leadership Change"], errors.StoreUnavailable),
+        (["409 Server Shutdown"], errors.StoreUnavailable),
+        (["400 Bad Request"], errors.StoreUnavailable),
+        (["503"], errors.StoreUnavailable),
+    ],
+)
+async def test_what_the_server_says_of_a_request_is_never_a_task(
+    nats_url: str, queue: str, server: Server, lines: list[str], kind: type[Exception] | None
+) -> None:
+    async with pulling(nats_url, queue) as puller:
+        for ask in (lambda: puller.now(3), lambda: puller.wait(20.0)):
+            async with anyio.create_task_group() as group:
+                group.start_soon(server.answer, *lines)
+                if kind is None:
+                    assert (await ask()).messages == []
+                else:
+                    with pytest.raises(kind):
+                        await ask()
+
+
+async def test_a_consumer_that_is_removed_is_made_anew(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    """While a call waits for it, and while nobody does."""
+    pull = tasks.pull(queue, name="p")
+    found: list[Claim] = []
+    async with anyio.create_task_group() as group:
+
+        async def fetch() -> None:
+            found.extend(await pull.fetch(10, timeout=PATIENCE))
+
+        group.start_soon(fetch)
+        await wire.until_waiting(1)
+        await wire.ask(f"CONSUMER.DELETE.{wire.consumer}")
+        await wire.until_waiting(1)
+        await others.insert(queue, 1)
+    (claim,) = found
+    await claim.ack()
+    await wire.ask(f"CONSUMER.DELETE.{wire.consumer}")
+    await others.insert(queue, 2)
+    (claim,) = await pull.fetch(10, timeout=PATIENCE)
+    assert claim.value == 2
+    await claim.ack()
+    assert await others.queues(queue) == []
+
+
+# --- who goes, and who may come ---------------------------------------------------------------------
+
+
+async def test_a_call_that_is_cancelled_withdraws_its_request(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(tasks.pull(queue, name="p").fetch, 1, PATIENCE)
+        await wire.until_waiting(1)
+        group.cancel_scope.cancel()
+    await wire.until_waiting(0)
+    await tasks.insert(queue, 1)
+    (claim,) = await others.pull(queue, name="p").fetch(no_wait=True)
+    assert claim.attempt == 1
+
+
+async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
+    nats_url: str, others: Tasks, queue: str, wire: Wire
+) -> None:
+    """At once: long before its ack wait is over."""
+    async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=60) as tasks:
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.pull(queue, name="p").fetch, 1, PATIENCE)
+            await wire.until_waiting(1)
+            await proxy.begin(Fault.HOLD_ANSWERS)
+            await others.insert(queue, 1)
+            await wire.until_waiting(0)  # it was sent
+            group.cancel_scope.cancel()
+        assert await others.pull(queue, name="p").fetch(no_wait=True) == []
+        await proxy.heal()
+        (claim,) = await others.pull(queue, name="p").fetch(1, timeout=PATIENCE)
+        assert (claim.attempt, claim.claims, claim.error) == (1, 1, "")
+        await claim.ack()
+
+
+async def test_more_calls_than_may_wait_are_refused(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    """Here by its own limit, and at the server by that of all processes."""
+    pull = tasks.pull(queue, name="p", max_waiting=2)
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(pull.fetch, 1, PATIENCE)
+        await wire.until_waiting(2)
+        with pytest.raises(errors.TooManyWaiting) as caught:
+            await pull.fetch()
+        assert (caught.value.name, caught.value.limit) == ("p", 2)
+        await wire.configure(max_waiting=2)
+        with pytest.raises(errors.TooManyWaiting) as caught:
+            await others.pull(queue, name="p").fetch(1, timeout=PATIENCE)
+        assert caught.value.name == queue
+        assert await others.try_claim(queue) is None
+        group.cancel_scope.cancel()
+
+
+async def test_no_more_are_handed_out_than_may_be_unacknowledged(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    """Over all processes; those who wait get one as soon as there is room."""
+    mine = tasks.pull(queue, name="p", max_ack_pending=3)
+    theirs = others.pull(queue, name="p", max_ack_pending=3)
+    await tasks.put(queue, range(10))
+    claims = await mine.fetch(10, timeout=PATIENCE)
+    assert [claim.value for claim in claims] == [0, 1, 2]
+    for pull in (mine, theirs):
+        assert await pull.fetch(10, no_wait=True) == []
+        assert await pull.fetch(10, timeout=0.01) == []
+    await wire.until_waiting(0)
+    found: list[Claim] = []
+    async with anyio.create_task_group() as group:
+
+        async def fetch() -> None:
+            found.extend(await theirs.fetch(10, timeout=PATIENCE))
+
+        group.start_soon(fetch)
+        await wire.until_waiting(1)
+        await claims[0].ack()
+    assert [claim.value for claim in found] == [3]
+
+
+async def test_how_it_stands_is_said_over_all_processes(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    pull = tasks.pull(queue, name="p")
+    assert await pull.info() == ("p", 0, 0, 0, 0)
+    await tasks.put(queue, range(5))
+    claims = await pull.fetch(2)
+    assert await others.pull(queue, name="p").info() == ("p", 3, 2, 0, 0)
+    rest = await others.pull(queue, name="p").fetch(3)
+    for claim in (*claims, *rest):
+        await claim.ack()
+    async with anyio.create_task_group() as group:
+        group.start_soon(pull.fetch, 1, PATIENCE)
+        await wire.until_waiting(1)
+        assert await others.pull(queue, name="p").info() == ("p", 0, 0, 0, 1)
+        group.cancel_scope.cancel()
+
+
+async def test_a_worker_that_is_idle_has_a_request_waiting(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which brings each task by itself."""
+    monkeypatch.setattr(desk, "CHECK", 3600.0)
+    done: list[int] = []
+    moved = anyio.Event()
+
+    @tasks.worker(queue, concurrency=1)
+    async def work(claim: Claim) -> None:
+        done.append(claim.value)
+        moved.set()
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            for number in range(3):
+                moved = anyio.Event()
+                await wire.until_waiting(1)
+                await others.insert(queue, number)
+                await moved.wait()
+            await wire.until_waiting(1)
+            tasks.stop()
+    assert done == [0, 1, 2]
+    assert await wire.waiting() == 0
+
+
+async def test_a_lost_connection_ends_what_waits_and_it_is_asked_again(
+    nats_url: str, others: Tasks, queue: str, wire: Wire
+) -> None:
+    found: list[Claim] = []
+    async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=60) as tasks:
+        async with anyio.create_task_group() as group:
+
+            async def fetch() -> None:
+                found.extend(await tasks.pull(queue, name="p").fetch(10, timeout=PATIENCE))
+
+            group.start_soon(fetch)
+            await wire.until_waiting(1)
+            before = proxy.connections
+            await proxy.begin(Fault.REFUSE)
+            await wire.until_waiting(0)
+            await proxy.heal()
+            await wire.until_waiting(1)
+            assert proxy.connections > before
+            await others.insert(queue, 1)
+        assert [(claim.value, claim.attempt) for claim in found] == [(1, 1)]
+        await found[0].ack()
+    assert await others.queues(queue) == []
+
+
