@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from intervalq.errors import CorruptState, MissingExtra, StoreError
+from intervalq.errors import CorruptState, MissingExtra, StoreError, Unauthorized
 from intervalq.tasks.rules import Command
 from intervalq_stores._redis_tasks_codec import Unfit, answered, asked
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 _BASE: Final = "intervalq:{tasks}:"  # what is in braces decides about the cluster's slot
+_POLICY: Final = "maxmemory_policy:"
 _KEYS: Final = tuple(_BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
 
 
@@ -74,6 +75,27 @@ class RedisTaskStore:
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`."""
         return self._wire.subscribed(f"{_BASE}wake:{session}")
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """What an operator should know of it: `ok`, `warning` or `error`, and a sentence, each."""
+        try:
+            text = (await self._wire.call("INFO", "memory")).decode(errors="replace")
+        except Unauthorized:
+            return [("warning", "whether tasks may be evicted isn't known: this user may not use INFO")]
+        policy = next(
+            (line[17:].strip() for line in text.splitlines() if line.startswith(_POLICY)), "unknown"
+        )
+        if policy == "noeviction" or policy.startswith("volatile"):  # tasks have no expiry
+            return [
+                ("ok", f"all tasks are in {len(_KEYS)} keys with the tag {{tasks}}, which are never evicted")
+            ]
+        return [
+            (
+                "warning",
+                f"maxmemory-policy is {policy}, so a full server may remove all tasks at once: set "
+                "maxmemory-policy noeviction",
+            )
+        ]
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""

@@ -108,7 +108,13 @@ def test_a_store_that_nobody_knows(intervalq: CommandLine) -> None:
 def test_redis_gives_advice(intervalq: CommandLine, redis_url: str) -> None:
     ran = intervalq("doctor", "--store", redis_url, code=None)
     assert "it answers" in ran.stdout
-    assert "durable tasks" not in ran.stdout
+    assert "never evicted" in ran.stdout.partition("durable tasks")[2]
+
+
+def test_nats_gives_advice(intervalq: CommandLine, nats_url: str) -> None:
+    ran = intervalq("doctor", "--store", nats_url)
+    assert "its streams can count" in ran.stdout
+    assert "stores several messages all or none" in ran.stdout.partition("durable tasks")[2]
 
 
 def test_which_java_spark_will_use(intervalq: CommandLine) -> None:
