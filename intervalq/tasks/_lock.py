@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from intervalq.errors import LockLost, StoreUnavailable, UnsupportedOperation
+from intervalq.errors import LockLost, StoreError, StoreUnavailable, UnsupportedOperation
 from intervalq.store import stopwatch
 from intervalq.tasks.store import Lock, Locking, TaskStore
 
@@ -31,6 +31,7 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
     try:
         await _acquire(lock, name, timeout)
         lost = False
+        error: BaseException | None = None
         async with anyio.create_task_group() as group:
 
             async def keep() -> None:
@@ -40,10 +41,17 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
                 group.cancel_scope.cancel()
 
             group.start_soon(keep)
-            yield
+            try:
+                yield
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as raised:  # noqa: BLE001 - it is raised below, not as a group
+                error = raised
             group.cancel_scope.cancel()
         if lost:
-            raise LockLost(name)
+            raise LockLost(name) from error
+        if error is not None:
+            raise error
     finally:
         with anyio.move_on_after(_FAREWELL, shield=True):
             with suppress(StoreUnavailable):  # it expires by itself
@@ -51,10 +59,10 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
 
 
 async def _acquire(lock: Lock, name: str, timeout: float | None) -> None:
-    got = False
+    got = await lock.acquire()
     with anyio.move_on_after(timeout):
         async with lock.waiting() as freed:
-            while not (got := await lock.acquire()):
+            while not (got := got or await lock.acquire()):
                 await freed()
     if not got:
         raise TimeoutError(f"somebody else has the lock {name!r}, for {timeout:g} s already")
@@ -69,7 +77,7 @@ async def _refresh(lock: Lock, pause: float) -> None:
             with anyio.fail_after(left):
                 if not await lock.refresh():
                     return
-        except StoreUnavailable:
+        except StoreError:  # it may be back in time
             continue
         except TimeoutError:
             return

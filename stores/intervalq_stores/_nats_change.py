@@ -160,7 +160,9 @@ async def _change(stream: Stream, steps: Steps, found: Found, change: Change) ->
     if after.queue == found.row.queue:
         return await steps.change(found.subject, found.sequence, after), after
     after = after._replace(place=0, dedupe=None, dedupe_for=0)  # a dedupe key is one of its queue
-    return (await steps.enter(after) if after.key is not None else steps.insert(after)), after
+    if after.key is not None:
+        return await steps.enter(after), after
+    return steps.insert(after, instead_of=await steps.tombstone(home_of(after))), after
 
 
 async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict[str, Found]:

@@ -12,6 +12,29 @@ from nats.aio.msg import Msg
 _PREFIX: Final = len("NATS/1.0")
 
 
+class QuickMsg(Msg):
+    """A message whose headers are looked through when they are asked for."""
+
+    def __init__(self, client: Client, subject: str, reply: str, data: bytes, raw: bytes) -> None:
+        self._client, self.subject, self.reply, self.data, self.raw = client, subject, reply, data, raw
+        self._metadata, self._ackd, self._sid = None, False, None
+        self._headers: dict[str, str] | None = None
+
+    @property
+    def headers(self) -> dict[str, str] | None:  # type: ignore[override]  # it is read only
+        """All of them, with what the first line may say as `Status` and `Description`; None: there are none."""
+        if self._headers is None and self.raw:
+            self._headers = parsed(self.raw)
+        return self._headers
+
+
+def status(message: Msg) -> str | None:
+    """What the server says in the place of an answer; None: it is one."""
+    if isinstance(message, QuickMsg) and message.raw[_PREFIX : _PREFIX + 2] in {b"", b"\r\n"}:
+        return None
+    return (message.headers or {}).get("Status")
+
+
 class QuickClient(Client):
     """What is said of one subscription is passed on as it is read, not by way of a queue and a task.
 
@@ -32,7 +55,7 @@ class QuickClient(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         self.heard += 1
-        came(Msg(self, subject.decode(), reply.decode(), data, parsed(headers) if headers else None))
+        came(QuickMsg(self, subject.decode(), reply.decode(), data, headers or b""))
 
     def put(self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None) -> None:
         """Send a message in one piece; names and values of headers are known to be sound.

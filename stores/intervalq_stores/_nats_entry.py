@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from calendar import timegm
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
+from intervalq_stores._nats_client import QuickMsg
 from intervalq_stores._nats_log import ONE, Entry, Full, Plain, fingerprint, others
 
 STEP: Final = "Iq-Step"
@@ -39,6 +41,13 @@ _KINDS: Final[dict[str, type[Command]]] = {
     kind.__name__.lower(): kind for kind in (Advance, Hold, Resume, Configure, Reclaim, Finish, Inspect, Drop)
 }
 _WAKING: Final = frozenset({"resume", "configure", "finish", "drop"})
+
+
+_HEADERS: Final = re.compile(
+    rb"\r\nNats-Incr: ([+0-9]+)\r\n(?:[^\r]+\r\n)?Iq-Step: ([ -~]+)\r\nNats-Stream: [^\r]+\r\n"
+    rb"Nats-Subject: [^\r]+\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([0-9T:.Z-]+)\r\n"
+)
+"""The headers as they are when we wrote them and the server added its own: this is faster than to take each."""
 
 
 class Broken(ValueError):
@@ -71,6 +80,9 @@ def entry(message: Msg) -> Entry:
         Broken: it wasn't written here.
         Newer: it was written by a newer version.
     """
+    if isinstance(message, QuickMsg) and (found := _HEADERS.search(message.raw)) is not None:
+        increment, text, sequence, stamp = found.groups()
+        return read(int(sequence), micros(stamp.decode()), increment.decode(), message.data, text.decode())
     headers = message.headers or {}
     try:
         return read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
+from os import urandom
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -112,7 +112,7 @@ class History:
             await self.prepare()
         headers = {
             "Nats-Incr": f"+{increment}",
-            "Nats-Msg-Id": secrets.token_hex(8),
+            "Nats-Msg-Id": urandom(8).hex(),
             STEP: _nats_entry.written(step),
         }
         try:

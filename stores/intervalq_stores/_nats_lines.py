@@ -13,7 +13,7 @@ from intervalq.tasks.rules import Row
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Part
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import REPLACE, headers_of, home_of, line_of, mark_of, rests
+from intervalq_stores._nats_task import REPLACE, headers_of, home_of, is_gone, line_of, mark_of, rests
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Line:
     first: Row | None = None
     """Who has the token."""
     waiting: list[Row] = field(default_factory=list)
+    gone: dict[str, int] = field(default_factory=dict)
+    """What takes the place of those that have gone, for a while: subjects, and sequences."""
 
 
 class Steps:
@@ -49,8 +51,15 @@ class Steps:
         guarded = [batch.within(self._parts[subject], *guard) for subject, guard in self._guards.items()]
         return guarded + [part for subject, part in self._parts.items() if subject not in self._guards]
 
+    async def tombstone(self, subject: str) -> int | None:
+        """The sequence of what says that a task has gone; None: nothing does, or it wasn't looked."""
+        if not self._look:
+            return None
+        sequence, message = await self._stream.last(subject)
+        return sequence if message is not None and is_gone(message) else None
+
     def insert(self, row: Row, *, instead_of: int | None = None) -> str:
-        """A task without a key; gives its subject. In the place of a tombstone, if there is one."""
+        """A task where there is none, or the tombstone of one; gives its subject."""
         subject, data, headers = home_of(row), row.json.encode(), headers_of(row)
         return self._put(
             batch.new(subject, data, headers)
@@ -75,7 +84,7 @@ class Steps:
         subject = home_of(row)
         if row.waiting:
             line.waiting.append(row)
-            self._put(batch.new(subject, row.json.encode(), headers_of(row)))
+            self.insert(row, instead_of=line.gone.get(subject))
         else:
             line.first = row
             self._put(Part(subject, row.json.encode(), headers_of(row) | REPLACE))
@@ -137,7 +146,7 @@ class Steps:
         if known is None:
             known = self._lines[name] = Line(line_of(*name))
             if look:
-                known.last, rows = await self._stream.line(known.name)
+                known.last, rows, known.gone = await self._stream.line(known.name)
                 known.waiting = sorted((one for one in rows if one.waiting), key=lambda one: one.place)
                 known.first = next((one for one in rows if not one.waiting), None)
         return known

@@ -22,7 +22,7 @@ from intervalq.errors import (
     StoreUnavailable,
     Unauthorized,
 )
-from intervalq_stores._nats_client import QuickClient
+from intervalq_stores._nats_client import QuickClient, status
 
 Headers: TypeAlias = dict[str, str]
 
@@ -127,7 +127,7 @@ class Link:
                 return
             if message is None:
                 answer.set_exception(driver.ConnectionClosedError())
-            elif message.headers and message.headers.get("Status") == "503":
+            elif status(message) == "503":
                 answer.set_exception(driver.NoRespondersError())
             else:
                 answer.set_result(message)
@@ -155,15 +155,14 @@ class Link:
         def came(message: Msg | None) -> None:
             if done.done():
                 return
-            status = message.headers.get("Status") if message is not None and message.headers else None
             if message is None:
                 done.set_exception(driver.ConnectionClosedError())
-            elif status == "503":
+            elif (said := status(message)) == "503":
                 done.set_exception(driver.NoRespondersError())
-            elif status in ("204", "404"):  # the end of a batch; nothing found
+            elif said in ("204", "404"):  # the end of a batch; nothing found
                 done.set_result(None)
-            elif status is not None:
-                done.set_exception(driver.Error(f"{status} {message.headers.get('Description')}"))  # type: ignore[union-attr]  # there are some
+            elif said is not None:
+                done.set_exception(driver.Error(f"{said} {(message.headers or {}).get('Description')}"))
             else:
                 found.append(message)
                 if not several:
@@ -212,7 +211,16 @@ class Link:
 
     async def flush(self) -> None:
         """Wait until the server has read what was sent."""
-        await self._client.flush(timeout=int(WITHIN))
+        # On its own: the driver stops reading at the answer to a ping whose sender was cancelled.
+        flush = asyncio.ensure_future(self._client.flush(timeout=int(WITHIN)))
+        self._tasks.add(flush)
+        flush.add_done_callback(self._flushed)
+        await asyncio.shield(flush)
+
+    def _flushed(self, flush: asyncio.Task[None]) -> None:
+        self._tasks.discard(flush)
+        if not flush.cancelled():
+            flush.exception()  # who waited was told
 
     async def private(self, came: Callable[[Msg], None]) -> tuple[Subscription, str]:
         """A subscription of its own, for messages that keep their subject wherever they are sent."""

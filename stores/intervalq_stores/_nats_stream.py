@@ -192,18 +192,20 @@ class Stream:
             after = _sequence(page[-1]) + 1
         return found
 
-    async def line(self, pattern: str) -> tuple[int, list[Row]]:
-        """All tasks of a key in order, and the sequence of what was stored there last."""
+    async def line(self, pattern: str) -> tuple[int, list[Row], dict[str, int]]:
+        """All tasks of a key, the sequence of what was stored there last, and what takes the place of the gone."""
         rows: list[Row] = []
+        gone: dict[str, int] = {}
         last = 0
         while True:
             page = await self.wire.messages(
                 STREAM, {"seq": last + 1, "next_by_subj": pattern, "batch": _PAGE}
             )
             rows += [self.row(message) for message in page if not is_gone(message)]
+            gone |= {_subject(message): _sequence(message) for message in page if is_gone(message)}
             last = _sequence(page[-1]) if page else last
             if len(page) < _PAGE:
-                return last, rows
+                return last, rows, gone
 
     async def with_ids(self, ids: Iterable[str], queue: str | None = None) -> list[Row]:
         """Tasks with these ids, in any queue or one of them. Those that have a token are looked through."""
@@ -247,6 +249,10 @@ class Stream:
         """Close the connection."""
         self._checked = None
         await self.wire.close()
+
+
+def _subject(message: Msg) -> str:
+    return str((message.headers or {})["Nats-Subject"])
 
 
 def _sequence(message: Msg) -> int:

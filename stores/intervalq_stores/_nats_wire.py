@@ -143,18 +143,17 @@ class Wire:
             StoreTimeout: no answer; it may have been stored.
         """
         again = "Nats-Msg-Id" in headers
-        loop = running_loop(self.url)
-        end = loop.time() + WITHIN
-        first = 0
+        running_loop(self.url)
+        first = sent = stopwatch()
         while True:
             link, heard = self._link, -1
             try:
+                left = WITHIN - (sent - first) / 1e6
                 if link is None or not link.is_open:
-                    async with asyncio.timeout_at(end):
+                    async with asyncio.timeout(left):
                         link = await self.link()
-                left = end - loop.time()
-                sent, heard = stopwatch(), link.heard
-                first = first or sent
+                    sent = stopwatch()
+                heard = link.heard
                 answer = await link.request(subject, data, headers, min(left, _AGAIN) if again else left)
             except StoreError:
                 raise
@@ -163,7 +162,7 @@ class Wire:
                     await self._drop(link)
                 if not again:
                     raise told(self.url, error, link.denied if link is not None else "") from error
-                again = False
+                again, sent = False, stopwatch()
                 continue
             received = stopwatch()
             said = self.read(answer.data)

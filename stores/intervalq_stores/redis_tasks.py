@@ -89,13 +89,8 @@ class RedisTaskStore:
             return [
                 ("ok", f"all tasks are in {len(_KEYS)} keys with the tag {{tasks}}, which are never evicted")
             ]
-        return [
-            (
-                "warning",
-                f"maxmemory-policy is {policy}, so a full server may remove all tasks at once: set "
-                "maxmemory-policy noeviction",
-            )
-        ]
+        what = f"maxmemory-policy is {policy}: a full server may remove all tasks at once; set it to noeviction"
+        return [("warning", what)]
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks import _desk as desk
+from intervalq_stores import _nats_pull, _nats_stream
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Puller
 from intervalq_stores._nats_task import STREAM
@@ -60,8 +61,14 @@ class Wire:
         self._client = client
         self.consumer = f"{STREAM}.{encoded(queue)}"
 
-    async def hear(self, message: Msg) -> None:
-        self.requests.append(json.loads(message.data))
+    async def listen(self) -> None:
+        """Hear them from now on."""
+
+        async def hear(message: Msg) -> None:
+            self.requests.append(json.loads(message.data))
+
+        await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
+        await self._client.flush()
 
     async def ask(self, subject: str, body: object = None) -> Any:
         answer = await self._client.request(f"$JS.API.{subject}", json.dumps(body or {}).encode())
@@ -80,21 +87,12 @@ class Wire:
             while await self.waiting() != number:
                 await checkpoint()
 
-    async def configure(self, **options: Any) -> None:
-        config = (await self.ask(f"CONSUMER.INFO.{self.consumer}"))["config"] | options
-        said = await self.ask(
-            f"CONSUMER.DURABLE.CREATE.{self.consumer}", {"stream_name": STREAM, "config": config}
-        )
-        assert "error" not in said
 
 
 @pytest.fixture
 async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
     client = await nats.connect(nats_url)
-    wire = Wire(client, queue)
-    await client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{wire.consumer}", cb=wire.hear)
-    await client.flush()
-    yield wire
+    yield Wire(client, queue)
     await client.close()
 
 
@@ -103,22 +101,29 @@ def subscriptions(proxy: Proxy) -> int:
 
 
 async def test_it_asks_without_waiting_and_then_less_long_than_its_caller(
-    tasks: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
 ) -> None:
+    await wire.listen()
     pull = tasks.pull(queue, name="p", max_ack_pending=None)
     assert await pull.fetch(7, no_wait=True) == []
-    assert await pull.fetch(3, timeout=0.5) == []
     assert await pull.fetch(1, timeout=0.2) == []
+    async with anyio.create_task_group() as group:
+        group.start_soon(pull.fetch, 3, 20)
+        await wire.until_waiting(1)
+        await others.insert(queue, 1)
     await wire.flush()
-    first, second, third, *rest = wire.requests
-    assert [first, second] == [{"batch": 7, "no_wait": True}, {"batch": 3, "no_wait": True}]
-    assert third.keys() == {"batch", "expires"}
-    assert 100e6 < third["expires"] <= 400e6
-    assert rest[0] == {"batch": 1, "no_wait": True}
-    assert 0 < rest[1]["expires"] <= 180e6  # of a short time, a tenth is kept
+    zero, one, expires, three, longer, *more = wire.requests
+    assert zero == {"batch": 7, "no_wait": True}
+    assert one == {"batch": 1, "no_wait": True}
+    assert expires.keys() == longer.keys() == {"batch", "expires"}
+    assert 0 < expires["expires"] <= 180e6  # of a short time, a tenth is kept
+    assert three == {"batch": 3, "no_wait": True}
+    assert 10e9 < longer["expires"] <= 19.9e9
+    assert more == [{"batch": 2, "no_wait": True}]
 
 
 async def test_what_is_there_takes_one_request(tasks: Tasks, queue: str, wire: Wire) -> None:
+    await wire.listen()
     await tasks.put(queue, range(5))
     claims = await tasks.pull(queue, name="p").fetch(5, timeout=10)
     assert [claim.value for claim in claims] == list(range(5))
@@ -299,9 +304,11 @@ async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
 
 
 async def test_more_calls_than_may_wait_are_refused(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here by its own limit, and at the server by that of all processes."""
+    for module in (_nats_stream, _nats_pull):
+        monkeypatch.setattr(module, "MOST_WAITING", 2)
     pull = tasks.pull(queue, name="p", max_waiting=2)
     async with anyio.create_task_group() as group:
         for _ in range(2):
@@ -310,10 +317,9 @@ async def test_more_calls_than_may_wait_are_refused(
         with pytest.raises(errors.TooManyWaiting) as caught:
             await pull.fetch()
         assert (caught.value.name, caught.value.limit) == ("p", 2)
-        await wire.configure(max_waiting=2)
         with pytest.raises(errors.TooManyWaiting) as caught:
             await others.pull(queue, name="p").fetch(1, timeout=PATIENCE)
-        assert caught.value.name == queue
+        assert (caught.value.name, caught.value.limit) == (queue, 2)
         assert await others.try_claim(queue) is None
         group.cancel_scope.cancel()
 

@@ -168,6 +168,17 @@ async def test_an_id_is_free_again_at_once(store: NATSTaskStore, queue: str) -> 
         # Together with another one, which leaves a tombstone in its place for a while.
         await store.apply(Modify(deletes=done(row, other)))
         assert await ids_in(store, queue) == []
+    await store.apply(inserts(queue, "first", key="key"))
+    for _ in range(2):
+        (row,) = (await store.apply(inserts(queue, "second", key="key"))).inserted
+        await store.apply(Modify(deletes=done(row)))
+        (row,) = (await store.apply(inserts(queue, "second", "third", key="key"))).inserted[:1]
+        (row, other) = await store.apply(Select(ids=("second", "third"), queue=queue))
+        await store.apply(Modify(deletes=done(row, other)))
+    (row,) = (await store.apply(inserts(queue, "moves"))).inserted
+    for name in (f"{queue} 2", queue, f"{queue} 2", queue):
+        (row,) = (await store.apply(Modify(changes=(Change(row.id, row.version, queue=name),)))).changed
+    assert await ids_in(store, queue) == ["first", "moves"]
 
 
 async def test_two_queues_may_have_the_same_id_claimed_here(store: NATSTaskStore, queue: str) -> None:
