@@ -1,8 +1,8 @@
 """How much of what a NATS can count is left for jobs that take tickets from it?
 
 Writers on connections of their own, tasks of one process, all on the same key. Beside each other: increments of a bare
-counter; tickets of a queue with a backlog, and of an idle one, by the store; and a counter in a key-value bucket, read
-and written back until nobody was faster. Rounds take turns, so that a busy machine is busy for all.
+counter; by the store, tickets of a queue with a backlog, with slots that are used as well, and of an idle one; and a
+counter in a key-value bucket, read and written back until nobody was faster. Rounds take turns, so that a busy machine is busy for all.
 """
 
 from __future__ import annotations
@@ -68,9 +68,25 @@ async def tickets(url: str, stack: AsyncExitStack, queue: str, command: Advance)
     return lambda: store.apply(queue, command)
 
 
+async def slots(url: str, stack: AsyncExitStack) -> Write:
+    """The same, and each uses the slot that it took before: as busy shards do."""
+    store = NATSStore(url)
+    stack.push_async_callback(store.aclose)
+    last = await store.apply("slots", replace(BACKLOG, nonce="first", take=2))
+
+    async def write() -> None:
+        nonlocal last
+        assert last.state is not None
+        command = replace(BACKLOG, generation=last.state.generation, slots=last.taken[:1])
+        last = await store.apply("slots", command)
+
+    return write
+
+
 KINDS: dict[str, Callable[[str, AsyncExitStack], Awaitable[Write]]] = {
     "bare counter": bare,
     "queue, backlog": lambda url, stack: tickets(url, stack, "backlog", BACKLOG),
+    "queue, slots used": slots,
     "queue, idle": lambda url, stack: tickets(url, stack, "idle", IDLE),
     "compare-and-set": swapped,
 }

@@ -87,6 +87,7 @@ def test_nats_counters(tmp_path: Path, nats_url: str) -> None:
     assert [row["kind"] for row in rows] == [
         "bare counter",
         "queue, backlog",
+        "queue, slots used",
         "queue, idle",
         "compare-and-set",
     ]

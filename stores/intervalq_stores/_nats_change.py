@@ -62,13 +62,16 @@ async def move(stream: Stream, held: Held, part: Delete | Change) -> bool:
     for _ in range(_TRIES):
         steps = Steps(stream, look=True)
         found = Found(held.row, held.subject, held.sequence)
-        if isinstance(part, Delete) or part.queue not in {None, held.row.queue}:
-            await steps.remove(*found)
-        if isinstance(part, Change):
-            await _change(stream, steps, found, part)
+        sent = held.sent
         try:
+            if isinstance(part, Delete) or part.queue not in {None, held.row.queue}:
+                await steps.remove(*found)
+            if isinstance(part, Change):
+                await _change(stream, steps, found, part)
+            held.sent = True
             await batch.store(stream.wire, steps.parts())
         except Conflict:
+            held.sent = sent  # nothing was done by this one
             message = await stream.at(held.sequence)
             if message is None or is_gone(message):
                 return False

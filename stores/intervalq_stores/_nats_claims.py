@@ -60,6 +60,10 @@ class Held:
     """Until when it is surely nobody else's, on `stopwatch`."""
     ends: int | None = None
     """When it ends by itself, on `stopwatch`; None: with the session."""
+    asked: int = 0
+    """How often it was to be settled: again where there was no answer."""
+    sent: bool = False
+    """What settles it was sent."""
 
 
 class Claims:
@@ -68,6 +72,8 @@ class Claims:
     def __init__(self, stream: Stream, session: Session) -> None:
         self.session = session
         self.held: dict[str, Held] = {}
+        self.overdue = False
+        """It is known that others have what was to be settled here before: all of it is as good as lost."""
         self._stream = stream
         self._pullers: dict[str, Puller] = {}
 
@@ -308,7 +314,9 @@ class Claims:
                 or (held.ends is not None and held.ends <= now)
             ):
                 lost.append(part.id)
-            elif isinstance(part, Change) and part.keep:
+                continue
+            held.asked += 1
+            if isinstance(part, Change) and part.keep:
                 if not await self._prolong(held, part):
                     lost.append(part.id)
             elif isinstance(part, Delete) and _is_plain(held.row):
@@ -316,6 +324,13 @@ class Claims:
             elif not await self._move(held, part):
                 lost.append(part.id)
         return lost + [held.row.id for held in await self._acknowledge(simple)]
+
+    async def _is_lost(self, held: Held) -> bool:
+        """Whether a claim is whose task isn't where it was; else it was removed by a call without an answer."""
+        if held.sent and not await self._stream.with_ids([held.row.id], held.row.queue):
+            return False
+        self.overdue = self.overdue or held.asked > 1
+        return True
 
     async def _prolong(self, held: Held, part: Change) -> bool:
         if not await self.renew([held]):
@@ -335,17 +350,22 @@ class Claims:
         lost: list[Held] = []
         for mine in _by_queue(done):
             link = await self._stream.link()
-            sure = [held for held in mine if held.link is link and stopwatch() < held.deadline]
+            now = stopwatch()
+            sure: list[Held] = []
+            late: list[Held] = []
+            for held in mine:
+                (sure if held.link is link and now < held.deadline else late).append(held)
             if sure:
+                for held in sure:
+                    held.sent = True
                 async with self._stream.wire.bounded():
                     await link.send([(held.reply, b"+ACK", {}) for held in sure])
-            arrived = stopwatch()
-            for held in mine:
-                if held not in sure:
-                    if not await self._stream.remove(held.sequence):
-                        lost.append(held)
-                elif arrived >= held.deadline:
-                    lost.append(held)  # it may have been done, or not: nobody can say
+                arrived = stopwatch()
+                # Of what was said too late nobody can say whether it was done.
+                lost += [held for held in sure if arrived >= held.deadline]
+            for held in late:
+                if not await self._stream.remove(held.sequence) and await self._is_lost(held):
+                    lost.append(held)
         for held in done:
             self.held.pop(held.row.id, None)
         return lost
@@ -355,6 +375,8 @@ class Claims:
         from intervalq_stores._nats_change import move  # noqa: PLC0415 - which needs this module
 
         done = await move(self._stream, held, part)
+        if not done and isinstance(part, Delete):
+            done = not await self._is_lost(held)
         self.held.pop(held.row.id, None)
         return done
 

@@ -22,7 +22,7 @@ class QuickMsg(Msg):
 
     @property
     def headers(self) -> dict[str, str] | None:  # type: ignore[override]  # it is read only
-        """All of them, with what the first line may say as `Status` and `Description`; None: there are none."""
+        """With what the first line may say as `Status` and `Description`; None: there are none."""
         if self._headers is None and self.raw:
             self._headers = parsed(self.raw)
         return self._headers

@@ -27,7 +27,7 @@ from intervalq.rules import (
     Slot,
 )
 from intervalq_stores._nats_client import QuickMsg
-from intervalq_stores._nats_log import ONE, Entry, Full, Plain, fingerprint, others
+from intervalq_stores._nats_log import Entry, Full, Plain, fingerprint, others
 
 STEP: Final = "Iq-Step"
 """The header that has the command: a list is a plain entry, an object is any other."""
@@ -47,7 +47,7 @@ _HEADERS: Final = re.compile(
     rb"\r\nNats-Incr: ([+0-9]+)\r\n(?:[^\r]+\r\n)?Iq-Step: ([ -~]+)\r\nNats-Stream: [^\r]+\r\n"
     rb"Nats-Subject: [^\r]+\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([0-9T:.Z-]+)\r\n"
 )
-"""The headers as they are when we wrote them and the server added its own: this is faster than to take each."""
+"""Our headers, and those that the server adds, as they are written: quicker than to take each by itself."""
 
 
 class Broken(ValueError):
@@ -63,7 +63,8 @@ def written(step: Plain | Full) -> str:
     if isinstance(step, Plain):
         generation = "null" if step.generation is None else json.dumps(step.generation)
         slots = json.dumps(step.slots, separators=(",", ":")) if step.slots else "[]"
-        return f"[{_LAYOUT},{step.now},{step.take},{step.reach},{generation},{slots}]"
+        now = "null" if step.now is None else step.now
+        return f"[{_LAYOUT},{now},{step.take},{step.reach},{generation},{slots}]"
     said: dict[str, Any] = {"v": _LAYOUT, **step.command.to_dict()}
     if step.now is not None:
         said["now"] = step.now
@@ -106,7 +107,7 @@ def read(sequence: int, at: int, increment: str, data: bytes, text: str) -> Entr
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, zlib.error) as wrong:
         raise Broken(f"{type(wrong).__name__} in {text[:60]!r}") from None
-    wanted = ONE + step.take if isinstance(step, Plain) else fingerprint(others(found.increment))
+    wanted = step.increment if isinstance(step, Plain) else fingerprint(others(found.increment))
     if found.increment != wanted:
         raise Broken("what it adds isn't what it says")
     return found
@@ -161,7 +162,13 @@ def _plain(said: list[Any]) -> Plain:
     _, now, take, reach, generation, slots = said
     if generation is not None and type(generation) is not str:
         raise Broken("its generation isn't text")
-    return Plain(_whole(now), _whole(take), _whole(reach), generation, _slots(slots) if slots else ())
+    return Plain(
+        None if now is None else _whole(now),
+        _whole(take),
+        _whole(reach),
+        generation,
+        _slots(slots) if slots else (),
+    )
 
 
 def _full(said: object) -> Full:

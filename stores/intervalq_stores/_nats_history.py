@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from os import urandom
 from collections.abc import Callable
+from os import urandom
 from typing import Any, Final, NamedTuple
 
 import anyio

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from intervalq.errors import InboxFull
 from intervalq.tasks.rules import Row
 from intervalq_stores import _nats_batch as batch
-from intervalq_stores._nats_batch import Part
+from intervalq_stores._nats_batch import Conflict, Part
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import REPLACE, headers_of, home_of, is_gone, line_of, mark_of, rests
 
@@ -102,7 +102,11 @@ class Steps:
         return self._put(batch.instead(subject, sequence, row.json.encode(), headers_of(row)))
 
     async def remove(self, row: Row, subject: str, sequence: int) -> None:
-        """A task goes, and the next of its key has the token. Those that wait are to be removed first."""
+        """A task goes, and the next of its key has the token. Those that wait are to be removed first.
+
+        Raises:
+            Conflict: another has the token.
+        """
         if row.dedupe is not None:
             self._put(batch.taken(mark_of(row.queue, row.dedupe), row.id, row.dedupe_for))
         self._put(batch.gone(subject, sequence))
@@ -112,6 +116,8 @@ class Steps:
         if row.waiting:
             line.waiting = [one for one in line.waiting if one.id != row.id]
         elif not line.waiting:
+            if line.first is None or line.first.version != sequence:  # the line is all that is looked at below
+                raise Conflict
             line.first = None
             self._guards[subject] = (line.name, line.last)
         else:

@@ -230,7 +230,9 @@ class Link:
 
         self._asked += 1
         inbox = f"{self._inbox[:-1]}-{self._asked:x}"
-        return await self._client.subscribe(inbox, cb=call), inbox
+        subscription = await self._client.subscribe(inbox, cb=call)
+        self._client.direct[subscription._id] = came
+        return subscription, inbox
 
     async def withdraw(self, subscription: Subscription) -> None:
         """Tell the server that nobody listens; what it has sent by then is still heard."""
@@ -239,6 +241,7 @@ class Link:
         await self.flush()
         with suppress(driver.Error):
             await subscription.unsubscribe()
+        self._client.direct.pop(subscription._id, None)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something soon that nobody waits for; if it fails, the connection has ended."""

@@ -1,9 +1,9 @@
 """What the log of a queue comes to: its entries are commands, and all who read it get the same record.
 
-An entry of a counter has what it adds, and the sum after it, which packs three numbers: how many tickets
-plain increments took, how many entries there were, and a fingerprint of all the others. So the sum alone
-tells a sender whether anything but plain increments came between what it knows and its own entry. If nothing
-did, it knows the answer without reading what others wrote.
+An entry of a counter has what it adds, and the sum after it, which packs four numbers: how many tickets plain
+increments took; how many entries there were; how many of them may have told slots to go; and a fingerprint of
+all that are not plain. So the sum alone tells a sender whether anything but plain increments came between
+what it knows and its own entry. If nothing did, it knows the answer without reading what others wrote.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from intervalq.rules import FOREVER, MOST_TICKETS, Advance, Answer, Command, Dro
 ONE: Final = 1 << 53
 """What every entry adds: one entry."""
 
-_OTHERS: Final = 96
+TOLD: Final = 1 << 96
+"""What a plain entry adds besides that may tell slots to go."""
+
+_OTHERS: Final = 139
 """Where the fingerprint begins in a sum."""
 
 _TICKETS: Final = ONE - 1
-_ENTRIES: Final = (1 << (_OTHERS - 53)) - 1
+_ENTRIES: Final = (1 << (96 - 53)) - 1
 
 _LATE: Final = 10_000_000
 """So long before a record may be forgotten, commands are sent in full."""
@@ -39,12 +42,17 @@ class Gap(Exception):
 class Plain(NamedTuple):
     """An entry of the plain kind: slots to use, and tickets behind all that were issued."""
 
-    now: int
-    """What the sender knows that the store's clock has reached."""
+    now: int | None
+    """What the sender knows that the store's clock has reached; None: it tells no slot to go."""
     take: int
     reach: int
     generation: str | None
     slots: tuple[Slot, ...]
+
+    @property
+    def increment(self) -> int:
+        """What it adds."""
+        return ONE + self.take if self.now is None else TOLD + ONE + self.take
 
 
 class Full(NamedTuple):
@@ -91,6 +99,11 @@ BEGIN: Final = Position(None)
 def entries(value: int) -> int:
     """How many entries a sum is of."""
     return value >> 53 & _ENTRIES
+
+
+def told(value: int) -> int:
+    """How many of the plain ones may have told slots to go."""
+    return value >> 96 & _ENTRIES
 
 
 def others(value: int) -> int:
@@ -143,7 +156,8 @@ def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
         return None
     if state.settings.ephemeral and rules.lapses(state) <= late + _LATE:
         return None
-    return Plain(now, take, command.reach, command.generation, command.slots)
+    tells = command.slots or command.reach > 0 or state.due + step <= clock or now == late
+    return Plain(now if tells else None, take, command.reach, command.generation, command.slots)
 
 
 def increment(
@@ -161,7 +175,7 @@ def increment(
         state: the record.
         step: the entry.
         tickets: how many others took before by plain entries, beside what the record says.
-        now: what to answer as the time; 0: that of the entry.
+        now: what to answer as the time; 0: that of the entry, if it has one.
         blur: see `Answer.blur`.
         trip: see `Answer.trip`.
     """
@@ -179,10 +193,11 @@ def increment(
         if begun:
             current = max(current, first.ticket + begun - 1)
             at = max(at, first.due + (begun - 1) * interval)
-    state = _moved(state, ticket=ticket, due=due, current=current, at=at, seen=max(state.seen, step.now))
+    seen = state.seen if step.now is None else max(state.seen, step.now)
+    state = _moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen)
     answer = Answer(
         state=state,
-        now=now or step.now,
+        now=now or step.now or 0,
         granted=granted,
         first=first,
         count=take,
@@ -204,6 +219,8 @@ def _use(state: State, step: Plain, ticket: int) -> tuple[int, int, tuple[int, .
 
 
 def _begun(held: int, step: Plain, first: int, interval: int) -> int:
+    if step.now is None:
+        return 0
     return max(0, min(step.take, (step.now - held + step.reach - first) // interval + 1))
 
 
@@ -279,7 +296,8 @@ def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
                 current, at = max(current, ticket + begun), max(at, due + begun * interval)
             ticket += step.take
             due += step.take * interval
-        seen = max(seen, step.now)
+        if step.now is not None:
+            seen = max(seen, step.now)
     return increment(_moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen), run[-1])
 
 

@@ -41,6 +41,7 @@ from intervalq_stores._nats_log import (
     increment,
     others,
     plain,
+    told,
 )
 from intervalq_stores._nats_names import decoded, encoded
 
@@ -121,8 +122,7 @@ class NATSStore:
     async def names(self) -> list[str]:
         """See `Store.names`. Logs of which nothing is left are removed."""
         tokens = await self._history.tokens()
-        sent, _, now = await self._history.clock()
-        del sent
+        _, _, now = await self._history.clock()
         found: list[str] = []
         turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -204,7 +204,7 @@ class NATSStore:
         """Send a plain entry; None: it found no place, so the command is to be sent in full."""
         assert view.state is not None
         try:
-            own = await self._history.append(known.token, step, ONE + step.take)
+            own = await self._history.append(known.token, step, step.increment)
             count = entries(own.value) - entries(view.value)
             taken = (own.value - view.value & ONE - 1) - step.take
             if others(own.value) != others(view.value) or count < 1 or taken < 0:
@@ -212,19 +212,18 @@ class NATSStore:
                     return await self._learned(known, own, now)
         except Gap:
             return None
-        at, blur, trip = step.now, 0, None
+        at, blur, trip = now or 0, 0, None
         if now is None:
             at, blur = await self._timed(known, own)
             trip = own.sent, own.received
         later = known.view  # another call of this process may have told slots to go meanwhile
         if later is not None and others(later.value) == others(own.value) and later.sequence < own.sequence:
-            count, view = entries(own.value) - entries(later.value), later
-            taken = (own.value - later.value & ONE - 1) - step.take
+            view, taken = later, (own.value - later.value & ONE - 1) - step.take
         assert view.state is not None
         state, answer = increment(view.state, step, taken, now=at, blur=blur, trip=trip)
         position = Position(state, own.value, own.sequence)
-        if count == 1 and known.base is view:
-            known.base = position
+        if known.base is view and told(own.value) - told(view.value) == (step.now is not None):
+            known.base = position  # whatever others did, they told nobody to go
         known.view = position
         self._keep(known, own)
         return answer
@@ -329,7 +328,7 @@ class NATSStore:
         """Keep what the log comes to at one's own entry. If that fails, the next one makes it good."""
         before = await self._history.checkpoint(known.token)
         base = known.base
-        if base is None or base.value != own.value:
+        if base is None or base.sequence < own.sequence or others(base.value) != others(own.value):
             base, _, _ = await known.fold(own.value, own.sequence, before)
         await self._history.save(known.token, base, before)
 

@@ -195,6 +195,9 @@ class NATSTaskStore:
         if claims is None:
             return Worked(alive=False, lost=tuple(part.id for part in command.settled))
         lost = await claims.settle(command.settled)
+        if claims.overdue:
+            self._lapse(command.session)
+            return Worked(alive=False, lost=tuple(lost))
         rows: list[Row] = []
         if command.limit and command.queues:
             idle = self._idle.get(command.session)

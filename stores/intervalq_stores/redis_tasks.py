@@ -89,7 +89,7 @@ class RedisTaskStore:
             return [
                 ("ok", f"all tasks are in {len(_KEYS)} keys with the tag {{tasks}}, which are never evicted")
             ]
-        what = f"maxmemory-policy is {policy}: a full server may remove all tasks at once; set it to noeviction"
+        what = f"maxmemory-policy is {policy}: a full server may remove all tasks at once; set noeviction"
         return [("warning", what)]
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ from faults.work import INTERVAL, stands_still, working
 from intervalq import _shard
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
-from intervalq_stores import _nats_history, _nats_wire
+from intervalq_stores import _nats_history, _nats_wire, nats
 from intervalq_stores.nats import NATSStore
 from servers import Server
 
@@ -229,4 +229,5 @@ async def test_a_pause_is_heard_of_and_its_end_wakes(nats_url: str) -> None:
 
 
 def test_what_is_kept_is_more_than_is_needed() -> None:
-    assert _nats_history.KEPT >= 8 * 64
+    """Some checkpoints in a row may fail: their writers may have been killed."""
+    assert _nats_history.KEPT >= 8 * nats._CHECKPOINT

@@ -33,7 +33,7 @@ from intervalq.rules import (
 )
 from intervalq.testing import StoreSuite
 from intervalq_stores import _nats_history, _nats_wire
-from intervalq_stores._nats_log import BEGIN, ONE, fold
+from intervalq_stores._nats_log import BEGIN, ONE, Plain, fold
 from intervalq_stores.nats import NATSStore
 from servers import Server
 
@@ -93,7 +93,7 @@ async def purge(store: NATSStore, stream: str, **which: Any) -> None:
 
 
 def plain_ones(log: list[Any]) -> int:
-    return sum(entry.increment < 2 * ONE for entry in log)
+    return sum(isinstance(entry.step, Plain) for entry in log)
 
 
 # --- many writers -----------------------------------------------------------------------------------

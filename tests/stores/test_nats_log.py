@@ -29,6 +29,7 @@ from intervalq.rules import (
 )
 from intervalq.testing.commands import CommandSource
 from intervalq_stores import _nats_entry
+from intervalq_stores._nats_client import QuickMsg, status
 from intervalq_stores._nats_clock import ServerClock
 from intervalq_stores._nats_entry import Broken, Newer
 from intervalq_stores._nats_log import (
@@ -46,6 +47,7 @@ from intervalq_stores._nats_log import (
     increment,
     others,
     plain,
+    told,
 )
 
 NOW = 1_000_000_000_000_000
@@ -83,14 +85,20 @@ def test_a_plain_increment_does_what_the_rules_do(seed: int) -> None:
         after, answer = rules.apply(model, command, now)
         if model is not None and (step := plain(model, command, now, now)) is not None:
             assert increment(model, step) == (after, answer), f"step {number}"
-            step = plain(model, command, now - random.randint(0, 300), now)
+            early = now - random.randint(1, 300)
+            step = plain(model, command, early, now)
             assert step is not None
+            if step.now is None:
+                quiet = rules.apply(model, command, now)[0]
+                assert quiet is not None
+                assert increment(model, step)[0] == replace(quiet, seen=model.seen)
             theirs = random.randint(1, 5)
             shifted = replace(
                 model, ticket=model.ticket + theirs, due=model.due + theirs * model.settings.interval
             )
             assert increment(model, step, theirs) == increment(shifted, step)
-            alike, _ = rules.apply(shifted, command, step.now if step.now > model.seen else now)
+            at = now if step.now is None or step.now <= model.seen else step.now
+            alike, _ = rules.apply(shifted, command, at)
             assert alike is not None
             found, _ = increment(shifted, step)
             assert (found.ticket, found.due) == (alike.ticket, alike.due), "behind those of others too"
@@ -133,7 +141,10 @@ def test_what_may_be_true_by_the_time_it_arrives_counts() -> None:
     """Of the two bounds of the store's clock the later one decides, and the earlier one is told."""
     state = backlog(due=NOW)
     late = NOW + SECOND
-    assert plain(state, TAKE, NOW, late) == Plain(NOW, 1, 0, "g", ())
+    assert plain(state, TAKE, NOW, late) == Plain(NOW, 1, 0, "g", ()), "it may have come by then"
+    assert plain(state, TAKE, NOW - 2, late - 1) == Plain(None, 1, 0, "g", ()), "it tells nobody to go"
+    reaching = replace(TAKE, reach=1)
+    assert plain(state, reaching, NOW - 2, late - 1) == Plain(NOW - 2, 1, 1, "g", ())
     assert plain(state, TAKE, NOW, late + 1) is None
     slot = replace(TAKE, take=0, slots=(Slot(3, NOW),))
     assert plain(state, slot, NOW, NOW + SECOND // 10) is not None
@@ -151,7 +162,7 @@ class Log:
         self.value = 0
 
     def add(self, step: Plain | Full, number: int = 7, at: int = NOW) -> Entry:
-        more = ONE + step.take if isinstance(step, Plain) else fingerprint(number)
+        more = step.increment if isinstance(step, Plain) else fingerprint(number)
         self.value += more
         self.entries.append(Entry(len(self.entries) + 1, at, more, self.value, step))
         return self.entries[-1]
@@ -168,9 +179,11 @@ def started() -> Log:
 def test_sums() -> None:
     log = started()
     value = log.value
-    assert (others(value), entries(value), value & ONE - 1) == (7, 3, 4)
+    assert (others(value), told(value), entries(value), value & ONE - 1) == (7, 2, 3, 4)
+    log.add(Plain(None, 5, 0, "g", ()))
+    assert (others(log.value), told(log.value), entries(log.value), log.value & ONE - 1) == (7, 2, 4, 9)
     log.add(Full(Hold(), None, False), 2**48)
-    assert (others(log.value), entries(log.value), log.value & ONE - 1) == (7 + 2**48, 4, 4)
+    assert (others(log.value), entries(log.value), log.value & ONE - 1) == (7 + 2**48, 5, 9)
 
 
 def test_what_a_log_comes_to() -> None:
@@ -322,7 +335,7 @@ COMMANDS: list[Command] = [
 
 
 def message(step: Plain | Full, **headers: str) -> Msg:
-    more = ONE + step.take if isinstance(step, Plain) else fingerprint(5)
+    more = step.increment if isinstance(step, Plain) else fingerprint(5)
     return Msg(
         Client(),
         data=b'{"val":"%d"}' % (more + 99),
@@ -347,8 +360,48 @@ def test_entries_come_back_as_they_were(command: Command, now: int | None, reset
     assert entry == Entry(12, 1_795_312_259_957_937, fingerprint(5), fingerprint(5) + 99, step)
 
 
+def quick(step: Plain | Full, *, order: str = "") -> QuickMsg:
+    """As it comes by the wire; with `order`, a header of another's before the command."""
+    slow = message(step)
+    assert slow.headers is not None
+    names = ["Nats-Incr", *order.split(), _nats_entry.STEP]
+    lines = [f"{name}: {slow.headers.get(name, 'x')}" for name in names]
+    lines += ["Nats-Stream: s", "Nats-Subject: a.b", "Nats-Sequence: 12"]
+    lines += [f"Nats-Time-Stamp: {slow.headers['Nats-Time-Stamp']}", "Nats-Num-Pending: 3", "", ""]
+    return QuickMsg(Client(), "_INBOX.x", "", slow.data, "\r\n".join(["NATS/1.0", *lines]).encode())
+
+
+def test_quick_and_slow_reading_give_the_same() -> None:
+    steps: list[Plain | Full] = [Full(command, NOW, True) for command in COMMANDS]
+    for step in (*steps, Plain(NOW, 2, 0, "g", (Slot(1, -2),))):
+        slow = _nats_entry.entry(message(step))
+        for order in ("", "Nats-Msg-Id", "Nats-Msg-Id Theirs"):
+            found = quick(step, order=order)
+            assert _nats_entry.entry(found) == slow
+            assert _nats_entry.entry(Msg(Client(), data=found.data, headers=found.headers)) == slow
+
+
+def test_what_the_server_says_in_the_place_of_a_message() -> None:
+    for first, said in (
+        ("NATS/1.0 404 Message Not Found", {"Status": "404", "Description": "Message Not Found"}),
+        ("NATS/1.0 503", {"Status": "503"}),
+        ("NATS/1.0 204 EOB", {"Status": "204", "Description": "EOB", "Nats-Num-Pending": "0"}),
+    ):
+        more = "Nats-Num-Pending: 0\r\n" if "EOB" in first else ""
+        found = QuickMsg(Client(), "a", "", b"", f"{first}\r\n{more}\r\n".encode())
+        assert found.headers == said
+        assert status(found) == status(Msg(Client(), headers=said)) == said["Status"]
+    assert status(QuickMsg(Client(), "a", "", b"", b"NATS/1.0\r\nStatus: 404\r\n\r\n")) is None
+    none = QuickMsg(Client(), "a", "", b"", b"")
+    assert (none.headers, status(none)) == (None, None)
+
+
 def test_plain_entries_come_back_as_they_were() -> None:
-    for step in (Plain(NOW, 0, 5, None, ()), Plain(-3, 7, 0, 'g"\r\n', (Slot(1, -2), Slot(3, 4)))):
+    for step in (
+        Plain(NOW, 0, 5, None, ()),
+        Plain(-3, 7, 0, 'g"\r\n', (Slot(1, -2), Slot(3, 4))),
+        Plain(None, 3, 0, "g", ()),
+    ):
         assert _nats_entry.entry(message(step)).step == step
 
 
