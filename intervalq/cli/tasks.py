@@ -30,8 +30,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _STORE_HELP: Final = (
     "Where the tasks are: postgresql://, redis:// or nats://, or the path of a SQLite database. Better set "
-    "INTERVALQ_STORE in the environment: that keeps passwords out of `ps`. Without both, a SQLite file in your "
-    "state folder."
+    "INTERVALQ_STORE in the environment: that keeps passwords out of `ps`. Without both, a SQLite file in "
+    "your state folder."
 )
 
 

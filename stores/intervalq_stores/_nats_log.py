@@ -96,6 +96,11 @@ Outcome: TypeAlias = Answer | Exception | None
 BEGIN: Final = Position(None)
 
 
+def tickets(value: int) -> int:
+    """How many tickets plain entries took, in a sum."""
+    return value & _TICKETS
+
+
 def entries(value: int) -> int:
     """How many entries a sum is of."""
     return value >> 53 & _ENTRIES
@@ -163,7 +168,7 @@ def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
 def increment(
     state: State,
     step: Plain,
-    tickets: int = 0,
+    taken: int = 0,
     *,
     now: int = 0,
     blur: int = 0,
@@ -174,13 +179,13 @@ def increment(
     Args:
         state: the record.
         step: the entry.
-        tickets: how many others took before by plain entries, beside what the record says.
+        taken: how many tickets others took before by plain entries, beside what the record says.
         now: what to answer as the time; 0: that of the entry, if it has one.
         blur: see `Answer.blur`.
         trip: see `Answer.trip`.
     """
     interval, take = state.settings.interval, step.take
-    ticket, due = state.ticket + tickets, state.due + tickets * interval
+    ticket, due = state.ticket + taken, state.due + taken * interval
     current, at = state.current, state.at
     granted: tuple[int, ...] = ()
     if step.slots:

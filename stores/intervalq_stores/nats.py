@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from intervalq import rules
 from intervalq.errors import (
@@ -29,7 +29,6 @@ from intervalq.store import stopwatch
 from intervalq_stores._nats_clock import ServerClock
 from intervalq_stores._nats_known import Known
 from intervalq_stores._nats_log import (
-    ONE,
     Full,
     Gap,
     Outcome,
@@ -41,6 +40,7 @@ from intervalq_stores._nats_log import (
     increment,
     others,
     plain,
+    tickets,
     told,
 )
 from intervalq_stores._nats_names import decoded, encoded
@@ -206,7 +206,7 @@ class NATSStore:
         try:
             own = await self._history.append(known.token, step, step.increment)
             count = entries(own.value) - entries(view.value)
-            taken = (own.value - view.value & ONE - 1) - step.take
+            taken = tickets(own.value) - tickets(view.value) - step.take
             if others(own.value) != others(view.value) or count < 1 or taken < 0:
                 async with self._wire.bounded():
                     return await self._learned(known, own, now)
@@ -218,7 +218,7 @@ class NATSStore:
             trip = own.sent, own.received
         later = known.view  # another call of this process may have told slots to go meanwhile
         if later is not None and others(later.value) == others(own.value) and later.sequence < own.sequence:
-            view, taken = later, (own.value - later.value & ONE - 1) - step.take
+            view, taken = later, tickets(own.value) - tickets(later.value) - step.take
         assert view.state is not None
         state, answer = increment(view.state, step, taken, now=at, blur=blur, trip=trip)
         position = Position(state, own.value, own.sequence)
@@ -290,7 +290,7 @@ class NATSStore:
             self._keep(known, own, now=made and entries(own.value) > 1)
         self._sent += 1
         if self._sent % _LOOK == 0 and now is None:
-            self._later(self._tidy(self._clock.earliest(stopwatch())))
+            self._later(lambda: self._tidy(self._clock.earliest(stopwatch())))
         return outcome
 
     async def _inspect(self, known: Known, command: Inspect, now: int | None) -> Answer:
@@ -312,13 +312,13 @@ class NATSStore:
         And where a record was made anew: what was before may be removed at this moment.
         """
         if now or entries(own.value) % _CHECKPOINT == 0:
-            self._later(self._checkpoint(known, own))
+            self._later(lambda: self._checkpoint(known, own))
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
         async def do() -> None:
             with suppress(Gap, StoreError):
                 async with self._wire.bounded():
-                    await work
+                    await work()
 
         task = asyncio.ensure_future(do())
         self._tasks.add(task)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import anyio
 
 from intervalq.errors import MissingExtra, StoreError, StoreUnavailable
-from intervalq.tasks._task import unused
 from intervalq.tasks.rules import (
     Beat,
     Beaten,
     Begin,
+    Change,
     Command,
     Count,
     End,
@@ -155,7 +155,8 @@ class NATSTaskStore:
         brought, idle.brought = idle.brought, []
         claims = self._sessions.get(session)
         if brought and claims is not None:
-            await claims.settle([unused(row) for row in brought])
+            unused = [Change(row.id, row.version, attempt=row.attempt - 1) for row in brought]
+            await claims.settle(unused)
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""

@@ -477,6 +477,31 @@ async def test_a_log_that_was_begun_anew_needs_nothing_from_before(nats_url: str
     await store.apply(queue, Drop())
 
 
+async def test_writes_that_were_lost_again(nats_url: str, opened: Open) -> None:
+    """As after a crash of the machine: the sum goes back, then on, and no answer is made of what is gone."""
+    queue, one, two = fresh(), opened(nats_url), opened(nats_url)
+    await one.apply(queue, take(take=3, nonce="g"), NOW)
+    await two.apply(queue, take(), NOW)
+    await one.apply(queue, take(), NOW)
+    assert (await one.apply(queue, take(take=500), NOW)).count == 500
+    last = await history(one).last(queue)
+    assert last is not None
+    await history(one).wire.ask("STREAM.MSG.DELETE.intervalq-log", {"seq": last.sequence})
+    for number in (6, 7):
+        answer = await two.apply(queue, take(), NOW)
+        assert answer.first is not None
+        assert answer.first.ticket == number
+    answer = await one.apply(queue, take(), NOW)
+    assert answer.first == Slot(8, NOW + 7 * HOURLY.interval)
+    look = await opened(nats_url).apply(queue, Inspect(), NOW)
+    assert look.state == answer.state
+    mark = Slot(505, NOW + 504 * HOURLY.interval)
+    healed = await one.apply(queue, take(generation="g", mark=mark), NOW)
+    assert healed.healed
+    assert healed.first == Slot(506, NOW + 505 * HOURLY.interval)
+    await one.apply(queue, Drop())
+
+
 # --- trouble ----------------------------------------------------------------------------------------
 
 
