@@ -24,7 +24,7 @@ LOG: Final = "intervalq-log"
 STATE: Final = "intervalq-state"
 _SUBJECTS: Final = {LOG: "intervalq.log.", STATE: "intervalq.state."}
 
-KEPT: Final = 1_024
+KEPT: Final = 8_192
 """So many entries of each queue the server keeps: its checkpoint must be younger than that."""
 
 _STREAMS: Final[tuple[dict[str, Any], ...]] = (
@@ -159,7 +159,10 @@ class History:
             }
             more = [self._entry(token, message) for message in await self.wire.messages(LOG, asked)]
             if more and more[-1].sequence >= last:
-                return [*found, *(entry for entry in more if entry.sequence <= last)]
+                found += [entry for entry in more if entry.sequence <= last]
+                if not found or found[-1].sequence != last:  # newer ones have pushed it out
+                    raise Gap
+                return found
             if not more:
                 await self.entry(token, last)  # a follower that lags was asked, or there is a gap
                 if not found:

@@ -55,10 +55,33 @@ class Known:
             try:
                 await self.fold(last.value, last.sequence)
             except Gap:
-                self.base = self.view = None
-                return None
+                if await self.is_lost():
+                    self.base = self.view = None
+                    return None
         assert self.base is not None
         return self.base.state
+
+    async def is_lost(self) -> bool:
+        """Whether nobody can tell any more what the log comes to.
+
+        Raises:
+            StoreTimeout: it moves on faster than it can be read.
+        """
+        gone = 0
+        while True:
+            last = await self._history.last(self.token)
+            if last is None:
+                return True
+            if self.base is not None and self.base.value == last.value:  # another call has read it
+                return False
+            try:
+                await self.fold(last.value, last.sequence)
+            except Gap:
+                if last.sequence == gone:
+                    return True
+                gone = last.sequence
+                continue
+            return False
 
     async def fold(
         self, value: int, sequence: int, checkpoint: Checkpoint | None = None

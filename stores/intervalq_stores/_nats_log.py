@@ -194,7 +194,7 @@ def increment(
     if take:
         first = Slot(ticket + 1, due + interval)
         ticket, due = ticket + take, due + take * interval
-        begun = _begun(state.held, step, first.due, interval)
+        begun = _begun(state.held, step, first.due, interval, state.credit)
         if begun:
             current = max(current, first.ticket + begun - 1)
             at = max(at, first.due + (begun - 1) * interval)
@@ -223,8 +223,12 @@ def _use(state: State, step: Plain, ticket: int) -> tuple[int, int, tuple[int, .
     return current, at, tuple([slot.ticket for slot in used])
 
 
-def _begun(held: int, step: Plain, first: int, interval: int) -> int:
-    if step.now is None:
+def _begun(held: int, step: Plain, first: int, interval: int, credit: int) -> int:
+    """How many of the new slots go at once: none, where the first lies further back than any may.
+
+    So it does where slots were voided or given back since the sender looked.
+    """
+    if step.now is None or first < step.now - held - credit:
         return 0
     return max(0, min(step.take, (step.now - held + step.reach - first) // interval + 1))
 
@@ -288,7 +292,7 @@ def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
     """Do some plain entries in a row, with the outcome of the last."""
     if state is None or not _takes_plain(state):
         return state, None
-    interval, held, void = state.settings.interval, state.held, state.void
+    interval, held, void, credit = state.settings.interval, state.held, state.void, state.credit
     ticket, due, current, at, seen = state.ticket, state.due, state.current, state.at, state.seen
     for step in run[:-1]:
         if step.slots and step.generation == state.generation:
@@ -296,7 +300,7 @@ def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
                 if void < slot.ticket <= ticket:
                     current, at = max(current, slot.ticket), max(at, slot.due)
         if step.take:
-            begun = _begun(held, step, due + interval, interval)
+            begun = _begun(held, step, due + interval, interval, credit)
             if begun:
                 current, at = max(current, ticket + begun), max(at, due + begun * interval)
             ticket += step.take

@@ -97,6 +97,7 @@ class Wire:
     async def close(self) -> None:
         """Close the connection."""
         link, self._link = self._link, None
+        self._connecting = asyncio.Lock()  # one that was waited for belongs to its event loop
         if link is not None:
             await link.close()
 

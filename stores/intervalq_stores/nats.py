@@ -20,6 +20,7 @@ from intervalq.errors import (
     CorruptState,
     MissingExtra,
     StoreError,
+    StoreTimeout,
     StoreUnavailable,
     Unauthorized,
     VersionMismatch,
@@ -274,6 +275,10 @@ class NATSStore:
             if reset:
                 raise StoreUnavailable(
                     self.url, "the log of the queue was removed at the same moment: ask again"
+                ) from None
+            if not await known.is_lost():  # only one's own entry is gone: newer ones pushed it out
+                raise StoreTimeout(
+                    self.url, "the command was stored, and its log moved on before what it did was read"
                 ) from None
             return await self._command(known, command, now, reset=True)
         if isinstance(outcome, Exception):

@@ -69,6 +69,30 @@ local function put_mark(name, id, ends)
   marks[name], marks_changed[name] = id and { id = id, ends = ends } or false, true
 end
 
+-- Forget some of the marks that have ended, but those that this command is about.
+local function sweep_marks(most)
+  for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[m', '(m' .. stamp(now + 1), 'LIMIT', 0, most)) do
+    local name = sub(member, 11)
+    if not gone[member] and not marks_changed[name] then
+      local mark = mark_of(name)
+      if mark and mark.ends then
+        put_mark(name, nil, nil)
+      else
+        drop('m', member)
+      end
+    end
+  end
+end
+
+-- As many as this command ends, and more: else more may end than beats forget.
+local function sweep_as_many()
+  local ended = 0
+  for name in pairs(marks_changed) do
+    if marks[name] and marks[name].ends then ended = ended + 1 end
+  end
+  if ended > 0 then sweep_marks(2 * ended) end
+end
+
 -- --- what happens to one task ------------------------------------------------------------------------
 
 local function feed(line)

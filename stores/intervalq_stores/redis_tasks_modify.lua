@@ -208,6 +208,7 @@ local function modify()
     if not rows[part.id] then part.row.waiting = part.waiting end
     after[2 * i - 1], after[2 * i] = part.id, encoded(part.row)
   end
+  sweep_as_many()
   flush(inserts + changes > 0)
   return { 0, now, existing, placed, after }
 end

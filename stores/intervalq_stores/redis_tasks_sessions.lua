@@ -2,8 +2,6 @@
 --
 -- ARGV[5]  begin: id, host, pid, consumer, expiry. beat, end: id
 
-local SWEPT = 16  -- marks that a beat forgets
-
 -- How long a lost task rests: up to 0.1 s, then up to 1, 3, 7 ... 60 s.
 local function rest(row)
   local most = 100000
@@ -31,19 +29,6 @@ local function begin()
   return { 0, now }
 end
 
-local function sweep_marks()
-  local names = ask('ZRANGEBYLEX', INDEX, '[m', '(m' .. stamp(now + 1), 'LIMIT', 0, SWEPT)
-  for _, member in ipairs(names) do
-    local name = sub(member, 11)
-    local mark = mark_of(name)
-    if mark and mark.ends then
-      put_mark(name, nil, nil)
-    else
-      drop('m', member)
-    end
-  end
-end
-
 local function beat()
   local id, lapsed = argument(), {}
   local mine = session_of(id)
@@ -57,7 +42,7 @@ local function beat()
       for _, row in ipairs(of_session(other)) do free(row, format('%s:%.0f was lost', one.host, one.pid)) end
     end
   end
-  sweep_marks()
+  sweep_marks(16)
   local has = count(prefix('s', id))
   flush(false)
   return { 0, now, mine and 1 or 0, has, lapsed }

@@ -236,6 +236,7 @@ local function work()
     end
     if on ~= one.idle then put_session(session, with(one, 'idle', on)) end
   end
+  sweep_as_many()
   flush(false)
   return { 0, now, one and 1 or 0, lost, claimed, wait }
 end

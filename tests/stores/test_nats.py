@@ -758,4 +758,4 @@ async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     assert [level for level, _ in found] == ["ok", "warning", "warning", "error", "warning", "warning"]
     assert "in memory" in found[1][1]
     assert "max_bytes 1000000" in found[2][1]
-    assert "max_msgs_per_subject 1024" in found[3][1]
+    assert "max_msgs_per_subject 8192" in found[3][1]
