@@ -97,7 +97,7 @@ class TaskSuiteBase:
     tells_times: bool = True
     """Who inserts or changes a task is told its very times. False: what they are about."""
     sees_claims: bool = True
-    """What is claimed is known to the store. False: to its claimant alone, and a key's first task counts as it."""
+    """What is claimed is known to the store. False: to its claimant alone; a key's first counts as it."""
 
     def told(self, rows: Sequence[Row]) -> list[Row]:
         """What two looks at the same tasks have in common."""

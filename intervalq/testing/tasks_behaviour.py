@@ -223,7 +223,9 @@ class BehaviourTests(TaskSuiteBase):
             (back,) = await store.apply(Select(ids=(row.id,)))
             assert (back.session, back.claims, back.attempt) == (None, 1, 0)
             assert back.version == 2 or (back.version > row.version and not self.counts_versions)
-            worked = await store.apply(Work(session, (Delete(row.id, row.version),), queues=(queue,), limit=1))
+            worked = await store.apply(
+                Work(session, (Delete(row.id, row.version),), queues=(queue,), limit=1)
+            )
             assert (worked.alive, worked.lost, worked.claimed) == (False, (row.id,), ())
             assert not (await store.apply(Beat(session))).alive
             assert session not in [one.id for one in await store.apply(Sessions())]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from intervalq_stores._nats_link import Headers
-from intervalq_stores._nats_task import EXPECTED, EXPECTED_OF, PREFIX, REPLACE, TOMBSTONE
+from intervalq_stores._nats_task import EXPECTED, EXPECTED_OF, PREFIX, TOMBSTONE
 from intervalq_stores._nats_wire import Refused, Wire
 
 MOST: Final = 1000
@@ -31,12 +31,12 @@ class Conflict(Exception):
 
 def new(subject: str, data: bytes, headers: Headers) -> Part:
     """A message where there must be none."""
-    return Part(subject, data, headers)
+    return instead(subject, 0, data, headers)
 
 
 def instead(subject: str, sequence: int, data: bytes, headers: Headers) -> Part:
     """A message in the place of the one with this sequence (0: of none), which must be there."""
-    return Part(subject, data, headers | REPLACE | {EXPECTED: str(sequence)})
+    return Part(subject, data, headers | {EXPECTED: str(sequence)})
 
 
 def within(part: Part, line: str, last: int) -> Part:
@@ -58,7 +58,7 @@ def seen(subject: str, sequence: int) -> Part:
 def taken(subject: str, id_: str, micros: int) -> Part:
     """That a dedupe key is taken, for a while after its task has gone."""
     seconds = max(1, -(-micros // 1_000_000))  # the server counts whole ones
-    return Part(subject, id_.encode(), REPLACE | {"Nats-TTL": f"{seconds}s"})
+    return Part(subject, id_.encode(), {"Nats-TTL": f"{seconds}s"})
 
 
 async def store(wire: Wire, parts: Sequence[Part]) -> int:

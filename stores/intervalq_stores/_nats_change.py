@@ -14,7 +14,7 @@ from intervalq_stores._nats_batch import Conflict
 from intervalq_stores._nats_claims import Claims, Held
 from intervalq_stores._nats_lines import Steps
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import TOKEN, home_of, is_gone, mark_of, rests, subject_of
+from intervalq_stores._nats_task import TOKEN, home_of, is_first, is_gone, mark_of, rests, subject_of
 
 _TRIES: Final = 50
 
@@ -123,7 +123,7 @@ async def _once(
             stream.wire.url, f"a change of {len(parts)} messages: JetStream stores {batch.MOST} at once"
         )
     first = 0
-    if len(parts) == 1 and len(command.deletes) == 1:
+    if len(parts) == 1 and len(going) == 1 and is_first(going[0].row):
         if not await stream.remove(going[0].sequence):
             raise Conflict
     elif parts:

@@ -6,7 +6,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,14 +15,14 @@ from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState, TooManyWaiting
 from intervalq.store import stopwatch
-from intervalq.tasks.rules import Change, Delete, Row, Session, rest
-from intervalq_stores import _nats_batch as batch
-from intervalq_stores._nats_batch import Conflict, Part
+from intervalq.tasks.rules import Change, Delete, Row, Session
+from intervalq_stores._nats_anew import again, lost, restore, stray, with_others
+from intervalq_stores._nats_batch import Part
 from intervalq_stores._nats_link import WITHIN, Link
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import delivered, headers_of, is_gone, rests, row_of
+from intervalq_stores._nats_task import delivered, is_first, is_gone, rests, row_of
 
 log: Final = logging.getLogger("intervalq")
 
@@ -106,8 +106,8 @@ class Claims:
                     pulled = await puller.now(wanted)
             except TooManyWaiting:  # for what isn't there
                 break
-            await self._take(rows, queue, puller.link, pulled, lease)
-            if len(pulled.messages) < wanted:
+            is_more = await self._take(rows, queue, puller, pulled, end=end, lease=lease)
+            if len(pulled.messages) < wanted and not is_more:
                 break
 
     async def wait(
@@ -120,7 +120,7 @@ class Claims:
             async with await self._fresh(queue, most) as puller:
                 async with self._stream.wire.bounded(seconds + 2 * WITHIN):
                     pulled = await puller.wait(seconds)
-                await self._take(rows, queue, puller.link, pulled, lease)
+                await self._take(rows, queue, puller, pulled, end=len(rows) + 1, lease=lease)
             if rows:
                 group.cancel_scope.cancel()
 
@@ -143,7 +143,8 @@ class Claims:
                 held = self.held.pop(row.id, None)
                 if held is not None and held.link.is_open:
                     unused = row._replace(attempt=row.attempt - 1, claims=row.claims - 1)
-                    held.link.later(self._restore(unused, held.subject, held.sequence))
+                    part = again(unused, held.subject, held.sequence, self._stream.now())
+                    held.link.later(restore(self._stream, [part]))
             raise
 
     async def _puller(self, queue: str, most: int | None) -> Puller:
@@ -158,25 +159,46 @@ class Claims:
     async def _fresh(self, queue: str, most: int | None) -> Puller:
         await self._stream.consumer(queue, self.session.expiry, most)
         link, url = await self._stream.link(), self._stream.wire.url
-        return Puller(link, url, encoded(queue), self._stray, self.session.expiry / 1e6 / _PINGS)
+        ping = self.session.expiry / 1e6 / _PINGS
+        return Puller(link, url, encoded(queue), lambda message: stray(self._stream, message), ping)
 
-    async def _take(self, rows: list[Row], queue: str, link: Link, pulled: Pulled, lease: int | None) -> None:
-        """Of what was delivered, add what may be worked on; the rest is put where it belongs."""
+    async def _take(
+        self, rows: list[Row], queue: str, puller: Puller, pulled: Pulled, *, end: int, lease: int | None
+    ) -> bool:
+        """Of what was delivered, add what may be worked on; the rest is put where it belongs.
+
+        Args:
+            rows: where to add.
+            queue: whose tasks they are.
+            puller: who asked for them.
+            pulled: what came.
+            end: how many there may be then.
+            lease: see `Work`.
+
+        Returns:
+            Whether some of it was stored anew, so that there may be more to be claimed.
+        """
+        link, anew = puller.link, list[Part]()
         messages = deque(pulled.messages)
         try:
+            async with self._stream.wire.bounded():
+                messages = deque(await with_others(puller, pulled))
             wait = (await self._stream.consumer(queue, self.session.expiry))["ack_wait"] // 1_000
             until = pulled.since + round(wait * _SAFE)
             ends = None if lease is None else pulled.since + lease
+            now = self._stream.now()
             while messages:
-                row = await self._judge(messages[0], link, until)
-                if row is not None:
+                message = messages[0]
+                row = await self._judge(message, link, until, now, anew)
+                if row is not None and len(rows) >= end:
+                    anew.append(again(row, message.subject, row.version, now))
+                elif row is not None:
                     row = row._replace(
                         session=self.session.id,
-                        until=None if lease is None else self._stream.now() + lease,
+                        until=None if lease is None else now + lease,
                         claims=row.claims + 1,
                         attempt=row.attempt + 1,
                     )
-                    message = messages[0]
                     held = Held(row, message.subject, row.version, message.reply, link, wait, until, ends)
                     self.held[row.id] = held
                     rows.append(row)
@@ -184,14 +206,16 @@ class Claims:
         except BaseException:
             for message in messages:
                 if link.is_open:
-                    link.later(self._stray(message))
+                    link.later(stray(self._stream, message))
             raise
+        if anew:
+            await restore(self._stream, anew)
+        return bool(anew)
 
-    async def _judge(self, message: Msg, link: Link, until: int) -> Row | None:
+    async def _judge(self, message: Msg, link: Link, until: int, now: int, anew: list[Part]) -> Row | None:
         """The task of a message, if it may be worked on now."""
         times, sequence, stored = delivered(message)
-        if is_gone(message):
-            await link.publish(message.reply, b"+ACK")
+        if is_gone(message):  # it goes by itself
             return None
         try:
             row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
@@ -200,50 +224,17 @@ class Claims:
             await link.publish(message.reply, b'-NAK {"delay":%d}' % _CORRUPT)
             return None
         if stopwatch() >= until:  # this process stood still: it may be another's by now
-            await self._stray(message)
-        elif rests(row) and (early := row.at - self._stream.now()) > 0:
-            await link.publish(message.reply, b'-NAK {"delay":%d}' % (early * 1_000))
+            anew.append(again(row, message.subject, sequence, now))
+        elif rests(row) and row.at > now:
+            await link.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
         elif times > 1:
-            await self._anew(row, message.subject, sequence)
+            anew.append(again(lost(row, now), message.subject, sequence, now))
         elif row.id in self.held:  # an id is that of one queue, and of one claim here
-            later = row._replace(at=self._stream.now() + _OTHER)
-            await self._restore(later, message.subject, sequence)
+            later = row._replace(at=now + _OTHER)
+            anew.append(again(later, message.subject, sequence, now))
         else:
             return row
         return None
-
-    async def _anew(self, row: Row, subject: str, sequence: int) -> None:
-        """Store a task again that was handed out before, so that its former holder can't settle it.
-
-        One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
-        from a worker that died, so it isn't counted as an attempt.
-        """
-        if not rests(row):
-            attempt = row.attempt + 1
-            pause = rest(row._replace(attempt=attempt)) if attempt > 1 else 0
-            row = row._replace(
-                at=self._stream.now() + pause,
-                attempt=attempt,
-                claims=row.claims + 1,
-                error="a worker was lost",
-            )
-        await self._restore(row, subject, sequence)
-
-    async def _stray(self, message: Msg) -> None:
-        """Give back what nobody has seen."""
-        _, sequence, stored = delivered(message)
-        if not is_gone(message):
-            row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
-            await self._restore(row, message.subject, sequence)
-
-    async def _restore(self, row: Row, subject: str, sequence: int) -> None:
-        with suppress(Conflict):  # somebody else was first
-            await batch.store(self._stream.wire, [self._again(row, subject, sequence)])
-
-    def _again(self, row: Row, subject: str, sequence: int) -> Part:
-        """The task in its own place, to be handed out as if for the first time."""
-        at = row.at if row.at > self._stream.now() else 0
-        return batch.instead(subject, sequence, row.json.encode(), headers_of(row._replace(at=at)))
 
     # --- renewing -----------------------------------------------------------------------------------
 
@@ -255,7 +246,9 @@ class Claims:
             row = held.row._replace(
                 at=held.row.modified, attempt=held.row.attempt - 1, claims=held.row.claims - 1
             )
-            await self._anew(row, held.subject, held.sequence)
+            now_there = self._stream.now()
+            part = again(lost(row, now_there), held.subject, held.sequence, now_there)
+            await restore(self._stream, [part])
         return await self.renew(
             [held for held in self.held.values() if held.deadline - now < held.wait * _RENEW]
         )
@@ -285,19 +278,13 @@ class Claims:
         for puller in self._pullers.values():
             await puller.close()
         self._pullers.clear()
+        there = self._stream.now()
         parts = [
-            self._again(one.row._replace(attempt=max(0, one.row.attempt - 1)), one.subject, one.sequence)
+            again(one.row._replace(attempt=max(0, one.row.attempt - 1)), one.subject, one.sequence, there)
             for one in held
             if stopwatch() < one.deadline
         ]
-        for start in range(0, len(parts), batch.MOST):
-            some = parts[start : start + batch.MOST]
-            try:
-                await batch.store(self._stream.wire, some)
-            except Conflict:  # one of them is another's by now: each by itself
-                for part in some:
-                    with suppress(Conflict):
-                        await batch.store(self._stream.wire, [part])
+        await restore(self._stream, parts)
 
     # --- settling -----------------------------------------------------------------------------------
 
@@ -326,7 +313,7 @@ class Claims:
         return lost + [held.row.id for held in await self._acknowledge(simple)]
 
     async def _is_lost(self, held: Held) -> bool:
-        """Whether a claim is whose task isn't where it was; else it was removed by a call without an answer."""
+        """Whether a claim is whose task has gone from its place; else a call without an answer removed it."""
         if held.sent and not await self._stream.with_ids([held.row.id], held.row.queue):
             return False
         self.overdue = self.overdue or held.asked > 1
@@ -382,8 +369,8 @@ class Claims:
 
 
 def _is_plain(row: Row) -> bool:
-    """Whether nothing else happens when it is done."""
-    return row.key is None and row.dedupe is None
+    """Whether nothing else happens when it is done, and it took the place of no other message."""
+    return row.key is None and row.dedupe is None and is_first(row)
 
 
 def _by_queue(some: Sequence[Held]) -> list[list[Held]]:

@@ -13,7 +13,7 @@ from intervalq.tasks.rules import Row
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict, Part
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import REPLACE, headers_of, home_of, is_gone, line_of, mark_of, rests
+from intervalq_stores._nats_task import headers_of, home_of, is_gone, line_of, mark_of, rests
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Steps:
         self._lines: dict[tuple[str, str], Line] = {}
 
     def parts(self) -> list[Part]:
-        """What is to be stored; who stands for a whole line comes first, before the step itself changes it."""
+        """What is to be stored; who stands for a whole line is first, before the step itself changes it."""
         guarded = [batch.within(self._parts[subject], *guard) for subject, guard in self._guards.items()]
         return guarded + [part for subject, part in self._parts.items() if subject not in self._guards]
 
@@ -87,7 +87,7 @@ class Steps:
             self.insert(row, instead_of=line.gone.get(subject))
         else:
             line.first = row
-            self._put(Part(subject, row.json.encode(), headers_of(row) | REPLACE))
+            self._put(Part(subject, row.json.encode(), headers_of(row)))
         if line.name not in {name for name, _ in self._guards.values()}:
             self._guards[subject] = (line.name, line.last)
         return subject
@@ -116,7 +116,9 @@ class Steps:
         if row.waiting:
             line.waiting = [one for one in line.waiting if one.id != row.id]
         elif not line.waiting:
-            if line.first is None or line.first.version != sequence:  # the line is all that is looked at below
+            if (
+                line.first is None or line.first.version != sequence
+            ):  # the line is all that is looked at below
                 raise Conflict
             line.first = None
             self._guards[subject] = (line.name, line.last)

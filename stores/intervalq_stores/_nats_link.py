@@ -231,7 +231,7 @@ class Link:
         self._asked += 1
         inbox = f"{self._inbox[:-1]}-{self._asked:x}"
         subscription = await self._client.subscribe(inbox, cb=call)
-        self._client.direct[subscription._id] = came
+        self._client.direct[subscription._id] = came  # noqa: SLF001 - by which messages are told apart
         return subscription, inbox
 
     async def withdraw(self, subscription: Subscription) -> None:
@@ -241,7 +241,7 @@ class Link:
         await self.flush()
         with suppress(driver.Error):
             await subscription.unsubscribe()
-        self._client.direct.pop(subscription._id, None)
+        self._client.direct.pop(subscription._id, None)  # noqa: SLF001 - see there
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something soon that nobody waits for; if it fails, the connection has ended."""

@@ -15,7 +15,7 @@ from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import EXPECTED, PREFIX, REPLACE
+from intervalq_stores._nats_task import EXPECTED, PREFIX
 
 _LOOK: Final = 0.5
 """Seconds between two tries of one who waits: a lock that expires tells nobody."""
@@ -58,7 +58,7 @@ class NATSLock(Lock):
     async def _put(self, before: int) -> bool:
         await self._stream.link()
         sent = stopwatch()
-        headers = REPLACE | {"Nats-TTL": f"{self._seconds}s", EXPECTED: str(before)}
+        headers = {"Nats-TTL": f"{self._seconds}s", EXPECTED: str(before)}
         try:
             part = batch.Part(self._subject, self._owner, headers)
             self._sequence = await batch.store(self._stream.wire, [part])

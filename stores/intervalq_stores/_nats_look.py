@@ -65,9 +65,9 @@ async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
 
 
 def _of(queue: str, rows: Sequence[Row], info: Any, now: int) -> QueueStats:  # noqa: ANN401 - the server's
-    """The figures of a queue with these tasks. Those that rest are told from those that are claimed by place:
+    """The figures of a queue with these tasks.
 
-    who was handed out, and whose time has not come, was refused with a delay.
+    What was handed out is claimed, but if its time has not come: then it was refused with a delay.
     """
     inbox = sum(row.waiting for row in rows)
     future = [row for row in rows if not row.waiting and rests(row) and row.at > now]
@@ -90,14 +90,12 @@ async def advice(stream: Stream) -> list[tuple[str, str]]:
     elif config["storage"] == "memory":
         found.append(("warning", f"{name} is kept in memory: tasks are gone after a restart of the server"))
     else:
-        found.append(
-            (
-                "warning",
-                f"{name} is kept in files, which survive a crash of the server, but reach the disk within two "
-                "minutes only: a crash of the machine may lose tasks and bring finished ones back. Set "
-                "sync_interval: always in the server's jetstream block, or use 3 replicas",
-            )
+        why = (
+            f"{name} is kept in files, which survive a crash of the server, but reach the disk within two "
+            "minutes only: a crash of the machine may lose tasks, and one of the server bring finished ones "
+            "back. Set sync_interval: always in the server's jetstream block, or use 3 replicas"
         )
+        found.append(("warning", why))
     for limit in ("max_age", "max_bytes", "max_msgs"):
         if config.get(limit, -1) > 0:
             why = f"{name} has {limit} {config[limit]}, by which tasks are removed or refused: remove it"

@@ -15,6 +15,8 @@ def encoded(name: str) -> str:
 
 def decoded(token: str) -> str:
     """The name that `encoded` wrote."""
+    if "=" not in token:
+        return token
     return re.sub(
         r"(?:=[0-9A-F]{2})+",
         lambda found: bytes.fromhex(found[0].replace("=", "")).decode(errors="replace"),

@@ -144,7 +144,7 @@ class Puller:
         return None if over.done() else asked
 
     async def _hear_at_once(self, over: asyncio.Future[str]) -> None:
-        """Wait a moment. With as many unacknowledged as there may be, a server doesn't answer until there are less."""
+        """Wait a moment. While as many are unacknowledged as may be, a server doesn't answer at all."""
         await asyncio.wait((over,), timeout=_GRACE)
         if over.done():
             return

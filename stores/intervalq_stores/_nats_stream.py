@@ -23,15 +23,16 @@ _CONFIG: Final[dict[str, Any]] = {
     "storage": "file",
     "retention": "workqueue",  # what is acknowledged is removed
     "max_msgs_per_subject": 1,
-    "discard": "new",
-    "discard_new_per_subject": True,  # a task that is there, and a token that somebody has, stay
-    "allow_rollup_hdrs": True,
+    # A message takes the place of the one that is there, which it says it has seen (0: that there is none).
+    # Not "new" with rollups: these are purges, by which the server (2.15.1) forgets what other workers have
+    # yet to acknowledge, for it raises its floor above that: it isn't handed out again when they die.
+    "discard": "old",
     "allow_msg_ttl": True,
     "allow_atomic": True,
     "allow_direct": True,
 }
 _NEEDED: Final = [
-    "subjects", "retention", "max_msgs_per_subject", "discard", "discard_new_per_subject", "allow_rollup_hdrs",
+    "subjects", "retention", "max_msgs_per_subject", "discard",
     "allow_msg_ttl", "allow_atomic", "allow_direct",
 ]  # fmt: skip
 
@@ -57,6 +58,8 @@ class Stream:
 
     async def link(self) -> Link:
         """The connection, with the stream at its other end."""
+        if self._checked is not None and self._checked.is_open:
+            return self._checked
         async with self.wire.bounded():
             link = await self.wire.link()
         if link is not self._checked:
@@ -93,7 +96,9 @@ class Stream:
         wanted = dict(known)
         if ack_wait is not None:
             nobody_asked = known.get("description") == _NOBODY_ASKED
-            wanted["ack_wait"] = ack_wait * 1_000 if nobody_asked else max(known["ack_wait"], ack_wait * 1_000)
+            wanted["ack_wait"] = (
+                ack_wait * 1_000 if nobody_asked else max(known["ack_wait"], ack_wait * 1_000)
+            )
             wanted["description"] = _ASKED
         if most is not None:
             wanted["max_ack_pending"] = most
@@ -193,7 +198,7 @@ class Stream:
         return found
 
     async def line(self, pattern: str) -> tuple[int, list[Row], dict[str, int]]:
-        """All tasks of a key, the sequence of what was stored there last, and what takes the place of the gone."""
+        """The sequence of what was stored last of a key, its tasks, and where others have just gone."""
         rows: list[Row] = []
         gone: dict[str, int] = {}
         last = 0

@@ -40,13 +40,11 @@ _FIELDS: Final[list[tuple[str, str, Any]]] = [
     ("f", "dedupe_for", 0),
 ]
 
-TOKEN: Final = ".0"
+TOKEN: Final = ".0"  # noqa: S105 - no secret
 """How the subject of the first task of a key ends."""
 
-TOMBSTONE: Final[Headers] = {_GONE: "1", "Nats-Rollup": "sub", "Nats-TTL": "1s"}
+TOMBSTONE: Final[Headers] = {_GONE: "1", "Nats-TTL": "1s"}
 """Takes the place of a task that was removed together with other changes, for a second."""
-
-REPLACE: Final[Headers] = {"Nats-Rollup": "sub"}
 
 
 class Delivered(NamedTuple):
@@ -109,6 +107,15 @@ def headers_of(row: Row) -> Headers:
     return {_META: json.dumps(meta, separators=(",", ":"))} if meta else {}
 
 
+def is_first(row: Row) -> bool:
+    """Whether it took the place of no other message. Only then it may be removed by itself.
+
+    A server that is killed, and reads its files, finds a message again that another one had replaced, if that
+    is there no more but for its removal. So what replaced another one is replaced itself, by a tombstone.
+    """
+    return row.created == row.modified
+
+
 def rests(row: Row) -> bool:
     """Whether it is one that may not be claimed before a time of its own."""
     return row.at != row.modified  # a fresh one has the time at which the server stored it in both
@@ -141,8 +148,11 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
         kind, queue, name, *rest = subject[len(PREFIX) + 1 :].split(".")
         headers = message.headers
         text = headers.get(_META) if headers else None
-        if text is None and kind == "w":
-            text = "{}"
+        if text is None and kind == "w":  # most of them
+            return Row(
+                decoded(name), sequence, decoded(queue), stored, message.data.decode(),
+                created=stored, modified=stored,
+            )  # fmt: skip
         meta = json.loads(text or "")
         key = decoded(name) if kind == "k" else None
         row = Row(

@@ -11,17 +11,14 @@ removing the message, which succeeds once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-
-import anyio
 
 from intervalq.errors import MissingExtra, StoreError, StoreUnavailable
 from intervalq.tasks.rules import (
     Beat,
     Beaten,
     Begin,
-    Change,
     Command,
     Count,
     End,
@@ -39,14 +36,9 @@ from intervalq.tasks.store import Lock, Pulled
 
 if TYPE_CHECKING:
     from intervalq_stores._nats_claims import Claims
+    from intervalq_stores._nats_idle import Idle
 
 A = TypeVar("A")
-
-_TAKEN: Final = 0.5
-"""Seconds within which a session takes what came while it was idle: else it is busy with something else."""
-
-_WAIT: Final = 30.0
-"""Seconds after which a request of an idle worker expires; then there is another one."""
 
 
 class NATSTaskStore:
@@ -122,41 +114,17 @@ class NATSTaskStore:
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`. Who is idle has a request waiting at the server, which brings a task."""
-        idle = self._idle[session] = Idle()
+        from intervalq_stores._nats_idle import Idle  # noqa: PLC0415 - only for those who wait
 
-        async def woken() -> None:
-            while True:
-                if idle.brought:
-                    with anyio.move_on_after(_TAKEN):
-                        await idle.taken.wait()
-                    await self._give_back(session, idle)
-                await idle.begun.wait()
-                claims = self._sessions.get(session)
-                if claims is None:
-                    idle.begun = anyio.Event()
-                    continue
-                with anyio.CancelScope() as idle.scope:
-                    rows = await claims.wait(idle.queues, idle.lease, idle.most, _WAIT)
-                    idle.brought += rows
-                if idle.brought or idle.scope.cancelled_caught:
-                    idle.begun = anyio.Event()
-                if idle.brought:
-                    return
-
-        try:
-            yield woken
-        finally:
-            self._idle.pop(session, None)
-            with anyio.CancelScope(shield=True), suppress(StoreError):
-                await self._give_back(session, idle)
-
-    async def _give_back(self, session: str, idle: Idle) -> None:
-        """Let others have what nobody took here."""
-        brought, idle.brought = idle.brought, []
         claims = self._sessions.get(session)
-        if brought and claims is not None:
-            unused = [Change(row.id, row.version, attempt=row.attempt - 1) for row in brought]
-            await claims.settle(unused)
+        if claims is None:
+            raise StoreError(self.url, "the session has ended")
+        async with Idle.of(claims) as idle:
+            self._idle[session] = idle
+            try:
+                yield idle.woken
+            finally:
+                self._idle.pop(session, None)
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""
@@ -203,9 +171,7 @@ class NATSTaskStore:
         if command.limit and command.queues:
             idle = self._idle.get(command.session)
             if idle is not None:
-                rows, idle.brought = idle.brought, []
-                idle.taken.set()
-                idle.taken = anyio.Event()
+                rows = idle.take(command)
             if len(rows) < command.limit:
                 rows += await claims.claim(
                     command.queues, command.limit - len(rows), command.lease, command.most
@@ -239,31 +205,6 @@ class NATSTaskStore:
         claims = self._sessions.pop(session, None)
         if claims is not None:
             claims.forget()
-
-
-class Idle:
-    """What a session would claim that has found nothing."""
-
-    def __init__(self) -> None:
-        self.begun = anyio.Event()
-        """Set: it is idle."""
-        self.queues: tuple[str, ...] = ()
-        self.lease: int | None = None
-        self.most: int | None = None
-        self.scope = anyio.CancelScope()
-        self.brought: list[Row] = []
-        """What came while it was."""
-        self.taken = anyio.Event()
-        """Set: its session has taken that."""
-
-    def look(self, command: Work, *, found: bool) -> None:
-        """It has asked again, and found something or nothing."""
-        same = (self.queues, self.lease, self.most) == (command.queues, command.lease, command.most)
-        if found or not command.idle or not same:
-            self.scope.cancel()
-        if not found and command.idle:
-            self.queues, self.lease, self.most = command.queues, command.lease, command.most
-            self.begun.set()
 
 
 _COMMANDS: Final[dict[type, Callable[[NATSTaskStore, Any], Awaitable[Any]]]] = {

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ from intervalq.tasks import Claim, Tasks
 from intervalq.tasks import _desk as desk
 from intervalq_stores import _nats_pull, _nats_stream
 from intervalq_stores._nats_names import encoded
-from intervalq_stores._nats_pull import Puller
+from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_task import STREAM
 from intervalq_stores.nats_tasks import NATSTaskStore
 
@@ -86,7 +86,6 @@ class Wire:
         with anyio.fail_after(PATIENCE):
             while await self.waiting() != number:
                 await checkpoint()
-
 
 
 @pytest.fixture
@@ -232,7 +231,8 @@ async def test_what_the_server_says_of_a_request_is_never_a_task(
     nats_url: str, queue: str, server: Server, lines: list[str], kind: type[Exception] | None
 ) -> None:
     async with pulling(nats_url, queue) as puller:
-        for ask in (lambda: puller.now(3), lambda: puller.wait(20.0)):
+        asks: list[Callable[[], Awaitable[Pulled]]] = [lambda: puller.now(3), lambda: puller.wait(20.0)]
+        for ask in asks:
             async with anyio.create_task_group() as group:
                 group.start_soon(server.answer, *lines)
                 if kind is None:
@@ -416,5 +416,3 @@ async def test_a_lost_connection_ends_what_waits_and_it_is_asked_again(
         assert [(claim.value, claim.attempt) for claim in found] == [(1, 1)]
         await found[0].ack()
     assert await others.queues(queue) == []
-
-

@@ -1,0 +1,76 @@
+"""Tasks that are stored again in their own places: to be handed out as if for the first time.
+
+A worker that dies leaves many at once: who meets one of them asks for all of them, and stores them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from nats.aio.msg import Msg
+
+from intervalq.tasks.rules import Row, rest
+from intervalq_stores import _nats_batch as batch
+from intervalq_stores._nats_batch import Conflict, Part
+from intervalq_stores._nats_pull import Pulled, Puller
+from intervalq_stores._nats_stream import Stream
+from intervalq_stores._nats_task import delivered, headers_of, is_gone, rests, row_of
+
+_SOME: Final = 50
+"""How many are asked for at once, of which those that nobody held before are given back."""
+
+
+async def with_others(puller: Puller, pulled: Pulled) -> list[Msg]:
+    """What was handed out; if not for the first time, also all else that is to be handed out again."""
+    messages = list(pulled.messages)
+    while messages and delivered(messages[-1]).times > 1 and len(messages) < batch.MOST:
+        more = await puller.now(min(_SOME, batch.MOST - len(messages)))
+        if not more.messages:
+            break
+        messages += more.messages
+    return messages
+
+
+def again(row: Row, subject: str, sequence: int, now: int) -> Part:
+    """The task in its own place."""
+    at = row.at if row.at > now else 0
+    return batch.instead(subject, sequence, row.json.encode(), headers_of(row._replace(at=at)))
+
+
+def lost(row: Row, now: int) -> Row:
+    """A task that was handed out before, so that its holder is lost; as it is to be stored.
+
+    One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
+    from a worker that died, so it isn't counted as an attempt.
+    """
+    if rests(row):
+        return row
+    attempt = row.attempt + 1
+    return row._replace(
+        at=now + rest(row._replace(attempt=attempt)) if attempt > 1 else now,
+        attempt=attempt,
+        claims=row.claims + 1,
+        error="a worker was lost",
+    )
+
+
+async def restore(stream: Stream, parts: Sequence[Part]) -> None:
+    """Store tasks again: each that is still as it was."""
+    for start in range(0, len(parts), batch.MOST):
+        some = parts[start : start + batch.MOST]
+        try:
+            await batch.store(stream.wire, some)
+        except Conflict:  # one of them is another's by now: each by itself
+            for part in some if len(some) > 1 else ():
+                with suppress(Conflict):
+                    await batch.store(stream.wire, [part])
+
+
+async def stray(stream: Stream, message: Msg) -> None:
+    """Give back what nobody has seen."""
+    _, sequence, stored = delivered(message)
+    if not is_gone(message):
+        row = row_of(message, message.subject, sequence, stored, stream.wire.url)
+        await restore(stream, [again(row, message.subject, sequence, stream.now())])

@@ -1,0 +1,63 @@
+"""Workers on the keys of a NATS, killed: never two on a key, none lost; and it would show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+import servers
+from faults import token_storm
+from faults.needs import need_server
+from faults.token_storm import Seen
+
+
+@pytest.fixture(scope="module")
+def storms() -> Iterator[dict[str, Future[Seen]]]:
+    """Both at the same time: there is a lot of waiting in each."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            mode: pool.submit(token_storm.run, 5, every=0.8, workers=3, seed=5, mode=mode)
+            for mode in ("careful", "careless")
+        }
+
+
+def seen_in(storms: dict[str, Future[Seen]], mode: str) -> Seen:
+    try:
+        return storms[mode].result()
+    except servers.NotInstalledError as error:
+        need_server(error)
+        raise
+
+
+def test_never_two_workers_on_a_key_and_none_is_lost(storms: dict[str, Future[Seen]]) -> None:
+    seen = seen_in(storms, "careful")
+    assert seen.overlaps == []
+    assert seen.disorder == []
+    assert seen.lost == []
+    assert seen.left == 0
+    assert seen.faults["worker killed"] >= 3
+    assert seen.inserted > 50
+    assert seen.again > 0, "tasks of killed workers were done by others"
+
+
+def test_without_care_it_shows_two_on_a_key(storms: dict[str, Future[Seen]]) -> None:
+    assert seen_in(storms, "careless").overlaps
+
+
+@pytest.mark.parametrize(
+    ("ledger", "found"),
+    [
+        ("begin k 0 1|end k 0 1|begin k 1 2|end k 1 2", ""),
+        ("begin k 0 1|kill 1|begin k 0 2|end k 0 2|begin k 1 2|end k 1 2", ""),
+        ("begin k 0 1|begin k 0 2|end k 0 1|end k 0 2|begin k 1 2|end k 1 2", "overlaps"),
+        ("begin k 0 1|kill 2|begin k 1 2|end k 0 1|end k 1 2", "overlaps"),
+        ("begin k 1 1|end k 1 1|begin k 0 1|end k 0 1", "disorder"),
+        ("begin k 0 1|end k 0 1|begin k 1 1|stop k 1 1", "lost"),
+    ],
+)
+def test_the_judge(ledger: str, found: str) -> None:
+    seen = Seen(inserted=2)
+    token_storm.judge(seen, ledger.split("|"))
+    assert [name for name in ("overlaps", "disorder", "lost") if getattr(seen, name)] == found.split()

@@ -1,0 +1,79 @@
+"""A worker process of a storm over work tokens: it writes into a ledger when it begins and ends each task.
+
+    python tests/faults/token_process.py URL QUEUE LEDGER MODE
+
+MODE is "careful"; or "careless": with a store that doesn't renew its claims and works on what was handed out
+before, as plain clients of JetStream do, which is how a storm shows that it can see two workers on a key.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+import anyio
+
+from intervalq.tasks import Claim, Tasks
+from intervalq_stores import _nats_anew, _nats_claims, _nats_task
+from intervalq_stores._nats_claims import Claims
+
+EXPIRY = 1.5
+
+
+def careless() -> None:
+    """Break the store on purpose."""
+    true = _nats_task.delivered
+
+    async def beat(self: Claims) -> bool:
+        return self is not None
+
+    def delivered(message: Any) -> Any:
+        return true(message)._replace(times=1)
+
+    Claims.beat = beat  # type: ignore[method-assign]
+    for module in (_nats_claims, _nats_anew):
+        module.delivered = delivered  # type: ignore[attr-defined]
+
+
+async def main(url: str, queue: str, ledger: int, mode: str) -> None:
+    tasks = Tasks(url, expiry=EXPIRY)
+
+    def note(what: str, claim: Claim) -> None:
+        os.write(ledger, f"{what} {claim.key or '-'} {claim.value} {os.getpid()}\n".encode())
+
+    @tasks.worker(queue, concurrency=4, max_attempts=None, backoff=0.02)
+    async def work(claim: Claim) -> None:
+        if random.random() < 0.05:
+            raise RuntimeError("some attempts fail")
+        note("begin", claim)
+        try:
+            slow = mode == "careless" and random.random() < 0.1
+            await anyio.sleep(random.uniform(1, 2) * EXPIRY if slow else random.uniform(0, 0.03))
+        except BaseException:
+            note("stop", claim)
+            raise
+        note("end", claim)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(_stop_at_sigterm, tasks)
+        await tasks.run(grace=2.0)
+        group.cancel_scope.cancel()
+    await tasks.aclose()
+
+
+async def _stop_at_sigterm(tasks: Tasks) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            tasks.stop()
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    store, name, path, how = sys.argv[1:]
+    if how == "careless":
+        careless()
+    anyio.run(main, store, name, os.open(path, os.O_WRONLY | os.O_APPEND), how)
