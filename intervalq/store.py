@@ -23,6 +23,12 @@ T = TypeVar("T")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _SLIP: Final = re.compile(r"(?://)?[^/]*(?::|//).*@", re.DOTALL)
 
+_NO_PATH: Final = re.compile(
+    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats):|[\w.-]+:[0-9]+/?$",
+    re.IGNORECASE,
+)
+"""What begins as a URL does, or is a host and a port: a slip, unless it has ./ before it."""
+
 _DATABASES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 """How the names of files end that are SQLite databases."""
 
@@ -155,6 +161,10 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
     if "\0" in url or not sound:
         raise InvalidOption(
             "a store is a URL such as redis://host:6379/0, or a path (with ./ before one that has : and @)"
+        )
+    if not separator and _NO_PATH.match(url):  # not quoted: it may hold a secret
+        raise InvalidOption(
+            "a URL of a store has :// as in nats://host:4222; a path that begins like one needs ./ before it"
         )
     if not separator:
         try:

@@ -175,6 +175,15 @@ def test_an_unknown_store_is_told_with_those_that_are_known() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["nats:localhost:4222", "localhost:4222", "redis:/0", "memory:"])
+def test_a_mistyped_url_is_no_path(url: str) -> None:
+    async def uses() -> None:
+        await IntervalQueue("q", interval=1, store=url).run(nothing)
+
+    with pytest.raises(InvalidOption, match="has ://"):
+        asyncio.run(uses())
+
+
 def test_without_a_store_the_environment_decides_then_the_users_state_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
 ) -> None:

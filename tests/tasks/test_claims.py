@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from intervalq.errors import (
-    UnsupportedOperation,
     InboxFull,
     InvalidOption,
     StoreUnavailable,
     TransactionConflict,
+    UnsupportedOperation,
 )
 from intervalq.tasks import Claim, ClaimLost, DependencyError, Tasks
 from intervalq.tasks.rules import Command, Delete, Modify, Work

@@ -21,11 +21,11 @@ import anyio.to_thread
 import pytest
 
 from intervalq.errors import (
-    UnsupportedOperation,
     InvalidInterval,
     InvalidOption,
     InvalidTask,
     UnknownStore,
+    UnsupportedOperation,
     WrongLoop,
 )
 from intervalq.tasks import DependencyError, InboxFull, Task, Tasks, WorkerSession
