@@ -1,4 +1,4 @@
-"""A session that has found nothing: for each of its demands a request waits at the server."""
+"""A session that has found too little: for each of its demands a request waits at the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Want(NamedTuple):
 
 
 class Idle:
-    """The demands of a session that have found nothing."""
+    """The demands of a session that have found less than they wanted."""
 
     def __init__(self, claims: Claims, group: TaskGroup) -> None:
         self._claims = claims
@@ -63,10 +63,10 @@ class Idle:
         """What was brought for this demand."""
         return self._brought.pop(Want(work.queues, work.lease, work.most), [])
 
-    def look(self, work: Work, *, found: bool) -> None:
-        """A demand has asked, and found something or nothing."""
+    def look(self, work: Work, *, full: bool) -> None:
+        """A demand has asked, and found as much as it wanted, or less: then it waits for more."""
         want = Want(work.queues, work.lease, work.most)
-        if found or not work.idle:
+        if full or not work.idle:
             scope = self._waiting.pop(want, None)
             if scope is not None:
                 scope.cancel()

@@ -177,7 +177,7 @@ class NATSTaskStore:
                     command.queues, command.limit - len(rows), command.lease, command.most
                 )
             if idle is not None:
-                idle.look(command, found=bool(rows))
+                idle.look(command, full=len(rows) >= command.limit)
         return Worked(lost=tuple(lost), claimed=tuple(rows))
 
     async def _modify(self, command: Modify) -> Modified:

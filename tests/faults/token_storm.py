@@ -37,6 +37,8 @@ QUEUE = "storm"
 _KEYS = 6
 _WAITING = 60
 """So many tasks are kept waiting."""
+_LOOKS = 400
+"""How often the ledger is looked at for a worker that is at work, before any is killed."""
 _CALM = 90.0
 """Seconds after the last fault in which everything must be done, on however busy a machine."""
 
@@ -146,13 +148,27 @@ class Driver:
             self._server.start()
             self.seen.faults["server killed"] += 1
             return
-        process = self._alive.pop(self._random.randrange(len(self._alive)))
+        process = self._at_work()
         process.kill()
+        self._alive.remove(process)
         process.wait()
         with self._ledger.open("ab", buffering=0) as ledger:
             ledger.write(f"kill {process.pid}\n".encode())
         self.seen.faults["worker killed"] += 1
         self._start()
+
+    def _at_work(self) -> subprocess.Popen[bytes]:
+        """A worker that is in the middle of a task, as far as its ledger says; after a while, any."""
+        for _ in range(_LOOKS):
+            open_by: Counter[int] = Counter()
+            for line in self._ledger.read_text().splitlines():
+                what, *_, worker = line.split()
+                open_by[int(worker)] += {"begin": 1, "kill": -1_000}.get(what, -1)
+            busy = [process for process in self._alive if open_by[process.pid] > 0]
+            if busy:
+                return self._random.choice(busy)
+            time.sleep(0.005)
+        return self._random.choice(self._alive)
 
     def end(self) -> None:
         """No process stays."""

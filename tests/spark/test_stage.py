@@ -118,7 +118,7 @@ def test_errors_go_into_a_column(with_ledger: bool, ledger: str) -> None:
 
 def test_more_attempts_until_one_succeeds() -> None:
     calls = Calls(lambda _, call: call < 3)
-    queue = IntervalQueue("q", interval=1e-3, burst=100, retries=2, backoff=0, store="memory://")
+    queue = IntervalQueue("attempts", interval=1e-3, burst=100, retries=2, backoff=0, store="memory://")
     rows = list(paced_here(calls, range(5), queue))
     assert set(calls.of.values()) == {3}
     assert {row["_iq"]["calls"] for row in rows} == {3}
