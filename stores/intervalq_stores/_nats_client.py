@@ -35,6 +35,13 @@ def status(message: Msg) -> str | None:
     return (message.headers or {}).get("Status")
 
 
+def said(message: Msg, name: str) -> str | None:
+    """One header of a message; where it has no such one, the others aren't looked through."""
+    if isinstance(message, QuickMsg) and name.encode() not in message.raw:
+        return None
+    return (message.headers or {}).get(name)
+
+
 class QuickClient(Client):
     """What is said of one subscription is passed on as it is read, not by way of a queue and a task.
 

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState
 from intervalq.tasks.rules import Row
+from intervalq_stores._nats_client import said
 from intervalq_stores._nats_link import Headers
 from intervalq_stores._nats_names import decoded, encoded
 
@@ -128,7 +129,7 @@ def is_task(subject: str) -> bool:
 
 def is_gone(message: Msg) -> bool:
     """Whether it only says that what was there is gone."""
-    return message.headers is not None and _GONE in message.headers
+    return said(message, _GONE) is not None
 
 
 def delivered(message: Msg) -> Delivered:
@@ -146,8 +147,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
     """
     try:
         kind, queue, name, *rest = subject[len(PREFIX) + 1 :].split(".")
-        headers = message.headers
-        text = headers.get(_META) if headers else None
+        text = said(message, _META)
         if text is None and kind == "w":  # most of them
             return Row(
                 decoded(name), sequence, decoded(queue), stored, message.data.decode(),
