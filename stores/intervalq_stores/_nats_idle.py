@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from intervalq.errors import StoreError
+from intervalq.errors import IntervalqError, StoreError
 from intervalq.tasks.rules import Change, Row, Work
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Idle:
                         await idle._give_back(want)
 
     async def woken(self) -> None:
-        """Wait until something was brought, or can't be waited for any more."""
+        """Wait until something was brought."""
         await self._rung.wait()
         self._rung = anyio.Event()
 
@@ -76,11 +76,9 @@ class Idle:
 
     async def _wait(self, want: Want, scope: anyio.CancelScope) -> None:
         rows: list[Row] = []
-        with scope:
-            try:
-                rows = await self._claims.wait(want.queues, want.lease, want.most, _WAIT)
-            except StoreError:
-                self._rung.set()  # who asks now is told why
+        # Who can't wait at the server is told nothing: its session asks now and then, and is told why.
+        with scope, suppress(IntervalqError):
+            rows = await self._claims.wait(want.queues, want.lease, want.most, _WAIT)
         if self._waiting.get(want) is scope:
             del self._waiting[want]
         if rows:
