@@ -1,9 +1,9 @@
 """Start at most one job per interval, across any number of processes and machines."""
 
-from intervalq._inspect import QueueState
-from intervalq._job import Job
-from intervalq._queue import IntervalQueue
-from intervalq._slot import Slot
+from intervalq._queue.inspect import QueueState
+from intervalq._queue.job import Job
+from intervalq._queue.queue import IntervalQueue
+from intervalq._queue.slot import Slot
 from intervalq.errors import (
     ConfigMismatch,
     IntervalqError,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from intervalq._commands import (
+from intervalq._spec.commands import (
     Advance,
     Answer,
     Command,
@@ -29,7 +29,7 @@ from intervalq._commands import (
     Reclaim,
     Resume,
 )
-from intervalq._record import FOREVER, LAYOUT, BadRecord, NewerRecord, Settings, Slot, State
+from intervalq._spec.record import FOREVER, LAYOUT, BadRecord, NewerRecord, Settings, Slot, State
 
 __all__ = [
     "FOREVER",

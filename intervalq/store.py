@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from intervalq import rules
-from intervalq._clock import CLOCK
+from intervalq._timing.clock import CLOCK
 from intervalq.errors import InvalidOption, UnknownStore, short
 from intervalq.rules import Answer, Command, State
 

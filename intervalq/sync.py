@@ -11,18 +11,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from intervalq import _queue
-from intervalq._background import BACKGROUND
-from intervalq._decorate import decorate
-from intervalq._inspect import QueueState
-from intervalq._line import Waiter
-from intervalq._retry import backoff, retry_after
-from intervalq._run import Plan, late, start
-from intervalq._settings import Duration
-from intervalq._shard import Shard
-from intervalq._slot import Slot
-from intervalq._slots import Go
-from intervalq._threads import EARLY, opens_here
+from intervalq._queue import queue as asynchronous
+from intervalq._queue.attempts import Plan, late, start
+from intervalq._queue.decorate import decorate
+from intervalq._queue.inspect import QueueState
+from intervalq._queue.options import Duration
+from intervalq._queue.slot import Slot
+from intervalq._queue.threads import EARLY, opens_here
+from intervalq._shard.grants import Go
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.background_loop import BACKGROUND
+from intervalq._timing.backoff import backoff, retry_after
 from intervalq.errors import ForkedError, StoreError
 
 F = TypeVar("F")
@@ -42,16 +42,16 @@ class IntervalQueue:
     """
 
     def __init__(self, name: str, **options: Any) -> None:
-        self._queue = _queue.IntervalQueue(name, **options)
+        self._queue = asynchronous.IntervalQueue(name, **options)
         self._process = os.getpid()
 
     @classmethod
-    def of(cls, queue: _queue.IntervalQueue) -> IntervalQueue:
+    def of(cls, queue: asynchronous.IntervalQueue) -> IntervalQueue:
         """A blocking handle with the settings of an async one."""
         return cls._around(queue.twin)
 
     @classmethod
-    def _around(cls, make: Callable[[], _queue.IntervalQueue]) -> IntervalQueue:
+    def _around(cls, make: Callable[[], asynchronous.IntervalQueue]) -> IntervalQueue:
         blocking = object.__new__(cls)
         blocking._queue = make()
         blocking._process = os.getpid()
@@ -185,7 +185,7 @@ class IntervalQueue:
     def __repr__(self) -> str:
         return f"sync.{self._queue!r}"
 
-    def __reduce__(self) -> tuple[Callable[..., IntervalQueue], tuple[_queue.IntervalQueue]]:
+    def __reduce__(self) -> tuple[Callable[..., IntervalQueue], tuple[asynchronous.IntervalQueue]]:
         return IntervalQueue.of, (self._queue,)
 
     def _plan(
@@ -205,7 +205,7 @@ class IntervalQueue:
             # The caller must see the job's own error; the next start will meet the store's.
             return
 
-    def _live(self) -> _queue.IntervalQueue:
+    def _live(self) -> asynchronous.IntervalQueue:
         """The async handle behind this one; a new one after a fork."""
         if self._process != os.getpid():
             if self._queue.has_own_store:

@@ -12,15 +12,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from intervalq import _alarms
-from intervalq._alarms import CLOCK_ID, FAR, Alarms, alarms_of
-from intervalq._backend import Bell
-from intervalq._clock import CLOCK, SystemClock
-from intervalq._nap import Nap
+from intervalq._timing import timers
+from intervalq._timing.backends import Bell
+from intervalq._timing.clock import CLOCK, SystemClock
+from intervalq._timing.timers import CLOCK_ID, FAR, Alarms, alarms_of
+from intervalq._timing.wakeable_sleep import Nap
 from intervalq.testing import virtual_time
 from virtual_store import BACKENDS
 
-needs_alarms = pytest.mark.skipif(_alarms._libc is None, reason="this system has no timerfd")
+needs_alarms = pytest.mark.skipif(timers._libc is None, reason="this system has no timerfd")
 
 
 def descriptors() -> int:
@@ -141,7 +141,7 @@ def test_where_there_is_no_descriptor_the_event_loop_rings(why: str, monkeypatch
         before, loop = descriptors(), asyncio.get_running_loop()
         with monkeypatch.context() as patch:
             if why == "no descriptors left":
-                patch.setattr(_alarms, "timer_at", lambda _: None)
+                patch.setattr(timers, "timer_at", lambda _: None)
             else:
                 patch.setattr(loop, "add_reader", unable)
             await alarms.wait(bell(), 1)

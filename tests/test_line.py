@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intervalq._line import Line, Waiter
+from intervalq._shard.wait_queue import Line, Waiter
 
 
 def test_a_job_that_comes_again_finds_its_place_though_its_old_one_is_not_swept_yet() -> None:

@@ -16,7 +16,8 @@ from typing import Any, TypeVarTuple
 import anyio
 import pytest
 
-from intervalq import IntervalQueue, _alarms, _clock, sync
+from intervalq import IntervalQueue, sync
+from intervalq._timing import clock, timers
 from intervalq.rules import Advance, Settings, Slot
 from intervalq.store import open_store
 from intervalq.testing import virtual, virtual_time
@@ -264,9 +265,9 @@ def test_no_job_starts_before_its_slot_on_uvloop(
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
     if not timerfd:
-        monkeypatch.setattr(_alarms, "timer_at", lambda _: None)
-        monkeypatch.setattr(_clock, "timer_at", lambda _: None)
-    now = _clock.SystemClock().now
+        monkeypatch.setattr(timers, "timer_at", lambda _: None)
+        monkeypatch.setattr(clock, "timer_at", lambda _: None)
+    now = clock.SystemClock().now
     started: list[tuple[int, int]] = []
 
     async def main() -> None:

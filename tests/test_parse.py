@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.errors import IntervalqError, InvalidInterval, InvalidName, InvalidOption, UnknownStore
 from intervalq.store import open_store, shown_url
 
@@ -35,7 +35,7 @@ from intervalq.store import open_store, shown_url
     ],
 )
 def test_durations(value: object, micros: int) -> None:
-    assert _parse.interval(value) == micros
+    assert parse.interval(value) == micros
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_durations(value: object, micros: int) -> None:
 )  # fmt: skip
 def test_what_is_no_interval_is_refused(value: object) -> None:
     with pytest.raises(InvalidInterval):
-        _parse.interval(value)
+        parse.interval(value)
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_what_is_no_interval_is_refused(value: object) -> None:
     ],
 )
 def test_rates(value: str, micros: int) -> None:
-    assert _parse.rate(value) == micros
+    assert parse.rate(value) == micros
 
 
 @pytest.mark.parametrize("value", ["0/s", "10", "10/", "/s", "10/0s", "-1/s", "10/year", "1/400d", 10, None])
 def test_what_is_no_rate_is_refused(value: object) -> None:
     with pytest.raises(InvalidInterval):
-        _parse.rate(value)
+        parse.rate(value)
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "0", "x" * 128])
 def test_names(name: str) -> None:
-    assert _parse.name(name) == name
+    assert parse.name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,20 @@ def test_names(name: str) -> None:
 )  # fmt: skip
 def test_what_is_no_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidName) as caught:
-        _parse.name(name)
+        parse.name(name)
     assert str(caught.value).isprintable()
 
 
-@given(st.integers(1, _parse.YEAR))
+@given(st.integers(1, parse.YEAR))
 def test_a_duration_reads_back_as_it_was_written(micros: int) -> None:
-    assert _parse.duration(_parse.text(micros)) == micros
+    assert parse.duration(parse.text(micros)) == micros
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), st.sampled_from(["s", "m", "h", "d"]))
 def test_a_rate_is_never_exceeded_by_rounding(starts: int, many: int, unit: str) -> None:
-    exact = Fraction(many * _parse.duration(f"1{unit}"), starts)
-    if 1 <= math.ceil(exact) <= _parse.YEAR:
-        assert exact <= _parse.rate(f"{starts}/{many}{unit}") < exact + 1
+    exact = Fraction(many * parse.duration(f"1{unit}"), starts)
+    if 1 <= math.ceil(exact) <= parse.YEAR:
+        assert exact <= parse.rate(f"{starts}/{many}{unit}") < exact + 1
 
 
 anything = st.one_of(
@@ -106,9 +106,9 @@ anything = st.one_of(
 
 @given(anything)
 def test_only_documented_errors_come_out_of_anything(value: object) -> None:
-    for parse in (_parse.interval, _parse.rate, _parse.name):
+    for understand in (parse.interval, parse.rate, parse.name):
         try:
-            parse(value)
+            understand(value)
         except IntervalqError as error:
             assert len(str(error)) < 400
 

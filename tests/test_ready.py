@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue, QueueClosed
-from intervalq._line import Waiter
-from intervalq._link import REACTION
-from intervalq._shard import Shard
+from intervalq._shard.connection import REACTION
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 from intervalq.rules import Advance, Answer, Command, Inspect
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
@@ -325,7 +325,7 @@ def test_the_notice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await take(queue_on(store, interval="1ms"))
         return max(store.notices())
 
-    monkeypatch.setattr("intervalq._gate._SLOWEST", 5_000)
+    monkeypatch.setattr("intervalq._shard.dispatcher._SLOWEST", 5_000)
     assert 4_000 <= virtual_time(scenario) <= 5_000
 
 

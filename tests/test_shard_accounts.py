@@ -8,8 +8,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from intervalq._line import Waiter
-from intervalq._shard import Shard
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Answer, Command, Hold, Inspect, Reclaim, Settings
 from intervalq.testing import virtual_time

@@ -10,10 +10,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from intervalq._backend import Bell
-from intervalq._line import Waiter
-from intervalq._shard import Shard
-from intervalq._slots import Go
+from intervalq._shard.grants import Go
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.backends import Bell
 from intervalq.errors import QueueClosed, StoreUnavailable
 from intervalq.rules import Advance, Hold, Resume, Settings
 from intervalq.testing import virtual_time

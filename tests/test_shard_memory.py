@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from intervalq._line import Waiter
-from intervalq._shard import Shard
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Hold, Resume, Settings
 from intervalq.testing import virtual_time

@@ -7,9 +7,9 @@ import logging
 import anyio
 import pytest
 
-from intervalq._line import Waiter
-from intervalq._shard import Shard
-from intervalq._slots import Run, Slots
+from intervalq._shard.grants import Run, Slots
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings, Slot
 from intervalq.testing import virtual_time

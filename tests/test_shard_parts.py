@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from intervalq._line import Line, Waiter
-from intervalq._outage import OUTAGE, Outage
-from intervalq._slots import Go, Run, Slots
+from intervalq._shard.grants import Go, Run, Slots
+from intervalq._shard.wait_queue import Line, Waiter
+from intervalq._timing.outage import OUTAGE, Outage
 from intervalq.rules import Slot
 
 

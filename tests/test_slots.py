@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intervalq._slots import Go, Run, Slots
+from intervalq._shard.grants import Go, Run, Slots
 from intervalq.rules import Slot
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from intervalq._clock import CLOCK
-from intervalq._shard import Shard
+from intervalq._shard.shard import Shard
+from intervalq._timing.clock import CLOCK
 from intervalq.rules import Advance, Answer, Command, Inspect, Settings
 from intervalq.testing import virtual_time
 from intervalq_stores.memory import MemoryStore

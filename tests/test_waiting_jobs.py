@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue, Job, JobCancelled, QueueClosed, SlotTimeout
-from intervalq._run import start
+from intervalq._queue.attempts import start
 from intervalq.testing import virtual_time
 from virtual_store import BACKENDS, FarStore, Starts, queue_on
 

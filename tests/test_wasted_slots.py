@@ -10,7 +10,7 @@ from typing import cast
 import anyio
 import pytest
 
-from intervalq import _link
+from intervalq._shard import connection
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
 from virtual_store import FarStore, Starts, gather, queue_on
@@ -18,7 +18,7 @@ from virtual_store import FarStore, Starts, gather, queue_on
 
 @pytest.fixture(autouse=True)
 def _nobody_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_link, "_told", set())
+    monkeypatch.setattr(connection, "_told", set())
 
 
 def warnings_of(blocks: float, caplog: pytest.LogCaptureFixture, jobs: int = 30) -> list[str]:

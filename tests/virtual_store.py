@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq._shard import Shard
+from intervalq._shard.shard import Shard
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command
 from intervalq.testing.virtual import virtual_micros

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 
-from intervalq._clock import SystemClock
+from intervalq._timing.clock import SystemClock
 from peers.base import Adapter, Job
 
 

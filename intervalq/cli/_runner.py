@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from intervalq._retry import backoff
+from intervalq._timing.backoff import backoff
 from intervalq.cli._jobs import BadLine, Job
 from intervalq.cli._program import GRACE
 from intervalq.cli._results import Result

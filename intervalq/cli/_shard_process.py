@@ -20,7 +20,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueClosed, QueueNotFound
-from intervalq._shard import Shard
+from intervalq._shard.shard import Shard
 from intervalq.cli._program import GRACE, end_program, run_program
 from intervalq.cli._wire import Forward, Wire
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from intervalq import _parse
+from intervalq._spec import parse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ def seconds(value: float | None) -> str:
 
 def exact(value: float) -> str:
     """A setting in seconds, as one would type it."""
-    return _parse.text(round(value * 1e6))
+    return parse.text(round(value * 1e6))
 
 
 def as_json(value: Any) -> str:  # noqa: ANN401 - whatever JSON can say

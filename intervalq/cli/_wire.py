@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from intervalq._backend import spawn
+from intervalq._timing.backends import spawn
 
 _IN: Final = 0
 _OUT: Final = 1

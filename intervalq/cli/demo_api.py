@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import click
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._show import as_json, exact, seconds
@@ -27,7 +27,7 @@ def demo_api(*, port: int, limit: int, window: str, as_json_: bool) -> None:
     It runs on this machine, prints its URL, and serves GET /countries/XX until Ctrl-C. Then it reports how
     it was called; so does GET /report meanwhile.
     """
-    length = _parse.duration(window, least=1000, what="window") / 1e6
+    length = parse.duration(window, least=1000, what="window") / 1e6
     api = DemoAPI(limit=limit, window=length, port=port)
     try:
         anyio.run(_serve, api)

@@ -12,8 +12,8 @@ import anyio
 import click
 
 from intervalq import IntervalQueue, SlotTimeout
-from intervalq._line import Waiter
-from intervalq._settings import wait_of
+from intervalq._queue.options import wait_of
+from intervalq._shard.wait_queue import Waiter
 from intervalq.cli._app import Failed
 from intervalq.cli._options import BeforeCommand, examples, pace_options, shared_store, store_option
 from intervalq.cli._program import NOT_FOUND, NOT_STARTED

@@ -9,7 +9,7 @@ from typing import NoReturn
 import anyio
 import click
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.cli import _work_run
 from intervalq.cli._options import examples
 from intervalq.cli._show import as_json, warn
@@ -60,7 +60,7 @@ def work(
     was done is said at the end. The exit code is 0, also after a signal; 1 if the store or the module can't
     be used, 2 for wrong use, 128 and the signal's number after a second one.
     """
-    seconds = _parse.duration(grace, what="grace") / 1e6
+    seconds = parse.duration(grace, what="grace") / 1e6
     plan = _work_run.Plan(
         target=target, concurrency=concurrency, until_empty=until_empty, grace=seconds, alone=processes == 1
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, get_args
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
 from intervalq.ledger.rules import MOST_VALUE, Shown
 
@@ -22,7 +22,7 @@ def checked_name(value: object) -> str:
     Raises:
         InvalidName: it isn't.
     """
-    return _parse.name(value)
+    return parse.name(value)
 
 
 def checked_key(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, LedgerNotFound
 from intervalq.ledger._checks import SHOWN, checked_keys, checked_name, checked_shown
 from intervalq.ledger.rules import (
@@ -153,7 +153,7 @@ class Ledger:
             InvalidInterval: it isn't such a time.
             LedgerNotFound: there is none.
         """
-        span = None if after is None else _parse.duration(after, least=1, what="time to expire after")
+        span = None if after is None else parse.duration(after, least=1, what="time to expire after")
         now = (await self._apply(Count())).now
         await self._apply(Expire(None if span is None else now + span))
 

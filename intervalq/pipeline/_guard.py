@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import anyio
 
-from intervalq._background import BACKGROUND
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
 from intervalq.ledger.store import LedgerStore, open_ledger_store

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from intervalq import IntervalQueue, _parse
-from intervalq._settings import whole
+from intervalq import IntervalQueue
+from intervalq._queue.options import whole
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
 from intervalq.pipeline._function import Function, function_of
 from intervalq.pipeline._table import Table
@@ -131,7 +132,7 @@ class _Reader:
     def spec(self) -> Spec:
         pipeline = self._table("pipeline", ("name", "output"))
         name = pipeline.text("name", "give the name of its runs and of its ledger")
-        pipeline.checked("name", lambda: _parse.name(name))
+        pipeline.checked("name", lambda: parse.name(name))
         output = self._path(pipeline.text("output", "give a folder for results, rejects, log and report"))
         if _PATTERN.search(output):
             raise pipeline.wrong("output", f"= {short(output)} must be a path without * ? [ ] {{ }} \\")
@@ -200,7 +201,7 @@ class _Reader:
             tasks=self._number(table, "tasks", 1, 100_000) if "tasks" in table else None,
             latency=None
             if latency is None
-            else table.checked("latency", lambda: _parse.duration(latency, what="latency") / 1e6),
+            else table.checked("latency", lambda: parse.duration(latency, what="latency") / 1e6),
         )
 
     @staticmethod
@@ -215,10 +216,10 @@ class _Reader:
         names = [one for one in _QUEUE if one in table and one not in {"name", "store"}]
         # Alone first, so that an error is told of the field which is wrong.
         alone: dict[str, Callable[[Any], object]] = {
-            "rate": _parse.rate,
-            "interval": _parse.interval,
-            "tolerance": lambda value: _parse.duration(value, least=1, what="tolerance"),
-            "backoff": lambda value: _parse.duration(value, what="backoff"),
+            "rate": parse.rate,
+            "interval": parse.interval,
+            "tolerance": lambda value: parse.duration(value, least=1, what="tolerance"),
+            "backoff": lambda value: parse.duration(value, what="backoff"),
             "burst": lambda value: whole("burst", value, 1),
             "max_running": lambda value: whole("max_running", value, 1),
             "retries": lambda value: whole("retries", value, 0),
@@ -226,7 +227,7 @@ class _Reader:
         for one in names:
             table.checked(one, lambda one=one: alone[one](table.any(one)))  # type: ignore[misc]
         called = table.maybe("name") or name
-        table.checked("name", lambda: _parse.name(called))
+        table.checked("name", lambda: parse.name(called))
         settings = {one: table.any(one) for one in names}
         both = " and ".join(names) or "rate"
         return table.checked(both, lambda: IntervalQueue(called, store=store, **settings)), store

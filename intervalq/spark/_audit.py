@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption
 from intervalq.spark._audit_events import cool_downs, running
 from intervalq.spark._audit_facts import (
@@ -132,11 +132,11 @@ def audit(
         _block,
     )
     told = (
-        {name: _parse.interval(value) / 1e6 for name, value in interval.items()}
+        {name: parse.interval(value) / 1e6 for name, value in interval.items()}
         if isinstance(interval, Mapping)
         else None
         if interval is None
-        else _parse.interval(interval) / 1e6
+        else parse.interval(interval) / 1e6
     )
     rows, known = log_of(read_log(spark, log), queue=queue, column=column)
     facts = first_look(rows, known, bounds)
@@ -153,7 +153,7 @@ def audit(
 
 
 def _seconds(value: Duration) -> float:
-    return _parse.duration(value) / 1e6
+    return parse.duration(value) / 1e6
 
 
 def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[str, str]:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import anyio
 import pyarrow as pa
 
-from intervalq._backend import Bell, bells, spawn
+from intervalq._timing.backends import Bell, bells, spawn
 from intervalq.errors import BadResult, StoreUnavailable
 from intervalq.ledger.rules import (
     MOST_ROWS,

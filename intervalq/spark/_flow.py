@@ -15,7 +15,7 @@ import anyio
 import pyarrow as pa
 
 from intervalq import IntervalQueue
-from intervalq._retry import backoff, retry_after
+from intervalq._timing.backoff import backoff, retry_after
 from intervalq.errors import (
     BadResult,
     IntervalqError,

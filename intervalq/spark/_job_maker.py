@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from intervalq import IntervalQueue, _parse
-from intervalq._settings import Duration, whole
+from intervalq import IntervalQueue
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
 from intervalq.spark._job import Errors, Job, Policy
 from intervalq.spark._values import coder
@@ -66,7 +67,7 @@ def job_maker(
         setup,
         queue=ours,
         key=key,
-        run="" if run is None else _parse.name(run),
+        run="" if run is None else parse.name(run),
         has_ledger=has_ledger,
         ledger_url=url,
         again=on_unknown == "retry",
@@ -76,8 +77,8 @@ def job_maker(
         retries=whole("retries", retries, 0) if retries is not None else (ours.usual.retries if ours else 0),
         backoff=ours.usual.backoff if ours else 1.0,
         flush_rows=whole("flush_rows", flush_rows, 1),
-        flush_s=_parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
-        drain=_parse.duration(drain, what="drain") / 1e6,
+        flush_s=parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
+        drain=parse.duration(drain, what="drain") / 1e6,
         log=log,
     )
 

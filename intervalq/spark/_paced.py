@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from intervalq import IntervalQueue
-from intervalq._settings import Duration
+from intervalq._queue.options import Duration
 from intervalq.errors import InvalidOption
 from intervalq.spark._job import Errors, Policy
 from intervalq.spark._job_maker import job_maker

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from intervalq import IntervalQueue, _parse
-from intervalq._settings import Duration, whole
+from intervalq import IntervalQueue
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.spark._progress import seen
 
@@ -58,7 +59,7 @@ def plan(df: DataFrame, queue: IntervalQueue, *, latency: Duration, concurrency:
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everybody calls it; an extra
 
-    took = _parse.duration(latency, what="latency") / 1e6
+    took = parse.duration(latency, what="latency") / 1e6
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     interval = _interval(queue)
     counts = df.select(F.lit(1).alias("one")).mapInArrow(_counted, "rows long")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from intervalq import IntervalQueue
-from intervalq._background import BACKGROUND
-from intervalq._inspect import QueueState
+from intervalq._queue.inspect import QueueState
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import InvalidOption, LedgerNotFound
 from intervalq.ledger import Ledger
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from intervalq import _parse
-from intervalq._settings import whole
+from intervalq._queue.options import whole
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
 from intervalq.ledger.store import open_ledger_store
 from intervalq.store import default_url as default_ledgers
@@ -132,7 +132,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     ):
         if not given.get(name):
             raise InvalidOption(f"give {name}= to read a stream: {why}")
-    stream = _parse.name(given["stream"])
+    stream = parse.name(given["stream"])
     if len(stream) > _MOST_STREAM:
         raise InvalidOption(f"stream={short(stream)} is too long: {_MOST_STREAM} characters are allowed")
     return StreamOptions(

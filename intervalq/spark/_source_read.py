@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from intervalq._background import BACKGROUND
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import UnsupportedOperation
 from intervalq.ledger.rules import Look
 from intervalq.ledger.store import open_ledger_store

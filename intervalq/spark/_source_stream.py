@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from intervalq._background import BACKGROUND
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import InvalidOption
 from intervalq.spark._source_options import StreamOptions
 from intervalq.spark._source_read import task_row

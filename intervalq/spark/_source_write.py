@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from intervalq._background import BACKGROUND
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import IntervalqError
 from intervalq.spark._source_commit import (
     CHUNK_BYTES,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from intervalq import IntervalQueue
-from intervalq._background import BACKGROUND
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import InvalidOption, short
 from intervalq.ledger._checks import MOST_KEY
 from intervalq.spark._context import prepare

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import anyio
 from anyio import to_thread
 
-from intervalq._backend import Bell, bells, is_cancelled, loop_clock
-from intervalq._queue import IntervalQueue
+from intervalq._queue.queue import IntervalQueue
+from intervalq._timing.backends import Bell, bells, is_cancelled, loop_clock
 from intervalq.errors import (
     ClaimLost,
     IntervalqError,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from intervalq._backend import Bell
+from intervalq._timing.backends import Bell
 from intervalq.errors import IntervalqError
 from intervalq.tasks._task import Claim
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq._backend import Bell, loop_clock
+from intervalq._timing.backends import Bell, loop_clock
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
 from intervalq.tasks._ranges import OpenRange

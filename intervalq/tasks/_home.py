@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from intervalq import _parse
-from intervalq._backend import current_loop, is_over
-from intervalq._settings import Duration, wait_of
+from intervalq._queue.options import Duration, wait_of
+from intervalq._spec import parse
+from intervalq._timing.backends import current_loop, is_over
 from intervalq.errors import ForkedError, UnsupportedOperation, WrongLoop
 from intervalq.store import shown_url
 from intervalq.tasks._lock import hold
@@ -85,8 +85,8 @@ class Home:
             UnsupportedOperation: the store has no locks.
             StoreError.
         """
-        name = _parse.name(name)
-        seconds = self._expiry if expiry is None else _parse.duration(expiry, least=1, what="expiry") / 1e6
+        name = parse.name(name)
+        seconds = self._expiry if expiry is None else parse.duration(expiry, least=1, what="expiry") / 1e6
         async with hold(self.here(), name, seconds, wait_of(timeout)):
             yield
 

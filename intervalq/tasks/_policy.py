@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
-from intervalq import _parse
-from intervalq._retry import backoff
-from intervalq._settings import Duration
+from intervalq._queue.options import Duration
+from intervalq._spec import parse
+from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError
 from intervalq.tasks import _values
 from intervalq.tasks._task import dead
@@ -18,7 +18,7 @@ class Retry(IntervalqError):
     """Raise it in a worker's function to try the task again after `delay` (None: the usual backoff)."""
 
     def __init__(self, why: str = "to be tried again", *, delay: Duration | None = None) -> None:
-        self.delay = None if delay is None else _parse.duration(delay, what="delay")
+        self.delay = None if delay is None else parse.duration(delay, what="delay")
         super().__init__(why)
 
 
@@ -36,7 +36,7 @@ class Policy:
     max_attempts: int | None
     """None: for ever."""
     backoff: float
-    """The first pause in seconds; see `intervalq._retry.backoff`."""
+    """The first pause in seconds; see `intervalq._timing.backoff.backoff`."""
 
     def exhausted(self, row: Row) -> Change | None:
         """What becomes of a task that was claimed once more than it may be tried; None: it may.

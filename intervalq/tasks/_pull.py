@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from intervalq import _parse
-from intervalq._settings import Duration, whole
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import parse
 from intervalq.errors import TooManyWaiting
 from intervalq.tasks._session import WorkSession
 from intervalq.tasks._task import Claim
@@ -73,8 +73,8 @@ class Pull:
             StoreError.
         """
         count = whole("count", count, 1, MOST_ROWS)
-        seconds = _parse.duration(timeout, what="timeout") / 1e6
-        micros = None if lease is None else _parse.duration(lease, least=1, what="lease")
+        seconds = parse.duration(timeout, what="timeout") / 1e6
+        micros = None if lease is None else parse.duration(lease, least=1, what="lease")
         early = min(_EARLY, seconds / 10)
         session = self._session()
         if session.waiting() >= self.max_waiting:

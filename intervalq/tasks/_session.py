@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from intervalq._backend import EventBell, bells, spawn
+from intervalq._timing.backends import EventBell, bells, spawn
 from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from intervalq import _parse
-from intervalq._settings import Duration, whole
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import parse
 from intervalq.errors import ClaimLost, InvalidOption
 from intervalq.tasks import _values
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
@@ -131,7 +131,7 @@ class Task:
             queue=None if queue is None else _values.queue_name(queue),
             json=None if value is ... else _values.encode(value, self.max_bytes),
             at=None if at is None else _values.instant(at),
-            delay=None if delay is None else _parse.duration(delay, what="delay"),
+            delay=None if delay is None else parse.duration(delay, what="delay"),
             attempt=attempt,
             error=None if error is None else _values.error_text(error),
         )
@@ -191,7 +191,7 @@ class Claim(Task):
             Change(
                 self.id,
                 self.version,
-                delay=_parse.duration(delay, what="delay"),
+                delay=parse.duration(delay, what="delay"),
                 error=_values.error_text(error) if error else None,
             ),
         )
@@ -207,7 +207,7 @@ class Claim(Task):
     async def in_progress(self, lease: Duration | None = None) -> None:
         """The work goes on: the claim holds for `lease` more, or with None for as long as the session."""
         await self.session.renew(
-            self, None if lease is None else _parse.duration(lease, least=1, what="lease")
+            self, None if lease is None else parse.duration(lease, least=1, what="lease")
         )
 
     @asynccontextmanager

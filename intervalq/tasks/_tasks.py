@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq import _parse
-from intervalq._settings import Duration, wait_of, whole
+from intervalq._queue.options import Duration, wait_of, whole
+from intervalq._spec import parse
 from intervalq.tasks import _values
 from intervalq.tasks._commit import modification
 from intervalq.tasks._crew import Work
@@ -100,7 +100,7 @@ class Tasks(Workers):
         super().__init__(
             os.fspath(cast("str", store)) if by_url and store is not None else None,
             None if by_url else cast("TaskStore", store),
-            _parse.duration(expiry, least=100_000, most=3_600_000_000, what="expiry") / 1e6,
+            parse.duration(expiry, least=100_000, most=3_600_000_000, what="expiry") / 1e6,
             whole("max_bytes", max_bytes, 2, 1 << 28),
         )
 
@@ -306,7 +306,7 @@ class Tasks(Workers):
             max_ack_pending: how many claims may be unsettled, over all processes; None: no limit.
         """
         return Pull(
-            _parse.name(name),
+            parse.name(name),
             names_of(queues),
             lambda: self.session(name),
             whole("max_waiting", max_waiting, 1),
@@ -322,7 +322,7 @@ class Tasks(Workers):
         once: bool = False,
         timeout: float | None = None,
     ) -> list[Claim]:
-        micros = None if lease is None else _parse.duration(lease, least=1, what="lease")
+        micros = None if lease is None else parse.duration(lease, least=1, what="lease")
         return await self.session().claims(names_of(queues), limit, lease=micros, once=once, timeout=timeout)
 
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:

@@ -7,8 +7,8 @@ import re
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from intervalq import _parse
-from intervalq._settings import Duration, whole
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import parse
 from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
 from intervalq.rules import FOREVER
 from intervalq.tasks._ids import PLAIN, new_id
@@ -172,10 +172,10 @@ def insert(
         id=new_id() if id is None else _own_id(id),
         key=None if key is None else text("key", key),
         at=None if at is None else instant(at),
-        delay=0 if delay is None else _parse.duration(delay, what="delay"),
+        delay=0 if delay is None else parse.duration(delay, what="delay"),
         skip=skip,
         dedupe=None if dedupe_key is None else text("dedupe_key", dedupe_key),
-        dedupe_for=0 if dedupe_key is None else _parse.duration(dedupe_for, what="dedupe_for"),
+        dedupe_for=0 if dedupe_key is None else parse.duration(dedupe_for, what="dedupe_for"),
         inbox=inbox,
         replace=replace,
     )
@@ -197,4 +197,4 @@ def decode(written: str) -> Any:  # noqa: ANN401 - whatever it was
 
 def seconds(value: Duration | timedelta) -> float:
     """A duration in seconds."""
-    return _parse.duration(value) / 1e6
+    return parse.duration(value) / 1e6

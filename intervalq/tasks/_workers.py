@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 import anyio
 
-from intervalq import _parse
-from intervalq._queue import IntervalQueue
-from intervalq._settings import Duration, wait_of, whole
+from intervalq._queue.options import Duration, wait_of, whole
+from intervalq._queue.queue import IntervalQueue
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.tasks import _values
 from intervalq.tasks._crew import Crew, Job, Work
@@ -71,7 +71,7 @@ class Workers(Home):
         job_queues = names_of(queues)
         policy = Policy(
             None if max_attempts is None else whole("max_attempts", max_attempts, 1),
-            _parse.duration(backoff, what="backoff") / 1e6,
+            parse.duration(backoff, what="backoff") / 1e6,
         )
         many = None if concurrency is None else whole("concurrency", concurrency, 1, 10_000)
         seconds = wait_of(timeout)
@@ -109,7 +109,7 @@ class Workers(Home):
         if not self._jobs:
             raise InvalidOption("there is nothing to run: decorate functions with @tasks.worker(...) first")
         many = whole("concurrency", concurrency, 1, 10_000)
-        seconds = _parse.duration(grace, what="grace") / 1e6
+        seconds = parse.duration(grace, what="grace") / 1e6
         session = self.session()
         if self._crews:
             raise InvalidOption("the workers of this handle run already: make one handle for each run")

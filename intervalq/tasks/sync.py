@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from intervalq._background import BACKGROUND
-from intervalq._settings import Duration
+from intervalq._queue.options import Duration
+from intervalq._timing.background_loop import BACKGROUND
 from intervalq.tasks._task import Task
 from intervalq.tasks._tasks import Modified
 from intervalq.tasks._tasks import Tasks as AsyncTasks

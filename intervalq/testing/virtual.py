@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from intervalq._clock import CLOCK, LoopClock
+from intervalq._timing.clock import CLOCK, LoopClock
 
 R = TypeVar("R")
 

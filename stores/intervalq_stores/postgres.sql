@@ -111,7 +111,7 @@ return case
 end;
 
 
--- intervalq._leases: running jobs as an object of ticket and lapse; apart, so that `_shown` is inlined.
+-- intervalq._shard.leases: running jobs as an object of ticket and lapse; apart, so that `_shown` is inlined.
 create or replace function intervalq._leases(running bigint[], leases bigint[]) returns jsonb
 language sql immutable
 return (select jsonb_object_agg(x.t, x.l) from unnest(running, leases) as x (t, l));

@@ -13,10 +13,10 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults import shard_process
-from intervalq._clock import SystemClock
-from intervalq._link import Link
-from intervalq._shard import Shard
-from intervalq._slots import Go, Run
+from intervalq._shard.connection import Link
+from intervalq._shard.grants import Go, Run
+from intervalq._shard.shard import Shard
+from intervalq._timing.clock import SystemClock
 from intervalq.rules import FOREVER, Answer, Slot
 from intervalq.store import Store, open_store
 from intervalq_stores import json_file

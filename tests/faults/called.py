@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from faults.verdict import Start, Step
-from intervalq._clock import SystemClock
+from intervalq._timing.clock import SystemClock
 
 _SO_TIMESTAMPNS: Final = getattr(socket, "SO_TIMESTAMPNS", 35)
 _STEPPED: Final = 2_000

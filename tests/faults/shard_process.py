@@ -28,8 +28,9 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults.called import Call
 from faults.verdict import Report
-from intervalq import IntervalQueue, _alarms
-from intervalq._clock import CLOCK, SystemClock
+from intervalq import IntervalQueue
+from intervalq._timing import timers
+from intervalq._timing.clock import CLOCK, SystemClock
 from intervalq.errors import IntervalqError
 from intervalq.store import Store, open_store
 
@@ -224,7 +225,7 @@ def die_with_parent() -> None:
 def keep_timers() -> None:
     """Keep libfaketime's hands off timers on the time since boot, which it moves with the wall clock."""
     if "faketime" in os.environ.get("LD_PRELOAD", ""):
-        _alarms._libc = ctypes.CDLL("libc.so.6", use_errno=True)
+        timers._libc = ctypes.CDLL("libc.so.6", use_errno=True)
 
 
 def main() -> None:

@@ -13,7 +13,9 @@ from anyio.lowlevel import checkpoint
 
 from faults.proxy import Fault, proxied
 from faults.work import working
-from intervalq import IntervalQueue, _outage, _shard
+from intervalq import IntervalQueue
+from intervalq._shard import shard
+from intervalq._timing import outage
 from intervalq.errors import QueueNotFound, StoreUnavailable
 from intervalq_stores import _redis_wire, postgres
 
@@ -81,7 +83,7 @@ async def test_an_outage_that_lasts_ends_all_calls_with_an_error_and_the_queue_g
     server_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """None begins while the store is away; who asks afterwards is served, by the same handle."""
-    monkeypatch.setattr(_outage, "OUTAGE", 1)
+    monkeypatch.setattr(outage, "OUTAGE", 1)
     async with proxied(server_url) as proxy, working([proxy.url], callers=4) as work:
         await proxy.begin(Fault.REFUSE)
         await work.until(lambda: len(work.errors) == 4)
@@ -104,7 +106,7 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is resumed while nothing gets through to the one that listens, or its connection is gone."""
-    monkeypatch.setattr(_shard, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(shard, "_PATIENCE", {True: 200_000, False: 100_000})
     async with proxied(server_url) as bad, working([bad.url, server_url]) as work:
         with patience(0.3):
             for fault in (Fault.SWALLOW, Fault.BLACK_HOLE, Fault.REFUSE):

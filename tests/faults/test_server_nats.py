@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from faults.proxy import Fault, proxied
 from faults.work import INTERVAL, stands_still, working
-from intervalq import _shard
+from intervalq._shard import shard
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
 from intervalq_stores import _nats_history, _nats_wire, nats
@@ -196,7 +196,7 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
 async def test_a_wake_up_that_gets_lost_costs_a_question(
     nats_url: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_shard, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(shard, "_PATIENCE", {True: 200_000, False: 100_000})
     monkeypatch.setattr(_nats_wire, "_AGAIN", 0.1)
     async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
         await work.handles[1].pause()

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from intervalq import IntervalQueue
-from intervalq._clock import CLOCK
+from intervalq._timing.clock import CLOCK
 from intervalq.errors import IntervalqError
 
 INTERVAL = 20_000

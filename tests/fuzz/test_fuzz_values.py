@@ -13,8 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuzz.material import anything, fuzz, mutated, numbers, odd_text
-from intervalq import IntervalQueue, _parse
-from intervalq._retry import retry_after
+from intervalq import IntervalQueue
+from intervalq._spec import parse
+from intervalq._timing.backoff import retry_after
 from intervalq.errors import ConfigMismatch, InvalidInterval, InvalidName, InvalidOption
 from intervalq.sync import IntervalQueue as BlockingQueue
 from intervalq_stores.memory import MemoryStore
@@ -48,14 +49,14 @@ def is_fit_to_print(error: Exception) -> bool:
 @example(value=TEN_MEGABYTES)
 @given(mutated(durations()) | anything())
 def test_a_duration_is_read_or_refused(value: Any) -> None:
-    for parse in (_parse.duration, _parse.interval):
+    for understand in (parse.duration, parse.interval):
         try:
-            micros = parse(value)
+            micros = understand(value)
         except InvalidInterval as error:
             assert is_fit_to_print(error)
         else:
-            assert 0 <= micros <= _parse.YEAR
-            assert _parse.duration(_parse.text(micros)) == micros
+            assert 0 <= micros <= parse.YEAR
+            assert parse.duration(parse.text(micros)) == micros
 
 
 @fuzz(250)
@@ -63,13 +64,13 @@ def test_a_duration_is_read_or_refused(value: Any) -> None:
 @given(mutated(rates()) | anything())
 def test_a_rate_is_read_or_refused(value: Any) -> None:
     try:
-        micros = _parse.rate(value)
+        micros = parse.rate(value)
     except InvalidInterval as error:
         assert is_fit_to_print(error)
     else:
-        assert 1 <= micros <= _parse.YEAR
+        assert 1 <= micros <= parse.YEAR
         if micros <= 999_999_999:
-            assert _parse.rate(f"1/{micros}us") == micros
+            assert parse.rate(f"1/{micros}us") == micros
 
 
 @fuzz(250)
@@ -78,7 +79,7 @@ def test_a_rate_is_read_or_refused(value: Any) -> None:
 @given(mutated(names()) | anything())
 def test_a_name_is_a_name_or_refused(value: Any) -> None:
     queue = IntervalQueue("q", interval=1)
-    for take in (_parse.name, lambda key: queue[key], IntervalQueue, BlockingQueue):
+    for take in (parse.name, lambda key: queue[key], IntervalQueue, BlockingQueue):
         try:
             taken = take(value)
         except InvalidName as error:
@@ -124,7 +125,7 @@ def test_options_are_taken_or_refused_and_travel(given_options: dict[str, Any]) 
             if kind is IntervalQueue:
                 assert again._options == queue._options
                 settings = queue._options.settings
-                assert settings is None or 0 < settings.interval * settings.burst <= _parse.YEAR
+                assert settings is None or 0 < settings.interval * settings.burst <= parse.YEAR
 
 
 @fuzz(100)

@@ -10,7 +10,7 @@ are counted from now, and slots far behind the queue's clock are alike, so a sco
 though time has no end: what is bounded is how many shards and tickets there are, and how often what goes
 wrong. Answers may always be late or lost. Shards have no names: states that differ in their order are one.
 
-How the abstract shard relates to the real one (`intervalq/_shard.py`, `intervalq/_link.py`)
+How the abstract shard relates to the real one (`intervalq/_shard/shard.py`, `intervalq/_shard/connection.py`)
     It may do more than the real one does, never less, but for what is listed as missing.
     asks        with any of its first tickets, for any number of new ones up to its lookahead, at any time:
                 the real one asks shortly before a slot, and for as many as it needs. As there, one question

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from intervalq._leases import Leases
-from intervalq._link import Link
-from intervalq._shard import Shard
-from intervalq._slots import Go
+from intervalq._shard.connection import Link
+from intervalq._shard.grants import Go
+from intervalq._shard.leases import Leases
+from intervalq._shard.shard import Shard
 from intervalq.rules import Advance, Answer, Command
 from intervalq.testing.simulation.planting import bug, instead
 

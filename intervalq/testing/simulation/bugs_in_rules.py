@@ -8,8 +8,8 @@ from typing import Final
 from unittest import mock
 
 from intervalq import rules
-from intervalq._link import Link
-from intervalq._slots import Run
+from intervalq._shard.connection import Link
+from intervalq._shard.grants import Run
 from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
 from intervalq.testing.simulation.planting import bug, instead
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 from unittest import mock
 
-from intervalq._estimate import StoreClock
-from intervalq._leases import Leases
-from intervalq._line import Line, Waiter
-from intervalq._link import Link
-from intervalq._shard import Shard
-from intervalq._slots import Go, Run
+from intervalq._shard.connection import Link
+from intervalq._shard.grants import Go, Run
+from intervalq._shard.leases import Leases
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Line, Waiter
+from intervalq._timing.estimates import StoreClock
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import FOREVER, Advance, Answer, Settings
 from intervalq.store import Store

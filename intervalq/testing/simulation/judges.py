@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from intervalq._leases import LEASE
-from intervalq._outage import OUTAGE
+from intervalq._shard.leases import LEASE
+from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import Plan
 from intervalq.testing.simulation.observer import ObservedJob, Observer, Start

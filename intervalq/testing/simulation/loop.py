@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
-from intervalq._clock import CLOCK
+from intervalq._timing.clock import CLOCK
 from intervalq.testing.virtual import Stuck, VirtualLoop
 
 OWNER: Final[ContextVar[Process]] = ContextVar("simulated_process")
@@ -80,14 +80,14 @@ class ProcessClock:
         self._lateness = lateness
 
     def now(self) -> int:
-        """See `intervalq._clock.Clock`."""
+        """See `intervalq._timing.clock.Clock`."""
         return self._base + int(asyncio.get_running_loop().time() * 1e6 * self._rate)
 
     def alarms(self) -> None:
-        """See `intervalq._clock.Clock`."""
+        """See `intervalq._timing.clock.Clock`."""
 
     async def sleep_until(self, instant: int) -> None:
-        """See `intervalq._clock.Clock`."""
+        """See `intervalq._timing.clock.Clock`."""
         loop = asyncio.get_running_loop()
         while (left := instant - self.now()) > 0:
             ended = loop.create_future()

@@ -8,9 +8,9 @@ from typing import Any, cast
 import anyio
 
 from intervalq import IntervalQueue
-from intervalq._line import Waiter
-from intervalq._shard import Shard
-from intervalq._slots import Go
+from intervalq._shard.grants import Go
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import PlannedJob

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq._backend import spawn
-from intervalq._nap import Nap
+from intervalq._timing.backends import spawn
+from intervalq._timing.wakeable_sleep import Nap
 from intervalq.rules import Finish
 
 if TYPE_CHECKING:
-    from intervalq._link import Link
+    from intervalq._shard.connection import Link
 
 log: Final = logging.getLogger("intervalq")
 

@@ -9,18 +9,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from intervalq import _parse, rules
-from intervalq._decorate import decorate
-from intervalq._handle import Handle
-from intervalq._inspect import QueueState, inspected, outstanding
-from intervalq._job import Job
-from intervalq._line import Waiter
-from intervalq._map import paced_map
-from intervalq._run import Plan, run, start
-from intervalq._settings import Duration, check_burst, options, wait_of, whole
-from intervalq._shard import Shard
-from intervalq._slot import ComingSlot, Slot
-from intervalq._slots import Go
+from intervalq import rules
+from intervalq._queue.attempts import Plan, run, start
+from intervalq._queue.decorate import decorate
+from intervalq._queue.handle import Handle
+from intervalq._queue.inspect import QueueState, inspected, outstanding
+from intervalq._queue.job import Job
+from intervalq._queue.map import paced_map
+from intervalq._queue.options import Duration, check_burst, options, wait_of, whole
+from intervalq._queue.slot import ComingSlot, Slot
+from intervalq._shard.grants import Go
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
+from intervalq._spec import parse
 from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
 from intervalq.store import DocumentStore, Store
@@ -278,7 +279,7 @@ class IntervalQueue(Handle):
 
         Of several pauses and cool-downs the one that ends last counts.
         """
-        await self._command(Hold(length=_parse.duration(seconds, what="cool-down")))
+        await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
 
     async def configure(
         self,

@@ -6,9 +6,9 @@ import math
 
 import anyio
 
-from intervalq._alarms import Alarms
-from intervalq._backend import Bell, bells
-from intervalq._clock import Clock
+from intervalq._timing.backends import Bell, bells
+from intervalq._timing.clock import Clock
+from intervalq._timing.timers import Alarms
 
 
 class Nap:

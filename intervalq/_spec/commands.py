@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from intervalq._record import FOREVER, Settings, Slot, State
+from intervalq._spec.record import FOREVER, Settings, Slot, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

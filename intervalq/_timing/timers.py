@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from intervalq._backend import Bell
+from intervalq._timing.backends import Bell
 
 # Linux stops CLOCK_MONOTONIC while the machine is suspended, and the store's clock goes on: a slot that was
 # slept through would seem to have just come.

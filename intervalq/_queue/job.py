@@ -14,9 +14,9 @@ from intervalq.errors import JobCancelled, QueueClosed
 from intervalq.rules import Slot
 
 if TYPE_CHECKING:
-    from intervalq._line import Waiter
-    from intervalq._shard import Shard
-    from intervalq._slots import Go
+    from intervalq._shard.grants import Go
+    from intervalq._shard.shard import Shard
+    from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from intervalq._backend import spawn
+from intervalq._timing.backends import spawn
 from intervalq.store import Store, Waking
 
 log: Final = logging.getLogger("intervalq")

@@ -13,11 +13,11 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._backend import asyncio_loop, bells, spawn
-from intervalq._line import Line, Waiter
-from intervalq._link import REACTION, Link
-from intervalq._nap import Nap
-from intervalq._slots import Go, Run, Slots
+from intervalq._shard.connection import REACTION, Link
+from intervalq._shard.grants import Go, Run, Slots
+from intervalq._shard.wait_queue import Line, Waiter
+from intervalq._timing.backends import asyncio_loop, bells, spawn
+from intervalq._timing.wakeable_sleep import Nap
 from intervalq.errors import QueueClosed, SlotTimeout
 from intervalq.rules import Settings, Slot
 from intervalq.store import Store

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from intervalq._clock import Clock
-    from intervalq._shard import Shard
-    from intervalq._slots import Go
+    from intervalq._shard.grants import Go
+    from intervalq._shard.shard import Shard
+    from intervalq._timing.clock import Clock
 
 EARLY: Final = 2_000
 """Slots are handed to threads this long before they come, in microseconds: waking a thread takes its time."""

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from intervalq._backend import spawn
-from intervalq._job import RunningJob
-from intervalq._line import Waiter
-from intervalq._retry import backoff, retry_after
-from intervalq._threads import EARLY, LATE, in_time
+from intervalq._queue.job import RunningJob
+from intervalq._queue.threads import EARLY, LATE, in_time
+from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.backends import spawn
+from intervalq._timing.backoff import backoff, retry_after
 from intervalq.errors import StoreError
 
 if TYPE_CHECKING:
-    from intervalq._queue import IntervalQueue
-    from intervalq._shard import Shard
-    from intervalq._slots import Go
+    from intervalq._queue.queue import IntervalQueue
+    from intervalq._shard.grants import Go
+    from intervalq._shard.shard import Shard
 
 R = TypeVar("R")
 

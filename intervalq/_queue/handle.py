@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from intervalq import _parse
-from intervalq._backend import current_loop, is_over, running_loop
-from intervalq._job import RunningJob
-from intervalq._settings import Options
-from intervalq._shard import Shard
+from intervalq._queue.job import RunningJob
+from intervalq._queue.options import Options
+from intervalq._shard.shard import Shard
+from intervalq._spec import parse
+from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq.errors import ForkedError, QueueClosed, WrongLoop
 from intervalq.store import Store, open_store, shown_url
 
@@ -49,7 +49,7 @@ class Handle:
         """
         if self._options.key is not None:
             raise TypeError(f"{self!r} is the queue of one key already")
-        key = _parse.name(key)
+        key = parse.name(key)
         child = self._children.get(key)
         if child is None:
             child = self._like(replace(self._options, key=key))
@@ -142,7 +142,7 @@ class Handle:
         mine = self._options
         parts = [repr(mine.record)]
         if mine.interval is not None:
-            parts.append(f"interval={_parse.text(mine.interval)!r}")
+            parts.append(f"interval={parse.text(mine.interval)!r}")
         if self._given_store is not None:
             parts.append(f"store={self._given_store.url!r}")
         elif mine.store_url is not None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from intervalq._backend import running_loop
-from intervalq._line import Waiter
-from intervalq._run import Plan
-from intervalq._slots import Go
+from intervalq._queue.attempts import Plan
+from intervalq._shard.grants import Go
+from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.backends import running_loop
 
 if TYPE_CHECKING:
-    from intervalq._queue import IntervalQueue
-    from intervalq._shard import Shard
+    from intervalq._queue.queue import IntervalQueue
+    from intervalq._shard.shard import Shard
 
 
 class Slot(Go):

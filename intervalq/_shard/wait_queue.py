@@ -9,7 +9,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Final
 
-from intervalq._backend import Bell
+from intervalq._timing.backends import Bell
 
 _numbers: Final = count()
 _order: Final = attrgetter("order")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from intervalq import sync
-    from intervalq._queue import IntervalQueue
+    from intervalq._queue.queue import IntervalQueue
 
 
 def decorate(

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 import anyio
 
-from intervalq._alarms import CLOCK_ID, Alarms, alarms_of, timer_at
-from intervalq._backend import asyncio_loop
+from intervalq._timing.backends import asyncio_loop
+from intervalq._timing.timers import CLOCK_ID, Alarms, alarms_of, timer_at
 
 _COARSE: Final = 5_000
 """Event loops round their waits up to whole milliseconds and may be a few late: the last 5 ms go by timer."""

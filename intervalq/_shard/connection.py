@@ -15,11 +15,11 @@ from typing import Final
 
 import anyio
 
-from intervalq import _parse
-from intervalq._clock import CLOCK
-from intervalq._estimate import RoundTrips, StoreClock
-from intervalq._leases import Leases
-from intervalq._slots import Go, Run
+from intervalq._shard.grants import Go, Run
+from intervalq._shard.leases import Leases
+from intervalq._spec import parse
+from intervalq._timing.clock import CLOCK
+from intervalq._timing.estimates import RoundTrips, StoreClock
 from intervalq.errors import ConfigMismatch
 from intervalq.rules import FOREVER, Answer, Command, Inspect, Settings, Slot, State
 from intervalq.store import Store
@@ -215,8 +215,8 @@ class Link(ABC):
             log.warning(
                 "queue %r: round trips to the store are too long to know its clock better than to %s, so "
                 "starts are at least %s apart, not %s: use a nearer store, or a longer interval",
-                self.queue, _parse.text(error), _parse.text(max(0, interval - allowed)),
-                _parse.text(max(0, interval - wished)),
+                self.queue, parse.text(error), parse.text(max(0, interval - allowed)),
+                parse.text(max(0, interval - wished)),
             )  # fmt: skip
         return allowed
 
@@ -327,11 +327,11 @@ class Link(ABC):
 
 def describe(settings: Settings) -> str:
     """Settings as messages show them."""
-    said = [f"interval={_parse.text(settings.interval)}"]
+    said = [f"interval={parse.text(settings.interval)}"]
     if settings.burst != 1:
         said.append(f"burst={settings.burst}")
     if settings.max_running:
         said.append(f"max_running={settings.max_running}")
     if settings.tolerance:
-        said.append(f"tolerance={_parse.text(settings.tolerance)}")
+        said.append(f"tolerance={parse.text(settings.tolerance)}")
     return ", ".join(said)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from intervalq.rules import FOREVER, State
 
 if TYPE_CHECKING:
-    from intervalq._shard import Shard
+    from intervalq._shard.shard import Shard
     from intervalq.rules import Answer
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from intervalq import _parse
+from intervalq._spec import parse
 from intervalq.errors import InvalidInterval, InvalidOption, short
 from intervalq.rules import Settings
 
@@ -77,21 +77,21 @@ def options(
         )
     micros = None
     if interval is not None:
-        micros = _parse.interval(interval)
+        micros = parse.interval(interval)
     elif rate is not None:
-        micros = _parse.rate(rate)
+        micros = parse.rate(rate)
     elif burst != 1 or max_running is not None or tolerance is not None:
         raise InvalidOption(
             "burst, max_running and tolerance go with interval or rate: without, the queue's own are used"
         )
     check_burst(micros, burst)
-    tolerated = 0 if tolerance is None else _parse.duration(tolerance, least=1, what="tolerance")
+    tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
     if micros is not None and tolerated >= micros:
         raise InvalidInterval(
-            tolerance, f"is too much tolerance: it must be less than the interval of {_parse.text(micros)}"
+            tolerance, f"is too much tolerance: it must be less than the interval of {parse.text(micros)}"
         )
     return Options(
-        name=_parse.name(name),
+        name=parse.name(name),
         key=None,
         store_url=store_url,
         interval=micros,
@@ -101,7 +101,7 @@ def options(
         tolerance=tolerated,
         timeout=wait_of(timeout),
         retries=whole("retries", retries, 0),
-        backoff=_parse.duration(backoff, what="backoff") / 1e6,
+        backoff=parse.duration(backoff, what="backoff") / 1e6,
         retry_after=retry_after,
     )
 
@@ -112,9 +112,9 @@ def check_burst(interval: int | None, burst: int) -> None:
     Raises:
         InvalidOption: `burst` intervals are more than a year.
     """
-    if interval is not None and interval * burst > _parse.YEAR:
+    if interval is not None and interval * burst > parse.YEAR:
         raise InvalidOption(
-            f"burst={burst} intervals of {_parse.text(interval)} are more than a year: use a smaller burst"
+            f"burst={burst} intervals of {parse.text(interval)} are more than a year: use a smaller burst"
         )
 
 
@@ -133,4 +133,4 @@ def wait_of(value: Duration | None) -> float | None:
     """A time to wait in seconds; None and infinity are no limit."""
     if value is None or (isinstance(value, float) and math.isinf(value) and value > 0):
         return None
-    return _parse.duration(value, what="timeout") / 1e6
+    return parse.duration(value, what="timeout") / 1e6

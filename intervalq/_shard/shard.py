@@ -15,11 +15,11 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._backend import spawn
-from intervalq._gate import Gate
-from intervalq._leases import LEASE
-from intervalq._listener import Listener
-from intervalq._outage import Outage
+from intervalq._shard.dispatcher import Gate
+from intervalq._shard.leases import LEASE
+from intervalq._shard.listener import Listener
+from intervalq._timing.backends import spawn
+from intervalq._timing.outage import Outage
 from intervalq.errors import QueueClosed, QueueNotFound, StoreUnavailable
 from intervalq.rules import FOREVER, MOST_TICKETS, Advance, Answer, Inspect, Settings
 from intervalq.store import Store

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from intervalq._backend import spawn
-from intervalq._job import RunningJob
-from intervalq._run import Plan, start
+from intervalq._queue.attempts import Plan, start
+from intervalq._queue.job import RunningJob
+from intervalq._timing.backends import spawn
 from intervalq.errors import JobCancelled
 
 if TYPE_CHECKING:
-    from intervalq._queue import IntervalQueue
+    from intervalq._queue.queue import IntervalQueue
 
 
 async def paced_map(

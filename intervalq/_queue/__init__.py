@@ -1,0 +1,1 @@
+"""The handle of a queue and what runs through it: slots, jobs, attempts, map, decorators."""

@@ -1,0 +1,1 @@
+"""Clocks, timers, estimates and waits: everything that knows about time or event loops."""
