@@ -72,6 +72,11 @@ class Fleet:
                     pipe.close()
         self._workers.clear()
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes' numbers, in the order of their works."""
+        return [worker.pid for worker, _ in self._workers]
+
     def begin(self, at: int) -> None:
         """Tell all of them when to begin."""
         for worker, _ in self._workers:

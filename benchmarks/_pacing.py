@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from _fleet import WorkerError
 from _judge import Start, judge, medians, ratio
-from _run import Found, MissingError, Progress, failed, run
+from _run import Around, Found, MissingError, Progress, failed, run, undisturbed
 from _store import store_of
 from _table import Column, table
 from peers import PACING, TIMER, TIMER_HALF, Peer
@@ -29,13 +30,18 @@ class Case:
     callers: int = 8
     half: bool = False
     """Callers come at random instants, at half the rate in all."""
+    store: str = "redis"
     only: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """For people."""
-        load = "half-loaded, at random" if self.half else f"{self.callers} callers each"
+        load = (
+            "half-loaded, at random"
+            if self.half
+            else f"{self.callers} caller{'s' if self.callers > 1 else ''} each"
+        )
         return f"{self.processes} process{'es' if self.processes > 1 else ''}, {load}, limit {self.rate:g}/s"
 
 
@@ -137,30 +143,10 @@ class Pacing:
             head = {"question": "pacing", "case": case.title, "peer": each.name, "label": each.label,
                     "settings": each.settings}  # fmt: skip
             try:
-                found.append({**head, **self._measure(case, each, seconds)})
+                found.append({**head, **measure(case, each, seconds)})
             except (MissingError, WorkerError) as error:
                 found.append({**head, "missing": failed(error)})
         return found
-
-    def _measure(self, case: Case, peer: Peer, seconds: float) -> dict[str, Any]:
-        alone = peer.place.startswith(("timer:", "leaky:"))
-        bare = peer.name == "timer"
-        with store_of("memory" if alone else "redis") as url:
-            works = [
-                Work(
-                    task="pace", place=peer.place, url=url, interval=1 / case.rate, processes=case.processes,
-                    index=index, callers=1 if bare else case.callers, settle=0.5, seconds=seconds,
-                    arrivals=arrivals(case, index, 0.5 + seconds) if case.half and not bare else (),
-                )
-                for index in range(case.processes)
-            ]  # fmt: skip
-            found = run(peer, works, meter_url=None if alone else url)
-        row = figures(found, 1 / case.rate, case.processes)
-        if bare:  # nobody asks it for anything
-            row |= dict.fromkeys(("ask_inversions", "ticket_inversions", "wait_p50", "wait_p99"), math.nan)
-        elif row["very_short"] > 0.5:  # starts in bursts: from first to last is no measure of them
-            row["pace"] = math.nan
-        return row
 
     def _print(self, case: Case, peers: list[Peer], runs: list[dict[str, Any]]) -> None:
         base = pooled([row for row in runs if row["peer"] == "timer"])
@@ -179,6 +165,36 @@ class Pacing:
         print(table(EXACT, shown), table(COST, shown), sep="\n\n")
         for name, why in {(row["label"], row["missing"]) for row in runs if "missing" in row}:
             print(f"{name}: missing: {why}")
+
+
+def measure(
+    case: Case,
+    peer: Peer,
+    seconds: float,
+    *,
+    settle: float = 0.5,
+    around: Around = undisturbed,
+    ways: Callable[[str], AbstractContextManager[Sequence[str]]] = lambda url: nullcontext([url]),
+) -> dict[str, Any]:
+    """The figures of one contender. `ways` gives the URLs by which the processes reach the store, in turns."""
+    alone = peer.place.startswith(("timer:", "leaky:")) or case.store == "memory"
+    bare = peer.name == "timer"
+    with store_of("memory" if alone else case.store) as url, ways(url) as urls:
+        works = [
+            Work(
+                task="pace", place=peer.place, url=urls[index % len(urls)], interval=1 / case.rate,
+                processes=case.processes, index=index, callers=1 if bare else case.callers, settle=settle,
+                seconds=seconds, arrivals=arrivals(case, index, settle + seconds) if case.half and not bare else (),
+            )
+            for index in range(case.processes)
+        ]  # fmt: skip
+        found = run(peer, works, meter_url=None if alone else url, around=around)
+    row = figures(found, 1 / case.rate, case.processes)
+    if bare:  # nobody asks it for anything
+        row |= dict.fromkeys(("ask_inversions", "ticket_inversions", "wait_p50", "wait_p99"), math.nan)
+    elif row["very_short"] > 0.5:  # starts in bursts: from first to last is no measure of them
+        row["pace"] = math.nan
+    return row
 
 
 def arrivals(case: Case, index: int, seconds: float) -> tuple[float, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,15 @@ HERE = Path(__file__).parent
 
 _LEAD = 0.1
 """From telling the beginning to the beginning."""
+
+
+Around = Callable[[Sequence[int]], AbstractContextManager[object]]
+"""What is done to processes, given by their numbers, from when they are ready until they have given their results."""
+
+
+def undisturbed(_: Sequence[int]) -> AbstractContextManager[object]:
+    """Nothing is done to them."""
+    return nullcontext()
 
 
 class MissingError(Exception):
@@ -49,7 +59,9 @@ class Progress:
         sys.stderr.flush()
 
 
-def run(peer: Peer, works: Sequence[Work], *, meter_url: str | None = None) -> Found:
+def run(
+    peer: Peer, works: Sequence[Work], *, meter_url: str | None = None, around: Around = undisturbed
+) -> Found:
     """Start the processes, let them begin together, read what they found; none is left."""
     environment: dict[str, str] = {}
     if peer.node:
@@ -62,7 +74,11 @@ def run(peer: Peer, works: Sequence[Work], *, meter_url: str | None = None) -> F
         command = [sys.executable, "-m", "peers.worker"]
     meter = Meter(meter_url) if meter_url else None
     try:
-        with Fleet(command, [asdict(work) for work in works], folder=HERE, environment=environment) as fleet:
+        given = [asdict(work) for work in works]
+        with (
+            Fleet(command, given, folder=HERE, environment=environment) as fleet,
+            around(fleet.pids),
+        ):
             begin = time.monotonic_ns() + int(_LEAD * 1e9)
             window_begin = begin + int(works[0].settle * 1e9)
             window = Window(window_begin, window_begin + int(works[0].seconds * 1e9))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from _fleet import Fleet, WorkerError
-from _run import HERE
+from _run import HERE, Around, undisturbed
 from _tasks_board import NewBoard
 from _tasks_server import looking, server_cpu
 from task_peers import Contender
@@ -54,7 +54,7 @@ def begin(fleet: Fleet) -> int:
 
 
 def now() -> int:
-    """An instant that `Fleet.results` waits a minute from."""
+    """Nanoseconds of CLOCK_MONOTONIC; `Fleet.results` waits a minute from it."""
     return time.monotonic_ns()
 
 
@@ -143,14 +143,18 @@ def latency(contender: Contender, url: str, count: int, every: float) -> list[fl
     return [(starts[number] - at) / 1e6 for number, at in enumerate(producer["begun"])][warm:]
 
 
-def starts(contender: Contender, url: str, count: int, workers: int, seconds: float) -> list[int]:
-    """When tasks began, while so many workers worked for so long on a backlog."""
+def starts(
+    contender: Contender, url: str, count: int, workers: int, seconds: float, *, around: Around = undisturbed
+) -> list[int]:
+    """When tasks began, while so many workers worked on a backlog, for so long from the first start on."""
     with NewBoard() as board:
         works = [work(contender, "work", url, board, index=index, records=True) for index in range(workers)]
-        with processes([*works, work(contender, "filled", url, board, index=workers, count=count)]) as fleet:
-            begun = begin(fleet)
+        works.append(work(contender, "filled", url, board, index=workers, count=count))
+        with processes(works) as fleet, around(fleet.pids[:workers]):
+            begin(fleet)
             wait(fleet, board, 1)
-            while time.monotonic_ns() - begun < seconds * 1e9 and not board.failed:
+            first = now()
+            while now() - first < seconds * 1e9 and not board.failed:
                 time.sleep(0.05)
             board.end()
             found = fleet.results(now())

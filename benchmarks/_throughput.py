@@ -9,7 +9,7 @@ from typing import Any
 
 from _fleet import WorkerError
 from _judge import medians
-from _run import MissingError, Progress, failed, run
+from _run import Around, MissingError, Progress, failed, run, undisturbed
 from _store import store_of
 from _table import Column, table
 from peers import Peer, throughput
@@ -54,39 +54,15 @@ class Throughput:
                 range(self._options.runs), self._sizes(kind), self._peers(kind)
             ):
                 progress.step(f"throughput: {kind}, {processes} x {callers} callers: {peer.label}")
-                found.append({**self._row(kind, peer, processes, callers), "run": number})
+                head = {"question": "throughput", "store": kind, "processes": processes, "callers": callers,
+                        "peer": peer.name, "label": peer.label, "settings": peer.settings}  # fmt: skip
+                try:
+                    row = measure(kind, peer, processes, callers, self._seconds)
+                except (MissingError, WorkerError) as error:
+                    row = {"missing": failed(error)}
+                found.append({**head, **row, "run": number})
             yield from found
             self._print(kind, found)
-
-    def _row(self, kind: str, peer: Peer, processes: int, callers: int) -> dict[str, Any]:
-        head = {"question": "throughput", "store": kind, "processes": processes, "callers": callers,
-                "peer": peer.name, "label": peer.label, "settings": peer.settings}  # fmt: skip
-        with store_of(kind) as url:
-            works = [
-                Work(
-                    task="flood", place=peer.place, url=url, interval=1e-6, processes=processes, index=index,
-                    callers=callers, settle=0.5, seconds=self._seconds,
-                )
-                for index in range(processes)
-            ]  # fmt: skip
-            try:
-                found = run(peer, works, meter_url=url if kind == "redis" else None)
-            except (MissingError, WorkerError) as error:
-                return {**head, "missing": failed(error)}
-        jobs = sum(result["jobs"] for result in found.results)
-        row: dict[str, Any] = {
-            "jobs": jobs,
-            "jobs_per_s": sum(result["jobs"] / result["seconds"] for result in found.results),
-            "client_us": sum(result["cpu"] for result in found.results) / max(1, jobs) * 1e6,
-        }
-        row |= {
-            name: sum(result[name] for result in found.results)
-            for name in ("calls", "given_up")
-            if all(name in result for result in found.results)
-        }
-        if found.store:
-            row |= found.store["meter"].between(found.store["before"], found.store["after"], jobs)
-        return {**head, **row}
 
     def _print(self, kind: str, found: list[dict[str, Any]]) -> None:
         columns = [Column("jobs a second", "label")]
@@ -114,3 +90,32 @@ class Throughput:
                 print(f"{row['label']}, {size}: {row['given_up']:,} slots given up, for {row['jobs']:,} jobs")
         for name, why in sorted({(row["label"], row["missing"]) for row in found if "missing" in row}):
             print(f"{name}: missing: {why}")
+
+
+def measure(
+    kind: str, peer: Peer, processes: int, callers: int, seconds: float, *, around: Around = undisturbed
+) -> dict[str, Any]:
+    """The figures of one contender."""
+    with store_of(kind) as url:
+        works = [
+            Work(
+                task="flood", place=peer.place, url=url, interval=1e-6, processes=processes, index=index,
+                callers=callers, settle=0.5, seconds=seconds,
+            )
+            for index in range(processes)
+        ]  # fmt: skip
+        found = run(peer, works, meter_url=url if kind == "redis" else None, around=around)
+    jobs = sum(result["jobs"] for result in found.results)
+    row: dict[str, Any] = {
+        "jobs": jobs,
+        "jobs_per_s": sum(result["jobs"] / result["seconds"] for result in found.results),
+        "client_us": sum(result["cpu"] for result in found.results) / max(1, jobs) * 1e6,
+    }
+    row |= {
+        name: sum(result[name] for result in found.results)
+        for name in ("calls", "given_up")
+        if all(name in result for result in found.results)
+    }
+    if found.store:
+        row |= found.store["meter"].between(found.store["before"], found.store["after"], jobs)
+    return row

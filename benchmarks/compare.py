@@ -7,12 +7,8 @@ quiet machine, and compare within one run only: the row "timer only" shows what 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +17,7 @@ from typing import Any
 from _latency import Latency
 from _own import QUICK, Own
 from _pacing import Pacing
+from _report import machine, words, write
 from _run import Progress
 from _throughput import Throughput
 from peers import PACING
@@ -34,23 +31,19 @@ _QUESTIONS: dict[str, Callable[[argparse.Namespace], _Question]] = {
 }
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="peers: " + ", ".join(PACING),
     )  # fmt: skip
     parser.add_argument(
-        "--only", type=_words, default=list(_QUESTIONS), help="some of " + ",".join(_QUESTIONS)
+        "--only", type=words, default=list(_QUESTIONS), help="some of " + ",".join(_QUESTIONS)
     )
-    parser.add_argument("--peers", type=_words, default=[], help="only these; `intervalq` is one")
-    parser.add_argument("--stores", type=_words, default=[], help="of throughput and latency: only these")
-    parser.add_argument("--rates", type=lambda text: [float(word) for word in _words(text)], default=[],
+    parser.add_argument("--peers", type=words, default=[], help="only these; `intervalq` is one")
+    parser.add_argument("--stores", type=words, default=[], help="of throughput and latency: only these")
+    parser.add_argument("--rates", type=lambda text: [float(word) for word in words(text)], default=[],
                         help="of pacing: only these")  # fmt: skip
-    parser.add_argument("--processes", type=lambda text: [int(word) for word in _words(text)], default=[],
+    parser.add_argument("--processes", type=lambda text: [int(word) for word in words(text)], default=[],
                         help="of pacing: only these")  # fmt: skip
     parser.add_argument(
         "--runs", type=int, default=1, help="each row so often, in turns; tables show medians"
@@ -63,17 +56,6 @@ def _options() -> argparse.Namespace:
         if name not in _QUESTIONS:
             parser.error(f"--only: {name} is none of {', '.join(_QUESTIONS)}")
     return options
-
-
-def machine() -> dict[str, Any]:
-    """Where this runs."""
-    return {
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "load": os.getloadavg(),
-        "begun": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-    }
 
 
 def main() -> None:
@@ -96,8 +78,7 @@ def main() -> None:
         sys.exit(130)
     finally:
         if options.json and rows:
-            known = [{name: None if value != value else value for name, value in row.items()} for row in rows]  # noqa: PLR0124 - NaN
-            options.json.write_text(json.dumps({"machine": here, "rows": known}, indent=1, allow_nan=False))
+            write(options.json, here, rows)
         if options.plot and rows:
             from _plot import plot  # noqa: PLC0415 - it needs matplotlib
 

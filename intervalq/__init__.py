@@ -1,5 +1,6 @@
 """Start at most one job per interval, across any number of processes and machines."""
 
+from intervalq import sync as sync  # plain functions that a queue decorates need it
 from intervalq._queue.inspect import QueueState
 from intervalq._queue.job import Job
 from intervalq._queue.queue import IntervalQueue

@@ -6,6 +6,11 @@ begin. Slots are instants on the *queue's clock*: the store's clock, less the ti
 hold moves every slot not yet used, keeps their order, and costs no write a slot. Slots are at least one
 interval apart because one atomic step hands them out.
 
+A shard asks for a *grant* shortly before it uses a slot. If its process wakes too late for the slot, the slot
+is granted again, late: the queue's clock is set back so far that the slot ends once the answer has come. So
+lateness costs its own length. Nobody else may have been granted a later slot by then, and tickets before it
+that were not granted are dead.
+
 All times are whole microseconds: exact in JSON, in Lua's doubles (below 2**53) and in SQL.
 
 A store either applies these functions to a document, or says the same again in Lua or SQL; the property suite
@@ -14,8 +19,10 @@ in `intervalq.testing` holds the second kind to these functions, answer by answe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from intervalq._spec.commands import (
     Advance,
@@ -29,13 +36,14 @@ from intervalq._spec.commands import (
     Reclaim,
     Resume,
 )
-from intervalq._spec.record import FOREVER, LAYOUT, BadRecord, NewerRecord, Settings, Slot, State
+from intervalq._spec.record import FOREVER, LAYOUT, BadRecord, Mark, NewerRecord, Settings, Slot, State
 
 __all__ = [
+    "ERROR_KEPT",
     "FOREVER",
     "IDLE_KEPT",
     "LAYOUT",
-    "MOST_TICKETS",
+    "MAX_TICKETS",
     "Advance",
     "Answer",
     "BadRecord",
@@ -45,6 +53,7 @@ __all__ = [
     "Finish",
     "Hold",
     "Inspect",
+    "Mark",
     "NewerRecord",
     "Reclaim",
     "Resume",
@@ -59,8 +68,11 @@ __all__ = [
 IDLE_KEPT: Final = 60_000_000
 """How long an idle ephemeral record is kept after its last slot, in microseconds."""
 
-MOST_TICKETS: Final = 1_000
-"""The most tickets that one step hands out, so that no step holds up a store for long."""
+MAX_TICKETS: Final = 1_000
+"""The most tickets of one step, so that none holds up a store for long."""
+
+ERROR_KEPT: Final = 60_000_000
+"""How long it is remembered that a shard knows the store's clock badly, in microseconds."""
 
 
 def apply(state: State | None, command: Command, now: int) -> tuple[State | None, Answer]:
@@ -103,7 +115,7 @@ def _transition(state: State, command: Command, answer: Answer) -> tuple[State, 
         case Configure():
             state = _recheck(_configure(state, command), now)
         case Reclaim():
-            state = _void_all(state)
+            state = _revoke_all(state)
         case Finish():
             state = _recheck(_finish(state, command, now), now)
         case _:
@@ -113,23 +125,26 @@ def _transition(state: State, command: Command, answer: Answer) -> tuple[State, 
 
 def settle(state: State, now: int) -> State:
     """The record as it stands at `now`: steps back of the clock absorbed, holds that have run out ended."""
-    back = state.seen - now
+    back = state.last_now - now
     if back > 0:
         # The store's clock was set back. All instants on it move along, so the queue's clock just goes on:
         # it neither repeats itself nor stands still for the length of the step.
         state = replace(
             state,
-            held=state.held - back,
+            held_total=state.held_total - back,
             held_since=None if state.held_since is None else state.held_since - back,
             held_until=state.held_until - back if 0 < state.held_until < FOREVER else state.held_until,
+            error_until=state.error_until - back if state.error else 0,
             running={ticket: until - back for ticket, until in state.running.items()},
         )
-    state = replace(state, seen=now)
+    state = replace(state, last_now=now)
     if state.held_since is not None:
         end = max(state.held_until, _full_until(state))
         if end <= now:
             # The hold ended at its own end, not when somebody came to look.
-            state = replace(state, held=state.held + end - state.held_since, held_since=None)
+            state = replace(state, held_total=state.held_total + end - state.held_since, held_since=None)
+    if state.error and state.error_until <= now:
+        state = replace(state, error=0, error_until=0)
     return replace(
         state,
         held_until=0 if state.held_until <= now else state.held_until,
@@ -145,7 +160,7 @@ def lapses(state: State) -> int:
     """
     if not state.settings.ephemeral or state.held_since is not None or state.running:
         return FOREVER
-    slots = state.due + state.held + (state.settings.burst + 1) * state.settings.interval
+    slots = state.due + state.held_total + (state.settings.burst + 1) * state.settings.interval
     return min(FOREVER, slots + IDLE_KEPT)
 
 
@@ -162,83 +177,181 @@ def _fresh(command: Command, settings: Settings, now: int) -> State:
     # A sender that knows an earlier record proves that this one was lost, and that a job may have begun a
     # moment ago: then one quiet interval, without burst credit. Else the queue is new and has been idle.
     due = now if command.generation is not None else now - settings.burst * settings.interval
-    return State(generation=command.nonce, settings=settings, due=due, at=due, seen=now)
+    return State(generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now)
 
 
 def _recheck(state: State, now: int) -> State:
     """Begin or end the hold, as the pause and the running jobs demand."""
     stop = state.held_until > now or state.full
     if stop and state.held_since is None:
-        # A slot before one that was already told to go would move behind it now: it is dead.
-        return replace(state, held_since=now, void=max(state.void, state.current))
+        # A slot before one that was already granted would move behind it now: it is dead.
+        return replace(state, held_since=now, revoked_through=max(state.revoked_through, state.current))
     if not stop and state.held_since is not None:
-        return replace(state, held=state.held + now - state.held_since, held_since=None)
+        return replace(state, held_total=state.held_total + now - state.held_since, held_since=None)
     return state
 
 
 def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
-    now = answer.now
-    clock = state.clock(now)
     known = command.generation == state.generation
-    mark = command.mark
-    healed = known and mark is not None and mark.ticket > state.ticket
-    if healed and mark is not None:
-        state = replace(state, ticket=mark.ticket, due=max(state.due, mark.due))
+    healed = False
     if known:
+        state, healed = _heal(state, command.high_water_mark)
         state = _give_back(state, command.release)
-    if state.held_since is not None:
-        return state, replace(answer, healed=healed)
-
-    state, granted, missed = _use(state, command, now, known=known)
-    if known:
-        # One that was told to go before may have been used: this may be an old request that arrives again.
-        state = _give_back(state, tuple(slot for slot in missed if slot.ticket > state.current))
+    if command.error:
+        state = _note_error(state, command.error, answer.now)
+    state, grants = _use(state, command, answer.now, known=known)
     answer = replace(
         answer,
         healed=healed,
-        granted=tuple(slot.ticket for slot in granted),
-        missed=tuple(slot.ticket for slot in missed),
+        granted=tuple(slot.ticket for slot in grants.granted),
+        missed=tuple(slot.ticket for slot in grants.missed),
+        at_once=grants.at_once,
     )
+    if known:
+        # One that was granted before may have been used: this may be an old request that arrives again.
+        state = _give_back(state, tuple(slot for slot in grants.missed if slot.ticket > state.current))
     if state.held_since is not None:
         return state, answer
+    costs = [*(slot.cost for slot in grants.missed), *command.costs[: command.take]]
+    count = min(len(grants.missed) + command.take, MAX_TICKETS)
+    costs += [1] * (count - len(costs))
+    return _take(state, command, tuple(costs[:count]), answer)
 
-    step = state.settings.interval
-    due = max(clock + command.notice - state.credit, state.due + step)
-    count = min(command.take + len(missed), max(0, (FOREVER - due) // step), MOST_TICKETS)
-    if count == 0:
+
+def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
+    """Bring a record forward that has lost tickets or late grants which the sender knows of."""
+    if mark is None or (mark.ticket <= state.ticket and mark.late_total <= state.late_total):
+        return state, False
+    if mark.ticket > state.ticket:
+        state = replace(state, ticket=mark.ticket, due=max(state.due, mark.due))
+    return _set_back(state, max(0, mark.late_total - state.late_total)), True
+
+
+def _set_back(state: State, length: int) -> State:
+    """Set the queue's clock back: what comes of a late grant."""
+    return replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
+
+
+def _note_error(state: State, error: int, now: int) -> State:
+    """Remember the largest error that a shard has reported of late."""
+    return state if error < state.error else replace(state, error=error, error_until=now + ERROR_KEPT)
+
+
+class _Grants(NamedTuple):
+    """What became of the slots that a command lists; those in neither list are left alone."""
+
+    granted: tuple[Slot, ...] = ()
+    missed: tuple[Slot, ...] = ()
+    at_once: bool = False
+
+
+def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, _Grants]:
+    """Grant the listed slots, or find them dead."""
+    held = state.held_since is not None
+    slots = _usable(state, command, now, known=known)
+    if held and not slots:
+        return state, _Grants()
+    late = _are_late(state, command, slots, now)
+    mark = command.high_water_mark
+    if late:
+        if mark is None or mark.late_total != state.late_total or now > (command.until or 0):
+            return state, _Grants()  # a copy, or sent before a late grant was heard of: it is asked again
+        state = _set_back_for(state, slots[0], command.notice, now)
+    earliest = state.clock(now) - state.tolerance - state.credit
+    in_time = tuple(slot for slot in slots if slot.due >= earliest)
+    granted: list[Slot] = []
+    for slot in in_time:
+        if held or state.held_since is None:  # each may be the last one that the limit allows
+            granted.append(slot)
+            state = _go(state, slot, now, command.lease)
+    kept = {slot.ticket for slot in in_time}
+    missed = () if held else tuple(slot for slot in command.slots if slot.ticket not in kept)
+    return state, _Grants(tuple(granted), missed, late)
+
+
+def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
+    """Those of the listed slots that are alive, and can be granted while the queue is as it is."""
+    if not known:
+        return ()
+    if state.held_since is None:
+        return tuple(slot for slot in command.slots if state.revoked_through < slot.ticket <= state.ticket)
+    if state.held_until > now:
+        return ()
+    # It is only at its limit of running jobs. Where an answer was lost, or a shard came too late, its tickets
+    # have leases already: they are granted again.
+    slots = tuple(
+        slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current
+    )
+    return slots if _are_last(state, slots) else ()
+
+
+def _are_last(state: State, slots: tuple[Slot, ...]) -> bool:
+    """Whether these are all the tickets from the first of them to the last one that was granted."""
+    listed = {slot.ticket for slot in slots}
+    return bool(slots) and all(ticket in listed for ticket in range(slots[0].ticket, state.current + 1))
+
+
+def _are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
+    """Whether the first of these slots has come, will be over before its job can begin, and may be set back.
+
+    While the queue is at its limit of running jobs its clock stands still. What counts is then the time that
+    has really passed: by that, the slot has come.
+    """
+    if command.until is None or not _are_last(state, slots):
+        return False
+    elapsed = now - state.held_total
+    return slots[0].due <= elapsed and elapsed + command.notice > _end(state, slots[0])
+
+
+def _end(state: State, slot: Slot) -> int:
+    """Until when a job may begin in a slot, on the queue's clock."""
+    return slot.due + state.tolerance + state.credit
+
+
+def _set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
+    """Set the queue's clock back so far that the slot ends in `notice` from now.
+
+    Tickets before it would move behind what was granted: those that were not granted are dead. While the
+    queue is at its limit of running jobs, its hold begins anew: what counted as late is not held once more.
+    """
+    state = _set_back(state, now - state.held_total + notice - _end(state, slot))
+    if state.held_since is not None:
+        state = replace(state, held_since=now)
+    return replace(state, revoked_through=max(state.revoked_through, slot.ticket - 1))
+
+
+def _take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer) -> tuple[State, Answer]:
+    """Issue new tickets, and grant those whose slots are near."""
+    clock, step = state.clock(answer.now), state.settings.interval
+    free = state.due + step
+    due = max(free, clock + max(0, command.notice - state.tolerance) - state.credit)
+    starts = [*accumulate(costs, initial=0)]
+    room = (FOREVER - due) // step
+    count = bisect_right(starts, room) - 1
+    if count <= 0:
         return state, answer
-    first = Slot(state.ticket + 1, due)
-    state = replace(state, ticket=state.ticket + count, due=due + (count - 1) * step)
-    near = max(0, min(count, (clock + command.reach - due) // step + 1))
+    first = Slot(state.ticket + 1, due, costs[0])
+    state = replace(state, ticket=state.ticket + count, due=due + (starts[count] - 1) * step)
+    near = bisect_right(starts, (clock + command.reach - due) // step, 0, count)
     begun = 0
     while begun < near and state.held_since is None:
         begun = begun + 1 if state.settings.max_running else near  # any may be the last of `max_running`
-        slot = Slot(first.ticket + begun - 1, due + (begun - 1) * step)
-        state = _go(state, slot, now, command.lease)
-    return state, replace(answer, first=first, count=count, begun=begun)
-
-
-def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, list[Slot], list[Slot]]:
-    """Tell the owner of slots to go: the state, those that were told to go, and those that are dead."""
-    granted: list[Slot] = []
-    missed: list[Slot] = []
-    latest = state.clock(now) - state.tolerance - state.credit
-    for slot in command.slots:
-        if not known or slot.ticket <= state.void or slot.ticket > state.ticket or slot.due < latest:
-            missed.append(slot)
-        elif state.held_since is None:
-            granted.append(slot)
-            if state.settings.max_running:  # any may be the last one
-                state = _go(state, slot, now, command.lease)
-    if granted and not state.settings.max_running:
-        last = Slot(max(slot.ticket for slot in granted), max(slot.due for slot in granted))
-        state = _go(state, last, now, command.lease)
-    return state, granted, missed
+        last = Slot(first.ticket + begun - 1, due + starts[begun - 1] * step, costs[begun - 1])
+        state = _go(state, last, answer.now, command.lease)
+    return state, replace(
+        answer,
+        first=first,
+        count=count,
+        costs=() if starts[count] == count else costs[:count],
+        begun=begun,
+        at_once=answer.at_once or (begun > 0 and not answer.granted and free <= clock),
+    )
 
 
 def _go(state: State, slot: Slot, now: int, lease: int) -> State:
-    """Tell a slot's owner to go. Told twice it is the same: only the owner of a ticket ever asks for it."""
-    state = replace(state, current=max(state.current, slot.ticket), at=max(state.at, slot.due))
+    """Grant a slot. Granted twice it is the same: only the owner of a ticket ever asks for it."""
+    end = slot.due + (slot.cost - 1) * state.settings.interval
+    state = replace(state, current=max(state.current, slot.ticket), current_due=max(state.current_due, end))
     if state.settings.max_running:
         state = _recheck(replace(state, running={**state.running, slot.ticket: now + lease}), now)
     return state
@@ -251,15 +364,15 @@ def _give_back(state: State, slots: tuple[Slot, ...]) -> State:
     """
     last, due = state.ticket, state.due
     for slot in reversed(slots):
-        if slot.ticket != last or slot.ticket <= state.void:
+        if slot.ticket != last or slot.ticket <= state.revoked_through:
             break
         due = min(due, slot.due - state.settings.interval)
         last -= 1
     return state if due == state.due else replace(state, due=due)
 
 
-def _void_all(state: State) -> State:
-    return replace(state, void=state.ticket, due=state.at)
+def _revoke_all(state: State) -> State:
+    return replace(state, revoked_through=state.ticket, due=state.current_due)
 
 
 def _configure(state: State, command: Configure) -> State:
@@ -274,7 +387,7 @@ def _configure(state: State, command: Configure) -> State:
     if new.interval > old.interval or new.burst != old.burst:
         # The slots handed out are too close together for the new settings; or with more credit, one that was
         # missed already, and whose place is taken, would count as in time again.
-        state = _void_all(state)
+        state = _revoke_all(state)
     running = state.running if new.max_running else {}
     return replace(state, settings=new, running=running)
 

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from intervalq._queue import queue as asynchronous
-from intervalq._queue.attempts import Plan, late, start
+from intervalq._queue.attempts import late, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.inspect import QueueState
 from intervalq._queue.options import Duration
+from intervalq._queue.plan import Plan
 from intervalq._queue.slot import Slot
 from intervalq._queue.threads import EARLY, opens_here
-from intervalq._shard.grants import Go
+from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.background_loop import BACKGROUND
@@ -30,7 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def _late(shard: Shard, slot: Go, waiter: Waiter) -> Waiter:
+async def _late(shard: Shard, slot: Grant, waiter: Waiter) -> Waiter:
     return late(shard, slot, waiter)
 
 
@@ -213,3 +214,6 @@ class IntervalQueue:
             self._queue = self._queue.twin()  # with the settings that it has by now
             self._process = os.getpid()
         return self._queue
+
+
+asynchronous.blocking_by(IntervalQueue.of)

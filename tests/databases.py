@@ -41,7 +41,7 @@ def take(count=1):
 
 def record(**changes: object) -> dict[str, object]:
     """A record with some fields changed."""
-    state = State(generation="g", settings=Settings(interval=1_000_000), due=0, at=0, seen=0)
+    state = State(generation="g", settings=Settings(interval=1_000_000), due=0, current_due=0, last_now=0)
     return {**state.to_dict(), **changes}
 
 

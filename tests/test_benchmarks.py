@@ -170,7 +170,8 @@ def test_a_worker_that_fails_is_heard_and_none_is_left(fleet: Any, tmp_path: Pat
 def test_one_worker_runs_intervalq_and_the_baseline_from_end_to_end() -> None:
     code = (
         "import json, _run, peers, peers.base as base\n"
-        "for peer, url in ((peers.TIMER, ''), (peers.PACING['intervalq'], 'memory://')):\n"
+        "ways = [peers.Peer('ours', '', f'ours:{way}', '') for way in ('Ours', 'Run', 'Add')]\n"
+        "for peer, url in ((peers.TIMER, ''), *((way, 'memory://') for way in ways)):\n"
         "    work = base.Work(task='pace', place=peer.place, url=url, interval=0.01, processes=1, index=0,\n"
         "                     callers=1, settle=0.1, seconds=0.5)\n"
         "    found = _run.run(peer, [work])\n"
@@ -192,4 +193,4 @@ def test_one_worker_runs_intervalq_and_the_baseline_from_end_to_end() -> None:
         assert tickets == sorted(set(tickets))
         assert tickets
         assert result["cpu"] > 0
-    assert len(done.stdout.splitlines()) == 2
+    assert len(done.stdout.splitlines()) == 4

@@ -258,7 +258,7 @@ def test_a_look_at_a_lost_record_does_not_forget_that_it_was_there(backend: str)
 
 
 @BACKENDS
-def test_a_cost_that_is_still_owed_keeps_nobody_awake_in_a_pause(backend: str) -> None:
+def test_slots_that_a_job_paid_for_keep_nobody_awake_in_a_pause(backend: str) -> None:
     async def scenario() -> int:
         store = FarStore()
         queue = queue_on(store, lookahead=1)

@@ -43,7 +43,17 @@ def test_a_store_imports_only_what_a_store_may() -> None:
 
 
 def test_the_rules_know_nothing_of_the_outside() -> None:
-    allowed = {"__future__", "collections", "dataclasses", "hashlib", "random", "typing", "intervalq"}
+    allowed = {
+        "__future__",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "hashlib",
+        "itertools",
+        "random",
+        "typing",
+    }
+    allowed |= {"intervalq"}
     tasks = (
         "tasks/rules.py",
         "tasks/_row.py",
@@ -66,6 +76,51 @@ def test_each_layer_knows_only_those_below() -> None:
             assert not found & above - {"sync"}, path
 
 
+PACING = ("_spec", "_timing", "_shard", "_queue")
+"""The layers of pacing, lowest first."""
+
+
+def pacing_modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for layer in PACING
+        for path in sorted((ROOT / "intervalq" / layer).glob("*.py"))
+    }
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes of a circle, if there is any."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return path[path.index(node) :]
+        if node not in done:
+            for other in sorted(graph[node]):
+                if found := visit(other, [*path, node]):
+                    return found
+            done.add(node)
+        return []
+
+    return next((found for node in graph if (found := visit(node, []))), [])
+
+
+def test_there_is_no_circle_of_imports_in_pacing_not_even_of_types() -> None:
+    modules = pacing_modules()
+    assert len(modules) > 25
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert not circle({name: imports(path) & {*modules} - {name} for name, path in modules.items()})
+
+
+def test_a_layer_of_pacing_imports_only_lower_ones_and_the_public_doors() -> None:
+    doors = {"rules", "errors", "store"}
+    for name, path in pacing_modules().items():
+        layer = name.split(".")[1]
+        below = {*PACING[: PACING.index(layer) + 1]} | doors
+        found = {each.split(".")[1] for each in imports(path) if each.startswith("intervalq.")}
+        assert found <= below | ({"sync"} if layer == "_queue" else set()), path
+
+
 def test_modules_are_small_and_say_their_duty_first() -> None:
     for path in (
         *CORE,
@@ -74,7 +129,7 @@ def test_modules_are_small_and_say_their_duty_first() -> None:
         *sorted((ROOT / "benchmarks").glob("*.py")),
     ):
         text = path.read_text()
-        if path.parent.name != "tests" and "tests" not in path.parts:
+        if "tests" not in path.relative_to(ROOT).parts:
             assert len(text.splitlines()) <= 400, f"{path} is over 400 lines: it has more than one duty"
             assert ast.get_docstring(ast.parse(text)), f"{path} doesn't say its duty"
 

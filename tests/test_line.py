@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from intervalq._shard.wait_queue import Line, Waiter
+from intervalq._shard.wait_queue import Waiter, WaitQueue
 
 
 def test_a_job_that_comes_again_finds_its_place_though_its_old_one_is_not_swept_yet() -> None:
     """As when a thread was too late for its slot."""
-    line = Line()
+    line = WaitQueue()
     first, second, third = Waiter(), Waiter(), Waiter()
     for waiter in (first, second, third):
         line.add(waiter)
@@ -20,21 +20,19 @@ def test_a_job_that_comes_again_finds_its_place_though_its_old_one_is_not_swept_
     line.remove(second)
     line.add(more := Waiter(order=second.order, again=True))
     assert list(line.in_order()) == [more, third]
-    assert (len(line), line.cost) == (2, 2)
+    assert len(line) == 2
 
 
 def test_higher_priorities_come_first_then_who_came_first() -> None:
-    line = Line()
+    line = WaitQueue()
     low, high, middle, second = Waiter(priority=-1), Waiter(priority=5), Waiter(), Waiter()
     for waiter in (low, high, middle, second):
         line.add(waiter)
     assert list(line.in_order()) == [high, middle, second, low]
-    assert line.slots_before(second, 10) == 2
-    assert line.slots_before(low, 2) is None
 
 
 def test_a_line_that_many_left_keeps_no_trace_of_them() -> None:
-    line = Line()
+    line = WaitQueue()
     waiters = [Waiter() for _ in range(1_000)]
     for waiter in waiters:
         line.add(waiter)

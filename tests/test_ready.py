@@ -1,4 +1,4 @@
-"""Slots that are ready: told to go, come, and not used yet; what is taken for likely jobs; and the notice."""
+"""Slots that are ready: granted, come, and not used yet; what is taken for likely jobs; and the notice."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue, QueueClosed
-from intervalq._shard.connection import REACTION
 from intervalq._shard.shard import Shard
+from intervalq._shard.store_time import REACTION
 from intervalq._shard.wait_queue import Waiter
 from intervalq.rules import Advance, Answer, Command, Inspect
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
 from intervalq_stores.memory import MemoryStore
-from virtual_store import BACKENDS, FarStore, Starts, gather, queue_on, told
+from virtual_store import BACKENDS, FarStore, Starts, gather, granted, queue_on
 
 # --- slots that are ready -----------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ def with_ready(scenario: Scenario, backend: str = "asyncio", **options: Any) -> 
     async def whole() -> None:
         store = FarStore()
         queue, shard, last = await after_some_jobs(store, **options)
-        assert shard.ready is not None
-        assert told(shard) == [last + n for n in range(1, 7)]
+        assert shard.dispatcher.ready is not None
+        assert granted(shard) == [last + n for n in range(1, 7)]
         await scenario(store, queue, shard)
         if not shard.closed:
             await queue.close()
@@ -57,13 +57,13 @@ def with_ready(scenario: Scenario, backend: str = "asyncio", **options: Any) -> 
 @BACKENDS
 def test_slots_that_are_ready_are_taken_in_order_without_a_call_each_once(backend: str) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
-        ahead, calls, begun = told(shard), len(store.calls), shard.begun
+        ahead, calls, begun = granted(shard), len(store.calls), shard.begun
         taken = [await take(queue) for _ in ahead]
         assert taken == ahead
         assert len(store.calls) == calls
         assert shard.begun == begun + len(ahead)
-        assert not shard.slots.granted
-        assert shard.ready is None
+        assert not shard.grants.granted
+        assert shard.dispatcher.ready is None
         assert await take(queue) > ahead[-1]
         assert len(store.calls) > calls
 
@@ -91,31 +91,31 @@ def test_many_callers_have_each_ticket_once_and_in_order(backend: str) -> None:
 @BACKENDS
 def test_run_takes_slots_that_are_ready_as_well(backend: str) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
-        ahead, calls, starts = told(shard), len(store.calls), Starts()
+        ahead, calls, starts = granted(shard), len(store.calls), Starts()
         for n in range(len(ahead) - 1):
             await queue.run(partial(starts.job, n))
-            assert told(shard) == ahead[n + 1 :]
+            assert granted(shard) == ahead[n + 1 :]
         assert len(store.calls) == calls
         await queue.run(partial(starts.job, "last"))
-        assert not shard.slots.granted
-        assert shard.ready is None
+        assert not shard.grants.granted
+        assert shard.dispatcher.ready is None
 
     with_ready(scenario, backend)
 
 
 def test_nothing_is_ready_while_somebody_waits_in_line() -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
-        ahead = told(shard)
+        ahead = granted(shard)
         shard.enter(first := Waiter())
-        assert shard.ready is None
-        assert shard.at_once() is None
+        assert shard.dispatcher.ready is None
+        assert shard.take_ready() is None
         async with anyio.create_task_group() as group:
             group.start_soon(take, queue)
             await anyio.lowlevel.checkpoint()
-            assert told(shard) == ahead, "who came first goes first"
-            go = shard.accept(first)
-            assert go is not None
-            assert go.ticket == ahead[0]
+            assert granted(shard) == ahead, "who came first goes first"
+            grant = shard.dispatcher.accept(first)
+            assert grant is not None
+            assert grant.ticket == ahead[0]
 
     with_ready(scenario)
 
@@ -123,17 +123,19 @@ def test_nothing_is_ready_while_somebody_waits_in_line() -> None:
 @pytest.mark.parametrize("by_run", [False, True])
 def test_a_slot_is_ready_until_its_tolerance_ends(by_run: bool) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
-        loop, ahead = asyncio.get_running_loop(), told(shard)
+        loop, ahead = asyncio.get_running_loop(), granted(shard)
         assert isinstance(loop, VirtualLoop)
-        loop.stall((shard.ready_until - shard.now()) / 1e6)
+        loop.stall((shard.dispatcher.ready_until - shard.clock.now()) / 1e6)
         assert await take(queue) == ahead[0], "to the very end"
         loop.stall(0.000_011)
-        assert shard.ready is not None
+        assert shard.dispatcher.ready is not None
         if by_run:
             await queue.run(anyio.lowlevel.checkpoint)
         else:
             await take(queue)
-        assert told(shard) == ahead[3:], "the second was past"
+        assert shard.dispatcher.late == 1, "the second was over by then: it was granted late"
+        assert shard.connection.last_ticket() == ahead[-1], "and none was lost"
+        assert shard.given_up == 0
 
     with_ready(scenario)
 
@@ -157,12 +159,12 @@ def test_nothing_is_ready_after_a_step_of_the_stores_clock(backend: str) -> None
         ahead = 0
         store = FarStore(MemoryStore(clock=lambda: virtual_micros() + ahead))
         queue, shard, _ = await after_some_jobs(store)
-        ready = told(shard)
+        ready = granted(shard)
         assert ready
         ahead = 1_000_000
         await shard.command(Inspect())
-        assert shard.store_clock.steps == 1
-        assert shard.at_once() is None
+        assert shard.time.clock.steps == 1
+        assert shard.take_ready() is None
         assert await take(queue) > ready[-1]
 
     virtual_time(scenario, backend=backend)
@@ -172,8 +174,8 @@ def test_nothing_is_ready_after_a_step_of_the_stores_clock(backend: str) -> None
 def test_nothing_is_ready_after_the_record_was_dropped(backend: str) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
         await queue.drop()
-        assert shard.ready is None
-        assert not shard.slots
+        assert shard.dispatcher.ready is None
+        assert not shard.grants
         assert await take(queue) == 1, "of a new record"
 
     with_ready(scenario, backend)
@@ -184,7 +186,7 @@ def test_a_slot_can_not_be_entered_twice(ready: bool) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
         if not ready:
             await anyio.sleep(1)
-            assert shard.ready is None
+            assert shard.dispatcher.ready is None
         coming = queue.slot()
         async with coming:
             pass
@@ -199,7 +201,7 @@ def test_a_slot_can_not_be_entered_twice(ready: bool) -> None:
 
 def test_jobs_with_options_wait_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
-        ahead, costs = told(shard), []
+        ahead, costs = granted(shard), []
         enter = shard.enter
 
         def entered(waiter: Waiter) -> None:
@@ -210,11 +212,10 @@ def test_jobs_with_options_wait_in_line(monkeypatch: pytest.MonkeyPatch) -> None
         async with queue.slot(priority=1) as slot:
             assert slot.ticket == ahead[0]
         async with queue.slot(cost=2) as slot:
-            assert slot.ticket == ahead[1]
+            assert slot.ticket > ahead[-1], "those that are ready are too cheap"
         assert costs == [1, 2]
         await queue.run(anyio.lowlevel.checkpoint, cost=2)
         assert costs == [1, 2, 2]
-        assert await take(queue) > ahead[4]
 
     with_ready(scenario)
 
@@ -225,7 +226,7 @@ def test_with_a_limit_of_running_jobs_nothing_is_ready_and_none_is_likely(backen
         store = FarStore()
         queue, shard, _ = await after_some_jobs(store, max_running=1_000)
         for _ in range(3):
-            assert shard.ready is None
+            assert shard.dispatcher.ready is None
             await gather(*[partial(take, queue)] * 3)
         assert sum(call.take for call in store.calls if isinstance(call, Advance)) == 14
 
@@ -263,9 +264,9 @@ def test_no_more_tickets_are_taken_ahead_than_a_handle_may_hold(lookahead: int) 
 @BACKENDS
 def test_tickets_that_nobody_came_for_go_back_soon_and_are_not_given_up(backend: str) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
-        ready, begun = told(shard), shard.begun
-        await anyio.sleep((shard.ready_until - shard.now()) / 1e6 + 0.001)
-        assert not shard.driven
+        ready, begun = granted(shard), shard.begun
+        await anyio.sleep((shard.dispatcher.ready_until - shard.clock.now()) / 1e6 + 0.001)
+        assert not shard.conversation.runs
         call = store.calls[-1]
         assert isinstance(call, Advance)
         assert [slot.ticket for slot in call.release] == ready
@@ -291,8 +292,9 @@ class Busy(FarStore):
         return answer
 
     def notices(self) -> list[int]:
-        """How soon after the answer each new slot was to come."""
-        notices = [call.notice for call in self.calls if isinstance(call, Advance) and call.take]
+        """How long each answer with a slot was allowed to take, until its job began."""
+        asked = [call for call in self.calls if isinstance(call, Advance)]
+        notices = [call.notice for call in asked if call.take or call.slots]
         self.calls.clear()
         return notices
 
@@ -325,7 +327,7 @@ def test_the_notice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await take(queue_on(store, interval="1ms"))
         return max(store.notices())
 
-    monkeypatch.setattr("intervalq._shard.dispatcher._SLOWEST", 5_000)
+    monkeypatch.setattr("intervalq._shard.store_time._MAX_REACTION", 5_000)
     assert 4_000 <= virtual_time(scenario) <= 5_000
 
 

@@ -19,6 +19,7 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    Mark,
     NewerRecord,
     Reclaim,
     Resume,
@@ -72,7 +73,7 @@ def test_a_look_changes_nothing_and_shows_what_is_now() -> None:
     after, answer = rules.apply(held, Inspect(), T0 + 20)
     assert after is held
     assert answer.state is not None
-    assert (answer.state.held, answer.state.held_since, answer.now) == (10, None, T0 + 20)
+    assert (answer.state.held_total, answer.state.held_since, answer.now) == (10, None, T0 + 20)
     assert not answer.woken
 
 
@@ -137,25 +138,25 @@ def test_a_ticket_above_those_that_were_issued_is_dead() -> None:
 
 def test_a_mark_heals_only_what_is_behind_it() -> None:
     state, _ = take(None, T0, take=2)
-    for mark in (Slot(2, T0 + 50 * SECOND), Slot(1, T0 + 50 * SECOND)):
-        after, answer = do(state, Advance(generation="g", mark=mark), T0 + 1)
+    for mark in (Mark(2, T0 + 50 * SECOND), Mark(1, T0 + 50 * SECOND)):
+        after, answer = do(state, Advance(generation="g", high_water_mark=mark), T0 + 1)
         assert not answer.healed
         assert after.due == T0 + SECOND
-    after, answer = do(state, Advance(generation="other", mark=Slot(9, T0 + 50 * SECOND)), T0 + 1)
+    after, answer = do(state, Advance(generation="other", high_water_mark=Mark(9, T0 + 50 * SECOND)), T0 + 1)
     assert not answer.healed
     assert after.ticket == 2
-    after, answer = do(state, Advance(generation="g", mark=Slot(3, T0)), T0 + 1)
+    after, answer = do(state, Advance(generation="g", high_water_mark=Mark(3, T0)), T0 + 1)
     assert answer.healed
     assert (after.ticket, after.due) == (3, T0 + SECOND), "what is later counts"
     held, _ = do(state, Hold(), T0)
-    assert do(held, Advance(generation="g", mark=Slot(3, T0)), T0 + 1)[1].healed, "in a hold, too"
+    assert do(held, Advance(generation="g", high_water_mark=Mark(3, T0)), T0 + 1)[1].healed, "in a hold, too"
 
 
 def test_a_void_ticket_is_not_given_back() -> None:
     state, first = take(None, T0, take=3)
     state, _ = do(state, Reclaim(), T0)
     after, _ = do(state, Advance(generation="g", release=first.taken[1:]), T0)
-    assert (after.due, after.ticket, after.void) == (T0, 3, 3)
+    assert (after.due, after.ticket, after.revoked_through) == (T0, 3, 3)
 
 
 def test_a_configured_queue_keeps_what_was_not_changed() -> None:
@@ -195,7 +196,7 @@ def test_without_a_limit_no_running_jobs_are_kept() -> None:
     assert answer.woken
     more, _ = do(state, Configure(max_running=3), T0 + 5)
     assert more.running == state.running
-    assert more.held == 5
+    assert more.held_total == 5
 
 
 def test_a_lease_has_lapsed_at_its_very_end() -> None:
@@ -208,7 +209,7 @@ def test_a_pause_has_ended_at_its_very_end() -> None:
     state, _ = do(take(None, T0)[0], Hold(length=10), T0)
     assert rules.settle(state, T0 + 9).held_until == T0 + 10
     over = rules.settle(state, T0 + 10)
-    assert (over.held_until, over.held_since, over.held) == (0, None, 10)
+    assert (over.held_until, over.held_since, over.held_total) == (0, None, 10)
 
 
 def test_a_hold_ends_when_enough_leases_have_lapsed() -> None:
@@ -217,10 +218,10 @@ def test_a_hold_ends_when_enough_leases_have_lapsed() -> None:
     state, _ = do(state, Finish(generation="g", running=(2,), lease=30), T0)
     assert sorted(state.running.values()) == [T0 + 10, T0 + 30]
     settled = rules.settle(state, T0 + 20)
-    assert (settled.held, settled.held_since) == (10, None), "the first lapse makes room for a job"
+    assert (settled.held_total, settled.held_since) == (10, None), "the first lapse makes room for a job"
     crowded = replace(state, running={1: T0 + 10, 2: T0 + 30, 3: T0 + 40})
     assert rules.settle(crowded, T0 + 29).held_since == T0
-    assert rules.settle(crowded, T0 + 30).held == 30
+    assert rules.settle(crowded, T0 + 30).held_total == 30
 
 
 def test_a_step_back_of_the_store_s_clock_moves_leases_and_pauses_along() -> None:
@@ -230,7 +231,7 @@ def test_a_step_back_of_the_store_s_clock_moves_leases_and_pauses_along() -> Non
     assert back.running == {1: T0 - 990}
     assert back.held_until == T0 - 950
     assert back.held_since == T0 - 1_000
-    assert back.seen == T0 - 1_000
+    assert back.last_now == T0 - 1_000
     forever, _ = do(state, Hold(), T0)
     assert rules.settle(forever, T0 - 1_000).held_until == FOREVER
     assert rules.settle(take(None, T0)[0], T0 - 1_000).held_until == 0
@@ -241,8 +242,8 @@ def test_a_hold_that_begins_again_goes_on() -> None:
     state, _ = do(state, Hold(length=100), T0 + 10)
     assert state.held_since == T0
     state, _ = do(state, Resume(), T0 + 20)
-    assert (state.held, state.held_since, state.held_until) == (20, None, 0)
-    assert do(state, Resume(), T0 + 30)[0].held == 20
+    assert (state.held_total, state.held_since, state.held_until) == (20, None, 0)
+    assert do(state, Resume(), T0 + 30)[0].held_total == 20
 
 
 def test_the_numbers_are_those_that_a_double_holds() -> None:
@@ -262,7 +263,7 @@ def test_what_is_not_known_is_no_command() -> None:
 
 
 def test_the_last_record_that_every_store_can_hold_is_read_and_none_beyond() -> None:
-    good = State(generation="g", settings=EACH_SECOND, due=1, at=1, seen=1, ticket=3).to_dict()
+    good = State(generation="g", settings=EACH_SECOND, due=1, current_due=1, last_now=1, ticket=3).to_dict()
     for name in ("due", "at", "held", "held_until", "seen", "held_since"):
         for value in (FOREVER, -FOREVER):
             assert State.from_dict(good | {name: value}).to_dict()[name] == value
@@ -280,7 +281,7 @@ def test_the_last_record_that_every_store_can_hold_is_read_and_none_beyond() -> 
 
 
 def test_leases_are_read_by_ticket() -> None:
-    good = State(generation="g", settings=LIMITED, due=1, at=1, seen=1).to_dict()
+    good = State(generation="g", settings=LIMITED, due=1, current_due=1, last_now=1).to_dict()
     most = str(FOREVER)
     assert State.from_dict(good | {"running": {"0": 0, most: -FOREVER}}).running == {0: 0, FOREVER: -FOREVER}
     for ticket in ("-1", "1.0", "", "x", "\u00b2", "\u0663", "1" * 17):
@@ -297,7 +298,7 @@ def test_the_tolerance_is_a_tenth_or_as_agreed_and_never_more_than_the_interval(
 def test_a_pause_of_no_length_is_none() -> None:
     state, _ = take(None, T0, take=2)
     after, answer = do(state, Hold(length=0), T0)
-    assert (after.held_since, after.void, answer.woken) == (None, 0, False)
+    assert (after.held_since, after.revoked_through, answer.woken) == (None, 0, False)
 
 
 def test_beyond_the_last_slot_there_is_no_ticket() -> None:
@@ -306,9 +307,18 @@ def test_beyond_the_last_slot_there_is_no_ticket() -> None:
     assert (answer.count, answer.first, after.ticket) == (0, None, 1)
 
 
+def test_a_record_of_layout_1_is_read_and_written_again_as_2() -> None:
+    after, _ = do(None, Advance(settings=EACH_SECOND, nonce="g", take=3), T0)
+    old = {**after.to_dict(), "version": 1}
+    for name in ("late", "error", "error_until"):
+        del old[name]
+    assert State.from_dict(old) == after
+    assert State.from_dict(old).to_dict()["version"] == 2
+
+
 def test_a_record_of_a_newer_layout_is_refused() -> None:
     after, _ = do(None, Advance(settings=EACH_SECOND, nonce="g"), T0)
     with pytest.raises(NewerRecord):
-        State.from_dict(after.to_dict() | {"version": 2})
+        State.from_dict(after.to_dict() | {"version": 3})
     with pytest.raises(BadRecord):
         State.from_dict([after.to_dict()])

@@ -6,13 +6,15 @@ import random
 
 import pytest
 
-from intervalq._shard.grants import Go, Run, Slots
-from intervalq._shard.wait_queue import Line, Waiter
+from intervalq._shard.grants import Grant, GrantRange, Grants
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.outage import OUTAGE, Outage
 from intervalq.rules import Slot
+from intervalq_stores.memory import MemoryStore
 
 
-class Counted(Line):
+class Counted(WaitQueue):
     """A line that counts how often it was swept."""
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class Counted(Line):
         super()._sweep()
 
 
-def kept(line: Line) -> int:
+def kept(line: WaitQueue) -> int:
     return sum(len(rank) for rank in line._ranks.values())
 
 
@@ -71,31 +73,56 @@ def test_after_a_sweep_the_order_is_what_it_was_and_new_jobs_find_their_place() 
     expected = sorted([*jobs, late, again], key=lambda waiter: waiter.order)
     assert list(line.in_order()) == expected
     assert line.first() is again
-    assert len(line) == line.cost == 62
+    assert len(line) == 62
 
 
-def test_a_place_beyond_the_slots_that_come_is_not_known() -> None:
-    line = Line()
-    line.add(Waiter(cost=2))
-    line.add(waiter := Waiter())
-    assert line.slots_before(waiter, 2) is None
-    assert line.slots_before(waiter, 3) == 2
+def test_the_line_remembers_that_a_job_needed_more_than_one_slot() -> None:
+    line = WaitQueue()
+    line.add(Waiter())
+    assert not line.mixed
+    line.add(dear := Waiter(cost=2))
+    line.remove(dear)
+    assert line.mixed
+
+
+def coming(shard: Shard, costs: list[int], waiters: list[Waiter]) -> list[int | None]:
+    """The tickets that jobs can expect where slots of these costs come, the first one granted."""
+    tickets = [Slot(n, 10 * n, cost) for n, cost in enumerate(costs, 1)]
+    shard.grants.granted.append(GrantRange(tickets[0], held_total=0, steps=0))
+    shard.grants.tickets.extend(tickets[1:])
+    for waiter in waiters:
+        shard.line.add(waiter)
+    expected = [shard.expected(waiter) for waiter in waiters]
+    return [None if slot is None else slot.ticket for slot in expected]
+
+
+def test_the_slot_to_expect_is_the_first_that_pays_for_the_job_behind_those_of_the_jobs_before() -> None:
+    for costs, jobs, expected in (
+        ([1, 1, 1], [1, 1], [1, 2]),
+        ([1, 1], [1, 1, 1], [1, 2, None]),
+        ([1, 3, 1], [1, 3, 1], [1, 2, 3]),
+        ([1, 3, 1], [2, 1], [2, 3]),
+        ([3, 1], [1, 3], [1, None]),
+        ([1, 1], [2, 1], [None, None]),
+    ):
+        shard = Shard("q", MemoryStore(), None, lookahead=None)
+        assert coming(shard, costs, [Waiter(cost=cost) for cost in jobs]) == expected
 
 
 def test_the_instant_of_a_slot_is_told_in_seconds() -> None:
-    run = Run(Slot(7, 1_000_000), held=500_000, steps=0, count=2, step=1_000_000)
-    assert [Go(run, ahead).due for ahead in (2, 1)] == [1.5, 2.5]
+    run = GrantRange(Slot(7, 1_000_000), held_total=500_000, steps=0, count=2, step=1_000_000)
+    assert [Grant(run, ahead).due for ahead in (2, 1)] == [1.5, 2.5]
 
 
 def test_slots_of_a_record_that_is_gone_are_not_given_back() -> None:
-    slots = Slots()
+    slots = Grants()
     slots.unused.append(Slot(1, 0))
     slots.forget()
     assert slots.given_back(1) == ()
 
 
 def test_tickets_that_are_passed_go_back() -> None:
-    slots = Slots()
+    slots = Grants()
     slots.tickets += [Slot(1, 0), Slot(2, 5)]
     assert slots.pass_all() == 2
     assert slots.given_back(2) == (Slot(1, 0), Slot(2, 5))

@@ -21,7 +21,7 @@ from intervalq.testing.simulation.bugs import BUGS
 from intervalq.testing.simulation.many import Tally, several
 
 ASKED = os.environ.get("INTERVALQ_TEST_SCHEDULES", "")
-SCHEDULES = {mix: int(ASKED or (1000 if mix in {"stalls", "clock"} else 400)) for mix in MIXES}
+SCHEDULES = {mix: int(ASKED or {"clock": 1000, "failover": 500}.get(mix, 400)) for mix in MIXES}
 """Of each mix so many as find every bug that is planted in it, also those that show most rarely."""
 
 CHUNK = 50
@@ -84,6 +84,14 @@ def test_the_queue_keeps_its_rate_when_nothing_goes_wrong(schedules: dict[str, l
         tally.merge(part.result())
     assert tally.rate > 0.9
     assert tally.calls_a_job < 4
+
+
+@pytest.mark.parametrize("mix", ["late", "taken", "interrupted"])
+def test_many_slots_are_granted_late(mix: str, schedules: dict[str, list[Future[Tally]]]) -> None:
+    tally = Tally(mix)
+    for part in schedules[mix]:
+        tally.merge(part.result())
+    assert tally.late > SCHEDULES[mix], "more than one a schedule"
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -150,7 +150,7 @@ def test_a_day_leaves_nothing_behind() -> None:
 
     virtual_time(main)
     assert len(day.starts.log) > HOURS * 100
-    # Each hour somebody drops the queue: jobs that were told to go may begin beside those of the new one.
+    # Each hour somebody drops the queue: jobs that were granted may begin beside those of the new one.
     assert sum(gap < 0.9 * INTERVAL for gap in day.starts.gaps) <= HOURS // 4
     wanted = {"run", "slot", "add", "cancelled", "key", "map", "cool", "SlotTimeout", "UserError"}
     assert wanted <= set(day.outcomes), "every kind of use happened"

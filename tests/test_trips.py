@@ -29,15 +29,15 @@ class Timed(FarStore):
         return replace(answer, trip=(at - 5, at + 5))
 
 
-@pytest.mark.parametrize(("off", "error"), [(0, 12), (9_000, 12), (10_000, 20_002), (-10_000, 20_002)])
+@pytest.mark.parametrize(("off", "error"), [(0, 13), (9_000, 13), (10_000, 20_012), (-10_000, 20_012)])
 def test_a_trip_within_its_call_narrows_what_is_known_of_the_stores_clock(off: int, error: int) -> None:
     async def scenario() -> int:
         store = Timed()
         store.off = off
         shard = Shard("q", store, Settings(1_000_000), lookahead=16)
         await shard.command(Inspect())
-        assert shard.round_trips.slow() == 20_000, "leads and notices go by the whole call"
-        return shard.store_clock.error(shard.store_clock._at)
+        assert shard.time.trips.slow() == 20_000, "leads and notices go by the whole call"
+        return shard.time.clock.error(shard.time.clock._at)
 
     assert virtual_time(scenario) == error
 

@@ -101,7 +101,7 @@ def test_all_jobs_that_wait_learn_that_the_queue_was_closed(backend: str) -> Non
 
 
 def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> None:
-    """It is not the first in line, and nobody is told of slots that were told to go before."""
+    """It is not the first in line, and nobody is told of slots that were granted before."""
 
     async def scenario() -> None:
         queue = IntervalQueue("q", interval=1e-6, burst=1000, lookahead=None, store=FarStore())

@@ -83,6 +83,6 @@ def queue_on(store: FarStore, **options: Any) -> IntervalQueue:
     return IntervalQueue("q", **settings)
 
 
-def told(shard: Shard) -> list[int]:
-    """The tickets that were told to go, and whose jobs have not begun."""
-    return [slot.ticket for run in shard.slots.granted for slot in run]
+def granted(shard: Shard) -> list[int]:
+    """The tickets that were granted, and whose jobs have not begun."""
+    return [slot.ticket for run in shard.grants.granted for slot in run]

@@ -30,7 +30,13 @@ STEP = 10_000
 SETTINGS = Settings(STEP, burst=1_000)  # with credit, so that slots of now are in time
 TICKETS = 200
 STATE = State(
-    generation="g", settings=SETTINGS, ticket=TICKETS, due=NOW, current=0, at=NOW - TICKETS * STEP, seen=NOW
+    generation="g",
+    settings=SETTINGS,
+    ticket=TICKETS,
+    due=NOW,
+    current=0,
+    current_due=NOW - TICKETS * STEP,
+    last_now=NOW,
 )
 SLOTS = tuple(Slot(ticket, NOW - (TICKETS - ticket) * STEP) for ticket in range(1, TICKETS + 1))
 HELD = replace(STATE, held_since=NOW, held_until=rules.FOREVER)

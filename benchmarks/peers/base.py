@@ -14,7 +14,7 @@ class Work:
     """What every process of a run does."""
 
     task: str
-    """`pace`, `flood` or `latency`."""
+    """`pace`, `flood`, `latency`, `lone` or `keyed`."""
     place: str
     url: str
     interval: float
@@ -28,6 +28,9 @@ class Work:
     arrivals: tuple[float, ...] = ()
     """When callers come, in seconds after the beginning; none: a steady backlog."""
     calls: int = 0
+    """Of `latency`: how many; of `keyed`: queues."""
+    pause: float = 0.0
+    """Of `lone`: seconds before each call."""
     floor: str = ""
     floor_url: str = ""
 
@@ -42,10 +45,15 @@ class Recorder:
         """A job whose caller begins to wait now."""
         append = self.starts.append
 
-        def begin(ticket: int | None = None, due: float | None = None, checked: int | None = None) -> None:
+        def begin(
+            ticket: int | None = None,
+            due: float | None = None,
+            checked: int | None = None,
+            at: int | None = None,  # None: now; else its slot is only known some time after it began
+        ) -> None:
             now = time.monotonic_ns()
-            late = None if due is None else time.time_ns() - round(due * 1e9)
-            append((now, asked, ticket, late, checked))
+            late = None if due is None else time.time_ns() - round(due * 1e9) - (now - (at or now))
+            append((at or now, asked, ticket, late, checked))
 
         return begin
 

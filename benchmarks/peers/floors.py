@@ -41,6 +41,15 @@ class Futures(Adapter):
         job()
 
 
+class Naive(Adapter):
+    """No store: sleeps one interval before each start, as is written by hand most often."""
+
+    async def call(self, job: Job) -> None:
+        """See `Adapter.call`."""
+        await asyncio.sleep(self.work.interval)  # noqa: TID251
+        job()
+
+
 class _Redis(Adapter):
     async def open(self) -> None:
         """See `Adapter.open`."""

@@ -22,6 +22,7 @@ class Timer(Adapter):
     async def open(self) -> None:
         """See `Adapter.open`."""
         self._clock = SystemClock()
+        await self._clock.sleep_until(self._clock.now() + 10_000)  # so that all that it needs is loaded
         self._next: int | None = None
 
     async def call(self, job: Job) -> None:

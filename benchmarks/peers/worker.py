@@ -159,12 +159,23 @@ async def _latency(adapter: Adapter, work: Work) -> None:
     _finish({"waits": waits[10:], "trips": trips[10:], "steps": steps[10:]})
 
 
+async def _watched(adapter: Adapter, work: Work) -> None:
+    """Calls that are each watched by themselves."""
+    calls = importlib.import_module("peers.watched")
+    begin = await _ready()
+    await asyncio.sleep(max(0.0, (begin - time.monotonic_ns()) / 1e9))  # noqa: TID251
+    _finish(await getattr(calls, work.task)(adapter, work))
+
+
 async def main() -> None:
     """Do what the one argument says."""
     work = Work(**json.loads(sys.argv[1]))
     adapter = _adapter(work.place, work)
     recorder, tally = Recorder(), Tally()
     await adapter.open()
+    if work.task in ("lone", "keyed"):
+        await _watched(adapter, work)
+        return
     if work.task == "latency":
         await _latency(adapter, work)
         return

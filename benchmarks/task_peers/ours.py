@@ -14,7 +14,7 @@ from task_peers.base import QUEUE, Adapter, batches
 
 
 class Ours(Adapter):
-    """`@tasks.worker` and `tasks.run()`. Options: concurrency, rate, until_empty."""
+    """`@tasks.worker` and `tasks.run()`. Options: concurrency, rate, store (of the queue), until_empty."""
 
     async def install(self) -> None:
         """See `Adapter.install`: the schema is made at first use."""
@@ -41,7 +41,7 @@ class Ours(Adapter):
         options = self.given.options
         note = self.job()
         rate = options.get("rate")
-        pace = IntervalQueue("p", rate=rate, store=self.given.url) if rate else None
+        pace = IntervalQueue("p", rate=rate, store=options.get("store", self.given.url)) if rate else None
 
         @self.tasks.worker(QUEUE, queue=pace)
         async def job(task: Claim) -> None:

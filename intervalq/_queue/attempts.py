@@ -5,46 +5,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
 from intervalq._queue.job import RunningJob
-from intervalq._queue.threads import EARLY, LATE, in_time
+from intervalq._queue.plan import Plan
+from intervalq._queue.ports import Queue
+from intervalq._queue.threads import LATE, in_time
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
 from intervalq._timing.backoff import backoff, retry_after
 from intervalq.errors import StoreError
 
-if TYPE_CHECKING:
-    from intervalq._queue.queue import IntervalQueue
-    from intervalq._shard.grants import Go
-    from intervalq._shard.shard import Shard
-
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How one job is run; see `IntervalQueue.add`. Times are seconds."""
-
-    priority: int
-    cost: int
-    timeout: float | None
-    retries: int
-    backoff: float
-    retry_after: bool
-
-    def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:
-        """A place in line."""
-        return Waiter(self.priority, self.cost, EARLY if in_thread else 0, again=again)
-
-
 async def run(
-    queue: IntervalQueue,
+    queue: Queue,
     function: Callable[[], Any],
     plan: Plan,
     job: RunningJob[Any] | None = None,
@@ -70,7 +52,7 @@ async def run(
 
 
 async def _attempt(
-    queue: IntervalQueue,
+    queue: Queue,
     function: Callable[[], Any],
     plan: Plan,
     waiter: Waiter,
@@ -82,29 +64,27 @@ async def _attempt(
     while True:
         if job is not None:
             job.waiter = waiter
-        shard, go = await queue.acquire(waiter, plan.timeout)
+        shard, grant = await queue.acquire(waiter, plan.timeout)
         try:
             if not in_thread:
                 if job is not None:
-                    job.begins(go)
+                    job.begins(grant)
                 return await function(), None
             # A limit of its own: to wait for one of the threads that all share would use up the slot.
             own = anyio.CapacityLimiter(1)
-            result = await anyio.to_thread.run_sync(in_time, shard, go, function, limiter=own)
+            result = await anyio.to_thread.run_sync(in_time, shard, grant, function, limiter=own)
             if result is not LATE:
                 if job is not None:
-                    job.begins(go)
+                    job.begins(grant)
                 return await result if inspect.isawaitable(result) else result, None
         except Exception as error:  # noqa: BLE001 - the job's own, for whoever decides on another attempt
             return None, error
         finally:
-            shard.leases.ended(go.ticket)
-        waiter = late(shard, go, waiter)
+            shard.leases.ended(grant.ticket)
+        waiter = late(shard, grant, waiter)
 
 
-def start(
-    queue: IntervalQueue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan
-) -> RunningJob[Any]:
+def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan) -> RunningJob[Any]:
     """Put a job in line, and start it in the background when its slot has come."""
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
@@ -125,12 +105,10 @@ def start(
     return job
 
 
-def late(shard: Shard, go: Go, waiter: Waiter) -> Waiter:
+def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """Give up a slot that came too early for a thread; the job keeps its place in line."""
-    shard.give_up(go)
-    shard.begun -= 1
-    # The other slots of a job that costs several have been let pass already.
-    return Waiter(early=waiter.early, order=waiter.order, again=True)
+    shard.undo(grant)
+    return Waiter(cost=waiter.cost, early=waiter.early, order=waiter.order, again=True)
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
@@ -142,7 +120,7 @@ def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
 
 
-def undecorated(queue: IntervalQueue, function: Callable[..., R]) -> Callable[..., R]:
+def undecorated(queue: Queue, function: Callable[..., R]) -> Callable[..., R]:
     """A function that this queue decorated, without its own wait for a slot."""
     if isinstance(function, partial):
         return partial(undecorated(queue, function.func), *function.args, **function.keywords)
@@ -154,7 +132,7 @@ def undecorated(queue: IntervalQueue, function: Callable[..., R]) -> Callable[..
     return inner if bound_to is None else partial(inner, bound_to)
 
 
-async def _cool_down(queue: IntervalQueue, seconds: float) -> None:
+async def _cool_down(queue: Queue, seconds: float) -> None:
     try:
         await queue.cool_down(seconds)
     except StoreError:

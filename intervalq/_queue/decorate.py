@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from intervalq import sync
-    from intervalq._queue.queue import IntervalQueue
+from intervalq._queue.ports import Blocking, Paced
 
 
 def decorate(
     function: Any,  # noqa: ANN401 - any kind of function, returned as such
     owner: object,
-    queue: IntervalQueue | None,
-    blocking: Callable[[], sync.IntervalQueue],
+    queue: Paced | None,
+    blocking: Callable[[], Blocking],
 ) -> Any:  # noqa: ANN401 - as above
     """The function, paced. Async kinds wait in their event loop, plain ones block their thread.
 
@@ -50,7 +48,7 @@ def decorate(
     return paced
 
 
-def _async(queue: IntervalQueue, function: Callable[..., Any]) -> Callable[..., Any]:
+def _async(queue: Paced, function: Callable[..., Any]) -> Callable[..., Any]:
     # Async generators first: they are no coroutine functions, and would come out as something else.
     if inspect.isasyncgenfunction(function):
 
@@ -83,7 +81,7 @@ def _async(queue: IntervalQueue, function: Callable[..., Any]) -> Callable[..., 
     return coroutine
 
 
-def _plain(blocking: Callable[[], sync.IntervalQueue], function: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(blocking: Callable[[], Blocking], function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)

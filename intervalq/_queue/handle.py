@@ -14,6 +14,7 @@ from intervalq._queue.options import Options
 from intervalq._shard.shard import Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
+from intervalq._timing.precision import Precision
 from intervalq.errors import ForkedError, QueueClosed, WrongLoop
 from intervalq.store import Store, open_store, shown_url
 
@@ -107,7 +108,11 @@ class Handle:
             self.shard_here, self._store, self.jobs = None, self._given_store, {}
         if self.shard_here is None:
             mine = self._options
-            self.shard_here = Shard(mine.record, self._open(), mine.settings, lookahead=mine.lookahead)
+            precision = None if mine.precision is None else Precision(mine.precision)
+            self.shard_here = Shard(
+                mine.record, self._open(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
+                precision=precision,
+            )  # fmt: skip
             self._home = home
         return self.shard_here
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from intervalq.rules import FOREVER, State
-
-if TYPE_CHECKING:
-    from intervalq._shard.shard import Shard
-    from intervalq.rules import Answer
+from intervalq._shard.shard import Shard
+from intervalq._timing.precision import PROCESS
+from intervalq.rules import FOREVER, Answer, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +22,9 @@ class QueueState:
     ticket: int
     """The last ticket issued."""
     current: int
-    """The highest ticket that was told to go."""
+    """The highest ticket that was granted."""
     outstanding: int
-    """Tickets issued and not told to go: jobs that wait, and tickets of shards that died."""
+    """Tickets issued and not granted: jobs that wait, and tickets of shards that died."""
     running: int | None
     """With `max_running`: how many jobs run over all shards; None: not counted."""
     held: bool
@@ -46,12 +44,30 @@ class QueueState:
     """This handle: jobs that began."""
     given_up: int
     """This handle: slots that were missed or given up, each for a new one."""
+    causes: dict[str, int]
+    """This handle: slots that were given up, by cause. `late`: another one was granted a later slot by then.
+    `stepped`: the store's clock was set. `revoked`: by `reclaim`, a longer interval or a pause. `thread`: the
+    thread of a plain function was too late. `cheap`: the slot was taken for a job of a smaller cost."""
+    late: int
+    """This handle: slots that were over when their jobs were to begin, and were granted late: each costs the
+    queue the time that the process was late."""
+    lateness: float | None
+    """This handle: how late its process typically wakes up; None: it was not measured yet."""
+    lateness_slow: float | None
+    """This handle: how late it wakes up at worst, less one in 32; None: as for `lateness`."""
+    looking: float
+    """This process: the part of a processor that goes into looking at the clock right before slots."""
     calls: int
     """This handle: commands sent to the store."""
     round_trip: float | None
     """This handle: the slow side of the recent round trips to the store; None: not known yet."""
     spacing: float
-    """This handle: how far apart starts are at least: the interval less the tolerance that can be held."""
+    """How far apart starts are at least, over all handles: the interval less the tolerance, and less what
+    handles that are far from the store can be wrong about its clock."""
+    expected_spacing: float
+    """How far apart starts are to be expected, nearly always: by how late this process wakes up."""
+    turns: int
+    """This handle: how many starts in a row it makes before others have their turn, as its slots are now."""
     regressions: int
     """This handle: how many times the store was seen to have lost writes."""
 
@@ -61,9 +77,9 @@ class QueueState:
 
 
 def outstanding(state: State) -> int:
-    """How many tickets were issued, not told to go, and not given back."""
-    slots = -((state.at - state.due) // state.settings.interval)
-    return max(0, min(state.ticket - max(state.current, state.void), slots))
+    """How many tickets were issued, not granted, and not given back."""
+    slots = -((state.current_due - state.due) // state.settings.interval)
+    return max(0, min(state.ticket - max(state.current, state.revoked_through), slots))
 
 
 def inspected(shard: Shard, answer: Answer) -> QueueState:
@@ -72,9 +88,11 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     assert state is not None
     settings = state.settings
     held = state.held_since is not None
-    slow = shard.round_trips.slow()
+    slow, late = shard.time.trips.slow(), shard.time.lateness
+    at = shard.clock.now()
+    error = max(state.error, shard.time.error(state, at))
     clock = state.clock(answer.now)
-    next_slot = max(clock - state.credit, state.due + settings.interval) + state.held
+    next_slot = max(clock - state.credit, state.due + settings.interval) + state.held_total
     return QueueState(
         name=shard.queue,
         interval=settings.interval / 1e6,
@@ -92,8 +110,15 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         waiting=len(shard.line),
         begun=shard.begun,
         given_up=shard.given_up,
+        causes={cause: count for cause, count in shard.dispatcher.skipped.items() if count},
+        late=shard.dispatcher.late,
+        lateness=None if late.slow() is None else late.typical() / 1e6,
+        lateness_slow=None if (worst := late.slow()) is None else worst / 1e6,
+        looking=round(PROCESS.share(at), 4),
         calls=shard.calls,
         round_trip=None if slow is None else slow / 1e6,
-        spacing=max(0, settings.interval - shard.tolerance(shard.clock.now())) / 1e6,
+        spacing=max(0, settings.interval - state.tolerance - 2 * error) / 1e6,
+        expected_spacing=max(0, settings.interval - min(state.tolerance, late.slow() or 0) - error) / 1e6,
+        turns=max(1, len(shard.grants.in_row(float("inf"), 0))),
         regressions=shard.regressions,
     )

@@ -6,17 +6,15 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import JobCancelled, QueueClosed
 from intervalq.rules import Slot
-
-if TYPE_CHECKING:
-    from intervalq._shard.grants import Go
-    from intervalq._shard.shard import Shard
-    from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
 
@@ -32,7 +30,7 @@ class Job(Generic[R]):
     """How many times the function was started so far."""
     done = False
     """Whether the job ended: with a result, an error, or cancelled."""
-    _slot: Go | None = None
+    _slot: Grant | None = None
     _slot_of: Waiter | None = None
     _scope: anyio.CancelScope | None = None
     _ended: anyio.Event | None = None
@@ -107,7 +105,7 @@ class Job(Generic[R]):
         if self._when_done is not None:
             self._when_done()
 
-    def _place(self) -> Slot | Go | None:
+    def _place(self) -> Slot | Grant | None:
         if self._slot is not None and self._slot_of is self.waiter:
             return self._slot
         return self._shard.expected(self.waiter)
@@ -116,7 +114,7 @@ class Job(Generic[R]):
 class RunningJob(Job[R]):
     """The side of a job that the queue works with."""
 
-    def begins(self, slot: Go) -> None:
+    def begins(self, slot: Grant) -> None:
         """An attempt begins."""
         self._slot, self._slot_of = slot, self.waiter
         self.attempt += 1

@@ -6,21 +6,20 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
-from intervalq._queue.attempts import Plan, start
+from intervalq._queue.attempts import start
 from intervalq._queue.job import RunningJob
+from intervalq._queue.plan import Plan
+from intervalq._queue.ports import Queue
 from intervalq._timing.backends import spawn
 from intervalq.errors import JobCancelled
 
-if TYPE_CHECKING:
-    from intervalq._queue.queue import IntervalQueue
-
 
 async def paced_map(
-    queue: IntervalQueue,
+    queue: Queue,
     function: Callable[[Any], Any],
     items: Iterable[Any] | AsyncIterable[Any],
     plan: Plan,
@@ -43,7 +42,7 @@ class _Feed:
 
     def __init__(
         self,
-        queue: IntervalQueue,
+        queue: Queue,
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
         plan: Plan,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from intervalq._spec import parse
 from intervalq.errors import InvalidInterval, InvalidOption, short
-from intervalq.rules import Settings
+from intervalq.rules import FOREVER, Settings
 
 Duration = float | timedelta | str
 """Seconds, a timedelta, or text such as `200ms`, `1.5s`, `2m`, `1h`."""
 
-_MOST = 1_000_000
+_MAX = 1_000_000
 """More than this many at once is a mistake, not a setting."""
+
+MAX_COST = 1_000_000_000
+"""The most slots that one job may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Options:
     retries: int
     backoff: float
     retry_after: bool
+    strict: bool
+    precision: float | None
 
     @property
     def record(self) -> str:
@@ -63,6 +69,8 @@ def options(
     retries: int,
     backoff: Duration,
     retry_after: bool,
+    strict: bool = False,
+    precision: float | None = None,
 ) -> Options:
     """The settings, checked.
 
@@ -103,7 +111,31 @@ def options(
         retries=whole("retries", retries, 0),
         backoff=parse.duration(backoff, what="backoff") / 1e6,
         retry_after=retry_after,
+        strict=strict,
+        precision=_share(precision),
     )
+
+
+def _share(value: float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidOption(f"precision={short(value)} must be a part of a processor, from 0 to 1")
+    return float(value)
+
+
+def check_cost(interval: int | None, cost: object) -> None:
+    """Refuse a cost that takes longer than any store can count.
+
+    Raises:
+        InvalidOption: `cost` intervals from now on end beyond 2**53 microseconds since 1970.
+    """
+    if interval is None or not isinstance(cost, int) or cost > MAX_COST:  # checked elsewhere
+        return
+    if interval * cost > FOREVER - time.time_ns() // 1_000:
+        raise InvalidOption(
+            f"cost={cost} intervals of {parse.text(interval)} are more than 200 years: use a smaller cost"
+        )
 
 
 def check_burst(interval: int | None, burst: int) -> None:
@@ -118,7 +150,7 @@ def check_burst(interval: int | None, burst: int) -> None:
         )
 
 
-def whole(what: str, value: object, least: int, most: int = _MOST) -> int:
+def whole(what: str, value: object, least: int, most: int = _MAX) -> int:
     """A whole number in its range.
 
     Raises:

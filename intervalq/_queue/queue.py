@@ -7,27 +7,25 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
-from intervalq import rules
-from intervalq._queue.attempts import Plan, run, start
+from intervalq._queue.attempts import run, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
-from intervalq._queue.options import Duration, check_burst, options, wait_of, whole
+from intervalq._queue.options import MAX_COST, Duration, check_burst, check_cost, options, wait_of, whole
+from intervalq._queue.plan import Plan
+from intervalq._queue.ports import Blocking
 from intervalq._queue.slot import ComingSlot, Slot
-from intervalq._shard.grants import Go
+from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
 from intervalq.store import DocumentStore, Store
-
-if TYPE_CHECKING:
-    from intervalq import sync
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -62,6 +60,12 @@ class IntervalQueue(Handle):
             full jitter.
         retry_after: whether an exception that carries a Retry-After (status 429 or 503; httpx, requests,
             aiohttp) cools the queue down for that long, for everybody.
+        strict: wait until a slot has surely come, however far the store is. False: where round trips are so
+            long that its clock can't be known within the tolerance, begin at the middle of what is possible,
+            which keeps distances even between near and far processes (see `QueueState.spacing`).
+        precision: the part of a processor, 0 to 1, that this process may spend on looking at the clock right
+            before a slot, where it wakes too late otherwise. None: 0.1. It does so only while slots are
+            being missed.
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
@@ -86,6 +90,8 @@ class IntervalQueue(Handle):
         retries: int = 0,
         backoff: Duration = 1.0,
         retry_after: bool = False,
+        strict: bool = False,
+        precision: float | None = None,
     ) -> None:
         by_url = store is None or isinstance(store, str | os.PathLike)
         checked = options(
@@ -103,6 +109,8 @@ class IntervalQueue(Handle):
             retries=retries,
             backoff=backoff,
             retry_after=retry_after,
+            strict=strict,
+            precision=precision,
         )
         super().__init__(checked, None if by_url else cast("Store", store))
 
@@ -167,7 +175,8 @@ class IntervalQueue(Handle):
                 waits once, not twice.
             args: for the function; bind keyword arguments with functools.partial.
             priority: jobs of a higher priority begin before this handle's others.
-            cost: how many slots the job takes: it begins at the first and the others stay empty; 1 to 1000.
+            cost: how many slots in a row the job takes, up to a billion: it begins at the first, and the
+                others stay empty, also if this process dies.
             timeout: see `IntervalQueue`; None: the queue's.
             retries: see `IntervalQueue`; None: the queue's.
 
@@ -231,11 +240,11 @@ class IntervalQueue(Handle):
         usual = timeout is None and priority == 0 and cost == 1
         return ComingSlot(self, None if usual else self.plan(priority, cost, timeout))
 
-    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Go]:
+    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
-        go = None if waiter.entered or waiter.cost > 1 or waiter.early else shard.at_once()
-        return shard, go or await shard.slot(waiter, timeout)
+        grant = None if waiter.entered or waiter.cost > 1 or waiter.early else shard.take_ready()
+        return shard, grant or await shard.slot(waiter, timeout)
 
     def plan(
         self, priority: int = 0, cost: int = 1, timeout: Duration | None = None, retries: int | None = None
@@ -244,18 +253,23 @@ class IntervalQueue(Handle):
         if timeout is None and retries is None and priority == 0 and cost == 1:
             return self.usual
         mine = self._options
+        check_cost(mine.interval, cost)
         return Plan(
             whole("priority", priority, -1_000_000),
-            whole("cost", cost, 1, rules.MOST_TICKETS),
+            whole("cost", cost, 1, MAX_COST),
             mine.timeout if timeout is None else wait_of(timeout),
             mine.retries if retries is None else whole("retries", retries, 0),
             mine.backoff,
             mine.retry_after,
         )
 
-    @cached_property
+    @property
     def usual(self) -> Plan:
         """Internal: the plan of a job without options of its own."""
+        return self._usual
+
+    @cached_property
+    def _usual(self) -> Plan:
         mine = self._options
         return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
 
@@ -264,8 +278,8 @@ class IntervalQueue(Handle):
     async def pause(self) -> None:
         """Stop every shard of the queue until somebody resumes it.
 
-        Jobs that were told to go before may still begin: those of the next 20 ms, or of two round trips, and
-        up to 25 ms more in a process that is overloaded.
+        Jobs whose slots were granted before may still begin: those of the next 20 ms, or of two round trips,
+        and of up to 100 ms more in a process that wakes late.
         Slots move by the length of the pause, and keep their order.
         """
         await self._command(Hold())
@@ -309,11 +323,11 @@ class IntervalQueue(Handle):
             settings = before.settings
             check_burst(command.interval or settings.interval, command.burst or settings.burst)
             # Whoever changes the settings knows that those of this handle are not the queue's.
-            self.shard().adopt(settings)
+            self.shard().connection.adopt(settings)
         answer = await self._command(command)
         if answer.state is not None:
             settings = answer.state.settings
-            self.shard().adopt(settings)
+            self.shard().connection.adopt(settings)
             self._options = replace(
                 self._options,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
@@ -349,12 +363,18 @@ class IntervalQueue(Handle):
         return answer
 
     @cached_property
-    def blocking(self) -> sync.IntervalQueue:
+    def blocking(self) -> Blocking:
         """The same queue for code that blocks: what `@queue` on plain functions uses."""
-        from intervalq import sync  # noqa: PLC0415 - it builds on this module
-
         if self._given_store is not None and not isinstance(self._given_store, DocumentStore):
             raise InvalidOption(
                 f"{self!r} has a store object of this event loop: for threads, give a store's URL"
             )
-        return sync.IntervalQueue.of(self)
+        return _blocking[0](self)
+
+
+_blocking: Final[list[Callable[[IntervalQueue], Blocking]]] = []
+
+
+def blocking_by(make: Callable[[IntervalQueue], Blocking]) -> None:
+    """Internal: how handles for code that blocks are made; told by `intervalq.sync`, which builds on this."""
+    _blocking[:] = [make]

@@ -3,66 +3,55 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-from intervalq._queue.attempts import Plan
-from intervalq._shard.grants import Go
+from intervalq._queue.plan import Plan
+from intervalq._queue.ports import Queue
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
-from intervalq._timing.backends import running_loop
-
-if TYPE_CHECKING:
-    from intervalq._queue.queue import IntervalQueue
-    from intervalq._shard.shard import Shard
 
 
-class Slot(Go):
+class Slot(Grant):
     """The slot that a job runs in."""
 
     __slots__ = ()
 
     @classmethod
-    def of(cls, go: Go) -> Slot:
-        """Internal: the slot that was told to go."""
-        return cls(go.run, go.ahead)
+    def of(cls, grant: Grant) -> Slot:
+        """Internal: the slot that was granted."""
+        return cls(grant.range, grant.ahead)
 
     def __repr__(self) -> str:
         return f"Slot(ticket={self.ticket}, due={self.due!r})"
 
 
 _USED: Final = Plan(0, 0, None, 0, 0, retry_after=False)
-"""In the place of the options of a slot that was waited for already."""
+"""Sentinel: this slot object was used."""
 
 
 class ComingSlot(Slot):
-    """What `async with` waits for: written out, for `asynccontextmanager` costs more than all the rest."""
+    """What `async with` waits for. A class of its own: `asynccontextmanager` costs more than all the rest."""
 
     __slots__ = ("_plan", "_queue", "_shard")
 
-    def __init__(self, queue: IntervalQueue, plan: Plan | None) -> None:
+    def __init__(self, queue: Queue, plan: Plan | None) -> None:
         self._queue = queue
         self._plan = plan  # None: without options of its own
         self._shard: Shard | None = None
 
     async def __aenter__(self) -> Self:
         plan = self._plan
-        if plan is None and (shard := self._queue.shard_here) is not None:
-            run = shard.ready
-            if run is not None and shard.loop is running_loop() and shard.now() <= shard.ready_until:
-                self._plan = _USED
-                self.run = run
-                self.ahead = left = run.count
-                shard.begun += 1
-                run.count = left - 1
-                if left == 1:
-                    shard.used_up()
-                return self
         if plan is _USED:
             raise RuntimeError("a slot is for one job: call slot() again for the next one")
-        plan = plan or self._queue.usual
         self._plan = _USED
-        self._shard = shard = self._queue.shard()
-        go = await shard.slot(Waiter(plan.priority, plan.cost), plan.timeout)
-        self.run, self.ahead = go.run, go.ahead
+        shard = self._queue.shard()
+        grant = shard.take_ready() if plan is None else None
+        if grant is None:
+            plan = plan or self._queue.usual
+            self._shard = shard
+            grant = await shard.slot(Waiter(plan.priority, plan.cost), plan.timeout)
+        self.range, self.ahead = grant.range, grant.ahead
         return self
 
     async def __aexit__(

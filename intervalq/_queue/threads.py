@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from intervalq._shard.grants import Go
-    from intervalq._shard.shard import Shard
-    from intervalq._timing.clock import Clock
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
+from intervalq._timing.clock import Clock
 
 EARLY: Final = 2_000
 """Slots are handed to threads this long before they come, in microseconds: waking a thread takes its time."""
@@ -21,15 +20,15 @@ LATE: Final = object()
 """What `in_time` gives when the function was not called."""
 
 
-def opens_here(shard: Shard, go: Go) -> bool:
+def opens_here(shard: Shard, grant: Grant) -> bool:
     """Block this thread until a slot comes, and say whether it may be used: the last check before a start."""
-    _sleep_until(go.opens, shard.clock)
-    return shard.is_open(go)
+    _sleep_until(grant.opens, shard.clock)
+    return shard.is_open(grant)
 
 
-def in_time(shard: Shard, go: Go, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - as the function has it
+def in_time(shard: Shard, grant: Grant, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - as the function has it
     """Call a function at its slot, in this thread; `LATE` if that has passed."""
-    return function() if opens_here(shard, go) else LATE
+    return function() if opens_here(shard, grant) else LATE
 
 
 def _sleep_until(instant: int, clock: Clock) -> None:

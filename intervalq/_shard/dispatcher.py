@@ -1,4 +1,4 @@
-"""Who is in line for a slot, and who may begin now: the side of a shard that jobs see.
+"""Wakes the jobs whose slots have come, in order, and makes the last check before one begins.
 
 A slot is for whoever is first in line when it comes, so jobs keep their order. As many are woken as slots
 have come; each makes the last check for itself, in the task that begins.
@@ -6,258 +6,323 @@ have come; each makes the last check for itself, in the task that begins.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import math
+from collections import Counter
+from collections.abc import Callable
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
-import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._shard.connection import REACTION, Link
-from intervalq._shard.grants import Go, Run, Slots
-from intervalq._shard.wait_queue import Line, Waiter
-from intervalq._timing.backends import asyncio_loop, bells, spawn
-from intervalq._timing.wakeable_sleep import Nap
-from intervalq.errors import QueueClosed, SlotTimeout
-from intervalq.rules import Settings, Slot
-from intervalq.store import Store
+from intervalq._shard.connection import Connection
+from intervalq._shard.grants import Grant, GrantRange, Grants
+from intervalq._shard.leases import Leases
+from intervalq._shard.store_time import REACTION, StoreTime
+from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._timing.backends import spawn
+from intervalq._timing.clock import Clock
+from intervalq._timing.precision import Precision
+from intervalq._timing.wakeable_sleep import WakeableSleep
 
-_SLOWEST: Final = 25_000
-"""The most to allow for it. It doubles while slots come too soon, so that an event loop which is busy with
-many queues gets less to do, until it keeps up."""
+_HANDOFF: Final = 80
+"""How long a job that is woken needs to look at the clock itself, in microseconds."""
 
 _FINE: Final = 1_000
-"""With a tolerance under a millisecond, the end of a wait is spent looking at the clock: see `Clock.spin`."""
+"""With a tolerance under this, jobs are woken a handoff early, and see the slot come by themselves."""
 
 
-class Gate(Link):
-    """See the module."""
+class Asker(Protocol):
+    """Who asks the store, as jobs begin."""
 
-    def __init__(self, queue: str, store: Store, settings: Settings | None) -> None:
-        super().__init__(queue, store, settings)
-        self.line = Line()
-        self.slots = Slots()
-        self.loop: object = asyncio_loop() or self
-        """The event loop of asyncio that it lives in; of another kind, something that no event loop is."""
-        self.ready: Run | None = None
+    waits_for_a_start: bool
+    """Whether it asks again when the next job begins."""
+
+    def changed(self) -> None:
+        """The store has to be asked something else."""
+        ...
+
+
+class Nobody:
+    """Before there is one."""
+
+    waits_for_a_start = False
+
+    def changed(self) -> None:
+        """Nothing is asked."""
+
+
+class Dispatcher:
+    """The side of a shard that jobs see.
+
+    Args:
+        clock: the process's own.
+        line: who waits.
+        grants: the slots that they may use.
+        time: when these have come.
+        leases: told of jobs that begin, and of slots that are not used, where the queue has a limit.
+        precision: how the end of a wait is spent.
+        connection: has the record as the last answer showed it.
+        failed: called with an error that keeps slots from being handed out.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        line: WaitQueue,
+        grants: Grants,
+        time: StoreTime,
+        leases: Leases,
+        precision: Precision,
+        connection: Connection,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.begun = 0
+        """How many jobs began."""
+        self.begun_at: int | None = None
+        """When the last one did."""
+        self.late = 0
+        """How many slots were granted late."""
+        self.skipped: Counter[str] = Counter()
+        """How many slots were given up, by cause."""
+        self.ready: GrantRange | None = None
         """Slots that have come while nobody waits: jobs may take one after the other, up to `ready_until`."""
         self.ready_until = 0
-        self.closed = self.draining = False
-        self.driven = False
-        """There is a task that talks to the store."""
-        self._begins = False  # there is a task that waits for slots
-        self._bell = bells()
-        self._owed = 0  # slots that jobs of more than one slot still have to let pass
-        self._full = False  # nothing is asked until a job begins
-        self._asking = Nap(self.clock)
-        self._beginning = Nap(self.clock)
-        self._parked = Nap(self.clock)
+        self._clock = clock
+        self._now = clock.now
+        self._line = line
+        self._grants = grants
+        self._time = time
+        self._leases = leases
+        self._precision = precision
+        self._connection = connection
+        self._asker: Asker = Nobody()
+        self._failed = failed
+        self._sleep = WakeableSleep(clock)
+        self._runs = False  # there is a task that waits for slots
+        self._wanted = False  # there may be slots to wait for
+        self._refuses = False
 
-    @abstractmethod
-    def fail(self, error: Exception) -> None:
-        """Tell everybody who waits that they won't get a slot."""
+    def told_to(self, asker: Asker) -> None:
+        """Tell it of what happens from now on."""
+        self._asker = asker
 
-    @abstractmethod
-    def drive(self) -> None:
-        """Somebody waits: talk to the store from now on."""
+    # --- jobs ---------------------------------------------------------------------------------------
 
-    async def slot(self, waiter: Waiter, timeout: float | None = None) -> Go:
-        """Wait in line until the waiter's slot has come, checked in the very task that asks.
-
-        Raises:
-            SlotTimeout: it has not come within so many seconds.
-            QueueClosed: the queue was closed before.
-            ConfigMismatch, QueueNotFound, StoreError: as the store says.
-        """
-        if timeout is not None:
-            with anyio.move_on_after(timeout):
-                return await self.slot(waiter)
-            raise SlotTimeout(self.queue, timeout)
-        if not waiter.entered:
-            self.enter(waiter)
-        try:
-            while (go := self.accept(waiter)) is None:
-                if self.slots.granted and not self._begins:
-                    self._see_to_begin()
-                await waiter.wait(self._bell())
-        except BaseException:
-            self.leave(waiter)
-            raise
-        return go
-
-    def enter(self, waiter: Waiter) -> None:
-        """Put a waiter in line."""
-        if self.closed and not (waiter.again and self.draining):
-            raise QueueClosed(self.queue)
-        waiter.entered = True
-        self.ready = None
-        self.line.add(waiter)
-        if not self.driven:
-            self.drive()
-        self._asking.wake()
-        # A job without a task can't look by itself, once those before it, long woken, have begun.
-        if self.slots.granted and (not self._begins or self.line.first() is waiter):
-            self._see_to_begin()
-
-    def accept(self, waiter: Waiter) -> Go | None:
+    def accept(self, waiter: Waiter) -> Grant | None:
         """The last check before a job begins. None: it is not its turn, and it stays in line.
 
         Raises what the waiter failed with.
         """
         if waiter.error is not None:
-            raise waiter.error.with_traceback(None)  # one error for all who wait: each has its own way up
-        while self.slots.granted and self.line.first() is waiter:
-            run = self.slots.granted[0]
-            if run.known != self.store_clock.answers:
-                self.bounded(run)
-            at = self.now()
-            ago = at - run.last + (run.count - 1) * run.step  # since the first of its slots
-            if ago > run.before:
-                self._pass_by()
-            elif ago < run.after - waiter.early:
-                break
+            # The same exception goes to every waiter: without the traceback that another one left on it.
+            raise waiter.error.with_traceback(None)
+        grants = self._grants
+        while grants.granted and self._line.first() is waiter:
+            first = grants.granted[0]
+            if first.readings != self._time.clock.answers:
+                self._bounded(first)
+            at = self._now()
+            since = at - first.last + (first.count - 1) * first.step
+            if since > first.before:
+                self._is_over(first)
+            elif first.cost < waiter.cost:
+                self.give_up(grants.use(), "cheap")
+                self._asker.changed()
+            elif (left := first.after - waiter.early - since) > 0:
+                if left > self._handoff(at):
+                    break
+                self._see_it_come(at, left)
             else:
-                self.line.remove(waiter)
-                go = self._use(at, waiter.cost)
-                if not self.line.waiting:
-                    self._all_began(run, at)
-                return go
+                self._line.remove(waiter)
+                grant = self._use(at)
+                if not self._line.waiting:
+                    self._all_began(at)
+                return grant
         return None
 
-    def _all_began(self, run: Run, at: int) -> None:
-        """Nobody waits any more. Jobs that come next may take what is left of a run without a question."""
-        self._asking.wake()
-        self._parked.wake()
-        if run.count and run.all_open(at) and not (self._owed or self.is_limited or self.closed):
-            self.ready, self.ready_until = run, run.closes
-
-    def at_once(self) -> Go | None:
+    def take_ready(self) -> Grant | None:
         """A slot that is ready, for a job that comes just now; None: it has to wait in line."""
-        run = self.ready
-        if run is None or self.now() > self.ready_until:
+        ready = self.ready
+        if ready is None or self._now() > self.ready_until:
             return None
-        go = Go(run, run.count)
+        grant = Grant(ready, ready.count)
         self.begun += 1
-        run.count -= 1
-        if not run.count:
-            self.used_up()
-        return go
+        ready.count -= 1
+        if not ready.count:
+            self.ready = None
+            self._grants.granted.popleft()
+            self.begun_at = self._now()
+        return grant
 
-    def used_up(self) -> None:
-        """The last of the slots that were ready was taken."""
-        self.ready = None
-        self.slots.granted.popleft()
-        self.begun_at = self.clock.now()
-        self.wasted = 0
+    def give_up(self, grant: Grant, cause: str) -> None:
+        """A slot that was granted won't be used."""
+        if not grant.range.speculative:
+            self.skipped[cause] += 1
+        self._time.check_again()  # where each grant holds the queue, its clock is asked for at no other time
+        self._grants.unused.append(grant.slot)
+        self._leases.ended(grant.ticket)
 
-    def _use(self, at: int, cost: int) -> Go:
-        """A job begins in the first slot that was told to go."""
-        go = self.slots.use()
+    def granted_late(self) -> None:
+        """A slot was granted late."""
+        self.late += 1
+
+    def missed(self, cause: str) -> None:
+        """A ticket was dead when its slot was asked about."""
+        self.skipped[cause] += 1
+
+    def undo(self, grant: Grant) -> None:
+        """A job that took a slot could not begin in it: its thread came too late."""
+        if grant.range.at_once:
+            self._time.answer_came_late()
+        self.give_up(grant, "thread")
+        self.begun -= 1
+
+    def _handoff(self, at: int) -> int:
+        """How long before its slot a job is woken, to see it come by itself: waking it takes a while."""
+        state = self._connection.state
+        fine = state is not None and state.tolerance < _FINE and self._clock.goes_on
+        return min(_HANDOFF, self._precision.look(at)) if fine else 0
+
+    def _see_it_come(self, at: int, left: int) -> None:
+        """Look at the clock until a slot has come, in the task whose job begins then."""
+        while self._now() < at + left:
+            pass
+        self._precision.looked(at + left, left)
+
+    def _use(self, at: int) -> Grant:
+        """A job begins in the first slot that is granted."""
+        grant = self._grants.use()
         self.begun += 1
-        if self.wasted:
-            self.wasted -= 1
-        if self.reaction > REACTION:
-            self.reaction -= self.reaction // 8
         self.begun_at = at
-        if self.is_limited:
-            self.leases.started(go.ticket)
-        if cost > 1:
-            self._owed += cost - 1
-            self._let_pass()
-        if self._owed or self._full:
-            self._asking.wake()
-        return go
+        if self._time.reaction > REACTION:
+            self._time.job_began()
+        if self._precision.looks:
+            self._precision.kept()
+        if self._connection.is_limited:
+            self._leases.started(grant.ticket)
+        if self._asker.waits_for_a_start or not self._line.waiting:
+            self._asker.changed()
+        return grant
 
-    def leave(self, waiter: Waiter) -> None:
-        """The waiter wants no slot any more."""
-        self.line.remove(waiter)
-        if not self.line.waiting:
-            self._asking.wake()
-            self._parked.wake()
-
-    def _pass_by(self) -> None:
-        """Give up the first slot that was told to go: it is past."""
-        run = self.slots.granted[0]
-        if run.at_once:
-            run.at_once = False  # a run counts once
-            self.reaction = min(_SLOWEST, 2 * self.reaction)
-        self.give_up(self.slots.use())
-        self._asking.wake()
-
-    def give_up(self, go: Go) -> None:
-        """A slot that was told to go can't be used after all."""
-        if not go.run.likely:
-            self.waste(1)
-        self._sharpened += 1  # where each go holds the queue, there is no other time to ask for its clock
-        self.slots.unused.append(go.slot)
-        self.leases.ended(go.ticket)
-
-    def expected(self, waiter: Waiter) -> Slot | None:
-        """The slot that a waiting job will get if nothing changes; None: its ticket is not taken yet."""
-        slots = [*self.slots.coming()]
-        ahead = self.line.slots_before(waiter, len(slots))
-        return None if ahead is None else slots[ahead]
-
-    def _let_pass(self) -> None:
-        """Let slots pass that belong to a job which costs more than one."""
-        while self._owed and (self.slots.granted or self.slots.tickets):
-            if self.slots.granted:
-                self.leases.ended(self.slots.use().ticket)
-            else:
-                self.slots.tickets.popleft()
-            self._owed -= 1
-
-    def let_begin(self) -> None:
-        """Slots were told to go: wake jobs now or, by a task of its own, when those have come."""
-        if not self.slots.granted:
+    def _all_began(self, at: int) -> None:
+        """Nobody waits any more. Jobs that come next may take what is left of a range without a question."""
+        if not self._grants.granted or self._connection.is_limited or self._refuses:
             return
-        if self._begins or self._wake(self.now()) < self.line.waiting:
-            self._see_to_begin()
+        first = self._bounded(self._grants.granted[0])
+        if first.all_open(at):
+            self.ready, self.ready_until = first, first.closes
 
-    def _see_to_begin(self) -> None:
-        if self._begins:
-            self._beginning.wake()
+    def _is_over(self, first: GrantRange) -> None:
+        """The first slot that is granted is over before its job began: it has to be granted again."""
+        if first.steps != self._time.clock.steps:
+            self.give_up(self._grants.use(), "stepped")
         else:
-            self._begins = True
-            spawn(self._begin)
+            if first.at_once:
+                self._time.answer_came_late()
+            else:
+                self._precision.missed(self._time.lateness.typical())
+            self._grants.ask_again()
+        self._asker.changed()
+
+    # --- waiting for slots --------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Slots were granted: wake jobs now or, by a task of its own, when their slots have come."""
+        if not self._grants.granted:
+            return
+        if self._runs:
+            self._sleep.wake()
+        elif self._wake(self._now()) < self._line.waiting:
+            self._start()
+
+    def see_to(self, waiter: Waiter) -> None:
+        """A job came in line. One without a task can't look by itself whether it is its turn."""
+        if self._grants.granted and (not self._runs or self._line.first() is waiter):
+            self._start()
+
+    def needs_task(self) -> None:
+        """A job is about to wait for a slot that is granted already."""
+        if self._grants.granted and not self._runs:
+            self._start()
+
+    def not_ready(self) -> None:
+        """Who comes next has to wait in line."""
+        self.ready = None
+
+    def refuse(self) -> None:
+        """No slot is ready any more for jobs that come next."""
+        self._refuses, self.ready = True, None
+
+    def recheck(self) -> None:
+        """What is known of the queue has changed: look at the clock anew."""
+        self._sleep.wake()
+
+    def stop(self) -> None:
+        """Nobody waits: end the task that waits for slots."""
+        self._wanted = False
+        self._sleep.wake()
+        self._sleep.end()
+
+    def _start(self) -> None:
+        if self._runs:
+            self._sleep.wake()
+        else:
+            self._runs = self._wanted = True
+            spawn(self._run)
 
     def _wake(self, at: int) -> int:
         """Wake jobs whose slots have come, in order, and say how many."""
-        woken, waiters = 0, self.line.in_order()
-        for run in self.slots.granted:
-            opens = self.bounded(run).opens
-            for waiter in islice(waiters, run.count):
+        woken, waiters = 0, self._line.in_order()
+        at += self._handoff(at)
+        for granted in self._grants.granted:
+            opens = self._bounded(granted).opens
+            for waiter in islice(waiters, granted.count):
                 if opens - waiter.early > at:
                     return woken
                 waiter.wake()
                 woken += 1
-                opens += run.step
+                opens += granted.step
         return woken
 
-    async def _begin(self) -> None:
-        """Wake jobs when their slots have come, for as long as the shard is driven."""
+    async def _run(self) -> None:
+        """Wake jobs when their slots have come, until it is stopped."""
         try:
-            while self.driven:
-                await self._begin_next()
+            while self._wanted:
+                await self._next()
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-            self.fail(error)
+            self._failed(error)
         finally:
-            self._begins = False
+            self._runs = False
 
-    async def _begin_next(self) -> None:
-        waiter = self.line.first()
-        if waiter is None or not self.slots.granted:
-            await self._beginning.until(float("inf"))
+    async def _next(self) -> None:
+        waiter = self._line.first()
+        if waiter is None or not self._grants.granted:
+            await self._sleep.until(float("inf"))
             return
-        run, at = self.bounded(self.slots.granted[0]), self.now()
-        if at > run.closes:
-            self._pass_by()
-        elif (left := run.opens - waiter.early - at) > 0:
-            spin = self.clock.spin if self.state is not None and self.state.tolerance < _FINE else 0
-            if left > spin:
-                await self._beginning.until(at + left - spin)
+        first, at = self._bounded(self._grants.granted[0]), self._now()
+        if at > first.closes:
+            self._is_over(first)
+        elif (left := first.opens - waiter.early - self._handoff(at) - at) > 0:
+            look = self._precision.look(at) if self._clock.goes_on else 0
+            if left > look:
+                await self.sleep_until(self._sleep, at + left - look)
             else:
-                await checkpoint()
+                while self._now() < at + left:
+                    await checkpoint()
+                self._precision.looked(self._now(), left)
         else:
             self._wake(at)
             await checkpoint()  # after this they have looked
+
+    async def sleep_until(self, sleep: WakeableSleep, instant: float) -> None:
+        """Sleep, and measure how late the process wakes."""
+        if instant <= self._now():
+            return
+        if await sleep.until(instant):
+            self._time.lateness.add(max(0, self._now() - math.ceil(instant)))
+
+    def _bounded(self, granted: GrantRange) -> GrantRange:
+        if granted.readings == self._time.clock.answers:
+            return granted
+        return self._time.bounded(granted, self._connection.state, self._now())

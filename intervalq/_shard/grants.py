@@ -1,4 +1,4 @@
-"""The slots of one shard: tickets it has not asked about, slots it may use, and what it gives back."""
+"""The slots of one shard: tickets that are not granted yet, grants to use, and what it gives back."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from intervalq.rules import Slot
 
 
-class Run:
-    """Slots that were told to go together: tickets in a row, one step apart; used from the first on."""
+class GrantRange:
+    """Slots in a row that were granted together, one step apart; they are used from the first on."""
 
     __slots__ = (
         "after",
         "at_once",
         "before",
+        "cost",
         "count",
         "end",
-        "held",
-        "known",
+        "granted_at",
+        "held_total",
         "last",
-        "likely",
+        "readings",
+        "speculative",
         "step",
         "steps",
     )
@@ -29,33 +31,38 @@ class Run:
         self,
         first: Slot,
         *,
-        held: int,
+        held_total: int,
         steps: int,
         count: int = 1,
         step: int = 0,
         at_once: bool = False,
-        likely: bool = False,
+        granted_at: int = 0,
+        speculative: bool = False,
     ) -> None:
         self.count = count
         """How many of them are left."""
         self.end = first.ticket + count
         """The ticket after the last one."""
-        self.held = held
-        """How far the queue's clock was behind the store's when they were told."""
-        self.last = first.due + held + (count - 1) * step
+        self.cost = first.cost
+        """How many slots each of the tickets owns."""
+        self.held_total = held_total
+        """How far the queue's clock was behind the store's when they were granted."""
+        self.last = first.due + held_total + (count - 1) * step
         """The last slot on the store's clock. A hold that begins later doesn't move it."""
         self.step = step
         self.steps = steps
-        """How many steps of the store's clock were seen when they were told."""
+        """How many steps of the store's clock had been seen when they were granted."""
         self.at_once = at_once
-        """They were told to go as soon as their tickets were taken: the notice that was given was all."""
-        self.likely = likely
+        """The slot (there is only one then) may be used before it comes: see `Answer.at_once`."""
+        self.granted_at = granted_at
+        """With `at_once`: when it was granted, on the store's clock."""
+        self.speculative = speculative
         """Some were taken for jobs that were likely to come: nothing is wrong if they don't."""
-        self.known = -1
-        """Of which of the store's answers, counted, the bounds are."""
+        self.readings = -1
+        """How many readings of the store's clock `after` and `before` were computed from."""
         self.after = self.before = 0
-        """A slot may be used from `after` to `before` after its instant: it has surely come, and is surely
-        not past its tolerance. Added to an instant on the store's clock, they give one on one's own."""
+        """A slot may be used from `after` to `before` after its instant. Added to an instant on the store's
+        clock, they give one on the process's own: when the slot has come, and when it may be over."""
 
     @property
     def instant(self) -> int:
@@ -64,70 +71,71 @@ class Run:
 
     @property
     def opens(self) -> int:
-        """When the first slot has surely come, on the process's own clock."""
+        """From when the first slot may be used, on the process's own clock."""
         return self.instant + self.after
 
     @property
     def closes(self) -> int:
-        """Until when the first slot is surely not past its tolerance."""
+        """Until when the first slot may be used, on the process's own clock."""
         return self.instant + self.before
 
     def all_open(self, at: int) -> bool:
-        """Whether the last slot has surely come, and the first is surely not past."""
+        """Whether all of the slots may be used at that instant."""
         return self.last + self.after <= at <= self.closes
 
     def __iter__(self) -> Iterator[Slot]:
         for ahead in range(self.count, 0, -1):
-            yield Go(self, ahead).slot
+            yield Grant(self, ahead).slot
 
 
-class Go:
-    """One slot out of a run, for the job that begins in it."""
+class Grant:
+    """One slot out of a range, for the job that begins in it."""
 
-    __slots__ = ("ahead", "run")
+    __slots__ = ("ahead", "range")
 
-    def __init__(self, run: Run, ahead: int) -> None:
-        self.run = run
+    def __init__(self, granted: GrantRange, ahead: int) -> None:
+        self.range = granted
         self.ahead = ahead
-        """Its place in the run, counted from the end."""
+        """Its place in the range, counted from the end."""
 
     @property
     def ticket(self) -> int:
         """Its ticket."""
-        return self.run.end - self.ahead
+        return self.range.end - self.ahead
 
     @property
     def instant(self) -> int:
         """The slot on the store's clock, in microseconds."""
-        return self.run.last - (self.ahead - 1) * self.run.step
+        return self.range.last - (self.ahead - 1) * self.range.step
 
     @property
     def opens(self) -> int:
-        """When it has surely come, on the process's own clock."""
-        return self.instant + self.run.after
+        """From when it may be used, on the process's own clock."""
+        return self.instant + self.range.after
 
     @property
     def closes(self) -> int:
-        """Until when it is surely not past its tolerance."""
-        return self.instant + self.run.before
+        """Until when it may be used, on the process's own clock."""
+        return self.instant + self.range.before
 
     @property
     def slot(self) -> Slot:
         """The ticket and its instant on the queue's clock."""
-        return Slot(self.ticket, self.instant - self.run.held)
+        return Slot(self.ticket, self.instant - self.range.held_total, self.range.cost)
 
     @property
     def due(self) -> float:
-        """The slot on the store's clock, in seconds since 1970."""
-        return self.instant / 1e6
+        """The slot on the store's clock, in seconds since 1970; from when it was granted, if used at once."""
+        instant = self.instant
+        return (min(instant, self.range.granted_at) if self.range.at_once else instant) / 1e6
 
 
-class Slots:
-    """See the module. All in slot order, and those told to go before the others."""
+class Grants:
+    """Tickets and grants in slot order; what is granted comes before what is not."""
 
     def __init__(self) -> None:
         self.tickets: deque[Slot] = deque()
-        self.granted: deque[Run] = deque()
+        self.granted: deque[GrantRange] = deque()
         self.unused: list[Slot] = []
         """To be given back with the next question."""
 
@@ -135,37 +143,55 @@ class Slots:
         return bool(self.granted or self.tickets or self.unused)
 
     @property
-    def told(self) -> int:
-        """How many slots were told to go."""
-        return sum([run.count for run in self.granted])
+    def granted_count(self) -> int:
+        """How many slots are granted and not used yet."""
+        return sum([each.count for each in self.granted])
 
-    def use(self) -> Go:
-        """Take the first slot that was told to go."""
-        run = self.granted[0]
-        go = Go(run, run.count)
-        run.count -= 1
-        if not run.count:
+    def use(self) -> Grant:
+        """Take the first slot that is granted."""
+        first = self.granted[0]
+        grant = Grant(first, first.count)
+        first.count -= 1
+        if not first.count:
             self.granted.popleft()
-        return go
+        return grant
 
     def coming(self) -> Iterator[Slot]:
-        """All that jobs may still begin in."""
-        for run in self.granted:
-            yield from run
+        """All slots in which jobs may still begin."""
+        for each in self.granted:
+            yield from each
         yield from self.tickets
 
-    def answered(self, asked: set[Slot], told: set[Slot], missed: set[int], void: int) -> set[Slot]:
-        """Sort out the tickets that were asked about, and those up to `void`, which are dead.
+    def in_row(self, within: float, through: int) -> list[Slot]:
+        """The first ticket and those right behind it, at most `within` after it or up to ticket `through`."""
+        row: list[Slot] = []
+        for slot in self.tickets:
+            if row and slot.ticket != row[-1].ticket + 1:
+                break
+            if row and slot.due - row[0].due > within and slot.ticket > through:
+                break
+            row.append(slot)
+        return row
 
-        Returns those of `told` that are still waited for.
+    def ask_again(self) -> int:
+        """The first grant is over: it and all behind it have to be granted again. How many they are."""
+        again = [slot for each in self.granted for slot in each]
+        self.granted.clear()
+        self.tickets.extendleft(reversed(again))
+        return len(again)
+
+    def answered(self, asked: set[Slot], granted: set[Slot], missed: set[int], revoked: int) -> set[Slot]:
+        """Sort out the tickets that were asked about, and those up to `revoked`, which are dead.
+
+        Returns those of `granted` that are still waited for.
         """
         here: set[Slot] = set()
         left: list[Slot] = []
-        while self.tickets and (self.tickets[0] in asked or self.tickets[0].ticket <= void):
+        while self.tickets and (self.tickets[0] in asked or self.tickets[0].ticket <= revoked):
             slot = self.tickets.popleft()
-            if slot in told:
+            if slot in granted:
                 here.add(slot)
-            elif slot.ticket > void and slot.ticket not in missed:
+            elif slot.ticket > revoked and slot.ticket not in missed:
                 left.append(slot)
         self.tickets.extendleft(reversed(left))
         return here

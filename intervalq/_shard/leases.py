@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import anyio
 
 from intervalq._timing.backends import spawn
-from intervalq._timing.wakeable_sleep import Nap
-from intervalq.rules import Finish
-
-if TYPE_CHECKING:
-    from intervalq._shard.connection import Link
+from intervalq._timing.clock import Clock
+from intervalq._timing.wakeable_sleep import WakeableSleep
+from intervalq.rules import Answer, Command, Finish
 
 log: Final = logging.getLogger("intervalq")
 
@@ -21,29 +20,45 @@ LEASE: Final = 10_000_000
 
 
 class Leases:
-    """The running jobs of one shard. Does nothing at all for a queue without `max_running`."""
+    """The running jobs of one shard. Does nothing at all for a queue without `max_running`.
 
-    def __init__(self, shard: Link) -> None:
-        self._shard = shard
+    Args:
+        queue: its name, for the log.
+        send: sends a command to the queue's record.
+        is_limited: whether the queue has a limit of running jobs.
+        clock: the process's own.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        send: Callable[[Command], Awaitable[Answer]],
+        is_limited: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._send = send
+        self._is_limited = is_limited
+        self._clock = clock
         self.running: set[int] = set()
         self._ended: set[int] = set()
-        self._nap = Nap(shard.clock)
+        self._sleep = WakeableSleep(clock)
         self._telling = False
-        self._told: anyio.Event | None = None  # somebody waits until there is nothing left to tell
+        self._settled: anyio.Event | None = None  # somebody waits until there is nothing left to tell
 
     def started(self, ticket: int) -> None:
-        """A job began; its lease was written by the step that told it to go."""
+        """A job began; its lease was written by the step that granted its slot."""
         self.running.add(ticket)
         self._tell()
 
     def ended(self, ticket: int) -> None:
-        """A job ended, or a slot that was told to go won't be used."""
+        """A job ended, or a slot that was granted won't be used."""
         if self.running:
             self.running.discard(ticket)
-        if self._shard.is_limited:
+        if self._is_limited():
             self._ended.add(ticket)
             self._tell()
-            self._nap.wake()
+            self._sleep.wake()
 
     @property
     def matter(self) -> bool:
@@ -53,10 +68,10 @@ class Leases:
     async def settle(self) -> None:
         """Tell the store of all that ended, if it can be told; else the leases lapse by themselves."""
         if self._ended:
-            self._told = told = self._told or anyio.Event()
+            self._settled = settled = self._settled or anyio.Event()
             self._tell()  # it may have been cancelled in the meantime, with its event loop
-            self._nap.wake()
-            await told.wait()
+            self._sleep.wake()
+            await settled.wait()
 
     def _tell(self) -> None:
         if not self._telling:
@@ -64,27 +79,27 @@ class Leases:
             spawn(self._keep_telling)
 
     async def _keep_telling(self) -> None:
-        clock = self._shard.clock
+        clock = self._clock
         try:
             while self.running or self._ended:
                 if not self._ended:
-                    await self._nap.until(clock.now() + LEASE // 3)
+                    await self._sleep.until(clock.now() + LEASE // 3)
                 ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
                 try:
-                    await self._shard.command(Finish(ended=ended, running=running, lease=LEASE))
+                    await self._send(Finish(ended=ended, running=running, lease=LEASE))
                 except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-                    log.debug("queue %r: leases could not be renewed: %s", self._shard.queue, error)
-                    if self._told is not None:
+                    log.debug("queue %r: leases could not be renewed: %s", self._queue, error)
+                    if self._settled is not None:
                         return
-                    await self._nap.until(clock.now() + LEASE // 10)
+                    await self._sleep.until(clock.now() + LEASE // 10)
                 else:
                     self._ended.difference_update(ended)
-                if self._told is not None and not self._ended:
-                    self._told.set()
-                    self._told = None
+                if self._settled is not None and not self._ended:
+                    self._settled.set()
+                    self._settled = None
         finally:
             self._telling = False
-            self._nap.end()
-            if self._told is not None:
-                self._told.set()
-                self._told = None
+            self._sleep.end()
+            if self._settled is not None:
+                self._settled.set()
+                self._settled = None

@@ -9,19 +9,19 @@ from itertools import count
 from operator import attrgetter
 from typing import Final
 
-from intervalq._timing.backends import Bell
+from intervalq._timing.backends import Waker
 
 _numbers: Final = count()
 _order: Final = attrgetter("order")
 
 
 class Waiter:
-    """One job's place in the line."""
+    """One job's place in the queue of its shard."""
 
     # Every job needs one of these, so what few of them have, and none has at first, is the class's.
 
     cost = 1
-    """How many slots it takes."""
+    """How many slots in a row it takes: it begins at the first, the others stay empty."""
     early = 0
     """How long before its slot it begins, in microseconds: it waits for the rest by itself."""
     again = False
@@ -34,7 +34,7 @@ class Waiter:
     """Began, was given up by its caller, or failed: no longer in the line."""
     start: Callable[[], object] | None = None
     """Starts the job's task once it is worth looking whether its slot has come; None: it has one."""
-    _bell: Bell | None = None
+    _waker: Waker | None = None
 
     def __init__(
         self,
@@ -54,23 +54,23 @@ class Waiter:
         if again:
             self.again = again
 
-    def wait(self, bell: Bell) -> Bell:
-        """What to await until it is worth looking again: a slot may have come, or there is an error."""
-        self._bell = bell
-        return bell
+    def wait(self, waker: Waker) -> Waker:
+        """Await this until it is worth looking again: a slot may have come, or there is an error."""
+        self._waker = waker
+        return waker
 
     def wake(self) -> None:
         """Let the job look whether its slot has come."""
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            if not bell.done():
-                bell.set_result(None)
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            if not waker.done():
+                waker.set_result(None)
         elif self.start is not None:
             start, self.start = self.start, None
             start()
 
 
-class Line:
+class WaitQueue:
     """Waiters by priority and order of arrival. A waiter that leaves is dropped when it comes up."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Line:
         self._kept = 0
         self.waiting = 0
         """How many jobs wait."""
-        self.cost = 0
-        """How many slots all the waiting jobs need together."""
+        self.mixed = False
+        """Whether any job ever needed more than one slot."""
 
     def __len__(self) -> int:
         return self.waiting
@@ -98,14 +98,13 @@ class Line:
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self.waiting += 1
         self._kept += 1
-        self.cost += waiter.cost
+        self.mixed = self.mixed or waiter.cost > 1
 
     def remove(self, waiter: Waiter) -> None:
         """The waiter leaves, for whatever reason; leaving twice is leaving once."""
         if not waiter.gone:
             waiter.gone = True
             self.waiting -= 1
-            self.cost -= waiter.cost
             if self._kept > 64 and self.waiting < self._kept // 2:
                 self._sweep()
 
@@ -125,17 +124,6 @@ class Line:
             for waiter in rank:
                 if not waiter.gone:
                     yield waiter
-
-    def slots_before(self, waiter: Waiter, most: int) -> int | None:
-        """How many slots those before a waiter need; None: `most` or more, or it is not in line."""
-        slots = 0
-        for other in () if waiter.gone else self.in_order():
-            if slots >= most:
-                break
-            if other is waiter:
-                return slots
-            slots += other.cost
-        return None
 
     def _sweep(self) -> None:
         """Forget those that left."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any
 
-from intervalq._spec.record import FOREVER, Settings, Slot, State
+from intervalq._spec.record import FOREVER, Mark, Settings, Slot, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,20 +23,27 @@ class Command:
     """The generation of the record, should this step make it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The command as JSON has it, for rules that run elsewhere: None left out, slots as pairs."""
+        """The command as JSON has it, for rules that run elsewhere.
+
+        None is left out. A slot is [ticket, due], or [ticket, due, cost] if it costs more than one.
+        """
         data: dict[str, Any] = {"op": type(self).__name__.lower()}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Settings):
                 numbers = (value.interval, value.burst, value.max_running, value.tolerance)
                 value = [*numbers, int(value.ephemeral)]
-            elif isinstance(value, Slot):
-                value = [value.ticket, value.due]
+            elif isinstance(value, Mark):
+                value = list(value)
             elif isinstance(value, tuple):
-                value = [[v.ticket, v.due] if isinstance(v, Slot) else v for v in value]
+                value = [_pair(v) if isinstance(v, Slot) else v for v in value]
             if value is not None:
                 data[f.name] = value
         return data
+
+
+def _pair(slot: Slot) -> list[int]:
+    return [slot.ticket, slot.due] if slot.cost == 1 else [*slot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +53,28 @@ class Advance(Command):
     release: tuple[Slot, ...] = ()
     """Slots that won't be used, in ticket order. The last ones issued become free again."""
     slots: tuple[Slot, ...] = ()
-    """Slots that the shard is about to use, in ticket order. Each is told to go, is missed (a new ticket is
-    issued for it), or is left alone because the queue is held."""
+    """Slots that the shard is about to use, in ticket order: each is granted, is missed (a new ticket is
+    issued for it), or is left alone because the queue is held. To be granted late, a slot has to be listed
+    with all tickets from it to the last one that was granted (see `until`)."""
     take: int = 0
-    """How many new tickets to issue; one step issues MOST_TICKETS at most."""
+    """How many new tickets to issue; one step issues MAX_TICKETS at most."""
+    costs: tuple[int, ...] = ()
+    """What these cost, in slots; those that are left out cost one."""
     notice: int = 0
-    """How long the answer needs to come back: the first new slot is no nearer than this."""
+    """How long the answer needs to come back, and its job to begin: no slot is granted that ends sooner."""
     reach: int = 0
-    """New slots at most this far ahead are told to go in the same step."""
+    """New slots at most this far ahead are granted in the same step."""
     lease: int = 0
     """How long a job counts as running unless its shard says so again; used only with `max_running`."""
-    mark: Slot | None = None
-    """The highest ticket that the shard knows of. One above the record's shows that the store lost writes."""
+    until: int | None = None
+    """Slots that are late may be granted late until then, on the store's clock; None: not at all.
+
+    A copy of a request that arrives long afterwards must not hold the queue for the time it took."""
+    high_water_mark: Mark | None = None
+    """The highest ticket that the shard knows of, and the `late_total` that it knows. A slot is granted late
+    only if the record has the same: so a copy of the request, or one sent again, holds the queue once."""
+    error: int = 0
+    """By how much the shard may be wrong about the store's clock; 0: by no more than the tolerance allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +100,7 @@ class Configure(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim(Command):
-    """Void all tickets that were not yet told to go: their owners are dead. Live shards queue again."""
+    """Revoke all tickets that were not yet granted: their owners are dead. Live shards queue again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +135,20 @@ class Answer:
     healed: bool = False
     """The record had lost tickets that the sender knew of, and was brought forward."""
     granted: tuple[int, ...] = ()
-    """Tickets of `Advance.slots` that were told to go."""
+    """Tickets of `Advance.slots` that may be used."""
     missed: tuple[int, ...] = ()
     """Tickets of `Advance.slots` that are dead; as many more new ones were issued."""
+    at_once: bool = False
+    """The first ticket that this answer grants may be used as soon as the answer comes, before its slot: the
+    slot before it is over, and the next one is an interval less the tolerance behind the end of this one."""
     first: Slot | None = None
-    """The first of the new tickets; the others follow one interval apart."""
+    """The first of the new tickets; the others follow, each when the slots of the one before are over."""
     count: int = 0
     """How many new tickets there are."""
+    costs: tuple[int, ...] = ()
+    """What the new tickets cost, in slots; empty: one slot each."""
     begun: int = 0
-    """How many of the new tickets, from the first, were told to go in this step."""
+    """How many of the new tickets, from the first, were granted in this step."""
     woken: bool = False
     """The step ended a hold: a store that can push wakes the shards that wait."""
     trip: tuple[int, int] | None = field(default=None, compare=False)
@@ -139,5 +162,9 @@ class Answer:
         """All the new tickets with their slots."""
         if self.first is None or self.state is None:
             return ()
-        step = self.state.settings.interval
-        return tuple(Slot(self.first.ticket + i, self.first.due + i * step) for i in range(self.count))
+        step, costs = self.state.settings.interval, self.costs
+        ticket, due, _ = self.first
+        if not costs:
+            return tuple([Slot(ticket + i, due + i * step) for i in range(self.count)])
+        starts = enumerate(accumulate(costs[:-1], initial=0))
+        return tuple([Slot(ticket + i, due + at * step, costs[i]) for i, at in starts])

@@ -8,8 +8,11 @@ from typing import Any, Final, NamedTuple, Self
 FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
 
-LAYOUT: Final = 1
-"""The version of the record's layout; a record of a newer one is refused by every store."""
+LAYOUT: Final = 2
+"""The version of the record's layout. Layout 1 is read, and written again as 2; a newer one is refused.
+
+Layout 2 added `late` (see `State.late_total`), `error` and `error_until`.
+"""
 
 
 class BadRecord(ValueError):
@@ -21,10 +24,20 @@ class NewerRecord(ValueError):
 
 
 class Slot(NamedTuple):
-    """A ticket and the instant it owns, on the queue's clock in microseconds."""
+    """A ticket and the slots that it owns: the first is at `due`, on the queue's clock in microseconds."""
 
     ticket: int
     due: int
+    cost: int = 1
+    """How many slots in a row the ticket owns. Its job begins at the first; the others stay empty."""
+
+
+class Mark(NamedTuple):
+    """What a sender knows of the record's counters. One that is behind shows that the store lost writes."""
+
+    ticket: int
+    due: int
+    late_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +69,33 @@ class State:
     ticket: int = 0
     """The last ticket issued. Never goes back."""
     due: int
-    """The slot of the last ticket issued."""
+    """The last slot of the last ticket issued."""
     current: int = 0
-    """The highest ticket that was told to go. Never goes back."""
-    at: int
-    """The slot of `current`."""
-    void: int = 0
-    """Tickets up to here that were not yet told to go are dead. Never goes back."""
-    held: int = 0
+    """The highest ticket that was granted. Never goes back."""
+    current_due: int
+    """The last slot of `current`."""
+    revoked_through: int = 0
+    """Tickets up to here that were not yet granted are dead. Never goes back."""
+    held_total: int = 0
     """How far the queue's clock is behind the store's: all holds, less steps back of the store's clock."""
+    late_total: int = 0
+    """How much of that are late grants, which set the queue's clock back. Never goes back."""
     held_since: int | None = None
     """When the present hold began, on the store's clock; None: the queue isn't held."""
     held_until: int = 0
     """When the present pause ends, on the store's clock; 0: not paused; FOREVER: until somebody resumes."""
-    seen: int
+    last_now: int
     """The last reading of the store's clock."""
+    error: int = 0
+    """By how much shards that know the store's clock badly may be wrong about it, in microseconds."""
+    error_until: int = 0
+    """When `error` is forgotten unless such a shard reports again, on the store's clock; 0: there is none."""
     running: dict[int, int] = field(default_factory=dict)
     """With `max_running`: the ticket of each running job, and when its lease lapses on the store's clock."""
 
     def clock(self, now: int) -> int:
         """The queue's clock when the store's reads `now`."""
-        return (now if self.held_since is None else self.held_since) - self.held
+        return (now if self.held_since is None else self.held_since) - self.held_total
 
     @property
     def full(self) -> bool:
@@ -101,7 +120,7 @@ class State:
             "version": LAYOUT,
             "generation": self.generation,
             **{f.name: getattr(self.settings, f.name) for f in fields(self.settings)},
-            **{name: getattr(self, name) for name in _NUMBERS},
+            **{stored: getattr(self, name) for name, stored in _STORED.items()},
             "held_since": self.held_since,
             "running": {str(ticket): until for ticket, until in self.running.items()},
         }
@@ -121,6 +140,8 @@ class State:
             raise NewerRecord(
                 f"the record has layout {version}, this version of intervalq knows up to {LAYOUT}"
             )
+        if version == 1:
+            data = {**data, "late": 0, "error": 0, "error_until": 0}
         generation, ephemeral, running = data.get("generation"), data.get("ephemeral"), data.get("running")
         if not isinstance(generation, str) or not generation:
             raise BadRecord("'generation' must be text")
@@ -139,17 +160,36 @@ class State:
                 _whole(data, "tolerance"),
                 ephemeral,
             ),
-            **{name: _whole(data, name, least=None if name in _SIGNED else 0) for name in _NUMBERS},
+            **{
+                name: _whole(data, stored, least=None if stored in _SIGNED else 0)
+                for name, stored in _STORED.items()
+            },
             held_since=None if data.get("held_since") is None else _whole(data, "held_since", least=None),
             running={int(ticket): _whole(running, ticket, least=None) for ticket in running},
         )
-        if state.current > state.ticket or state.void > state.ticket:
+        if state.current > state.ticket or state.revoked_through > state.ticket:
             raise BadRecord("'current' and 'void' can't be above 'ticket'")
         return state
 
 
-_NUMBERS: Final = ("ticket", "due", "current", "at", "void", "held", "held_until", "seen")
-_SIGNED: Final = frozenset({"due", "at", "held", "held_until", "seen"})  # clocks may start anywhere
+_STORED: Final = {
+    "ticket": "ticket",
+    "due": "due",
+    "current": "current",
+    "current_due": "at",
+    "revoked_through": "void",
+    "held_total": "held",
+    "late_total": "late",
+    "held_until": "held_until",
+    "last_now": "seen",
+    "error": "error",
+    "error_until": "error_until",
+}
+"""The names of the numbers in stored records: they stay as they are, whatever they are called here."""
+
+_SIGNED: Final = frozenset(
+    {"due", "at", "held", "held_until", "seen", "error_until"}
+)  # clocks may start anywhere
 
 
 def _whole(data: dict[str, Any], name: str, least: int | None = 0) -> int:

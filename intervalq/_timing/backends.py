@@ -45,22 +45,22 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-class Bell(Protocol):
+class Waker(Protocol):
     """One task waits for it, once. A bare future on asyncio, for every job needs one."""
 
     def done(self) -> bool:
-        """Whether it was rung, or given up."""
+        """Whether it was set, or given up."""
         ...
 
     def set_result(self, result: None, /) -> None:
-        """Ring it, if it isn't done."""
+        """Set it, if it isn't done."""
         ...
 
     def __await__(self) -> Generator[Any, Any, None]: ...
 
 
-class EventBell:
-    """A bell where there are no futures, or that several tasks wait for."""
+class EventWaker:
+    """A waker where there are no futures, or for which several tasks wait."""
 
     __slots__ = ("_event",)
 
@@ -90,10 +90,10 @@ def is_cancelled() -> bool:
     return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
 
 
-def bells() -> Callable[[], Bell]:
-    """What makes bells for the tasks of the running event loop."""
+def wakers() -> Callable[[], Waker]:
+    """What makes wakers for the tasks of the running event loop."""
     loop = asyncio_loop()
-    return EventBell if loop is None else loop.create_future
+    return EventWaker if loop is None else loop.create_future
 
 
 def is_over(loop: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import anyio
 
 from intervalq._timing.backends import asyncio_loop
-from intervalq._timing.timers import CLOCK_ID, Alarms, alarms_of, timer_at
+from intervalq._timing.timers import CLOCK_ID, Timers, timer_at, timers_of
 
 _COARSE: Final = 5_000
 """Event loops round their waits up to whole milliseconds and may be a few late: the last 5 ms go by timer."""
@@ -22,8 +22,8 @@ _LONGEST: Final = 3_600 * 1_000_000
 class Clock(Protocol):
     """What a shard knows of time by itself. Readings of two clocks must never be compared."""
 
-    spin: int
-    """By about so many microseconds its timers are late: where that matters, look at the clock meanwhile."""
+    goes_on: bool
+    """Whether time goes on while a task looks at the clock again and again; virtual time does not."""
 
     def now(self) -> int:
         """Microseconds since some instant; never goes back."""
@@ -33,7 +33,7 @@ class Clock(Protocol):
         """Wait until `now()` has reached `instant`, never less."""
         ...
 
-    def alarms(self) -> Alarms | None:
+    def timers(self) -> Timers | None:
         """What wakes tasks of the running event loop more cheaply than that; None: nothing here."""
         ...
 
@@ -41,7 +41,7 @@ class Clock(Protocol):
 class SystemClock:
     """The time since boot, with a timerfd for the end of a sleep where the system has one (Linux)."""
 
-    spin = 120
+    goes_on = True
 
     def now(self) -> int:
         """See `Clock.now`."""
@@ -60,18 +60,18 @@ class SystemClock:
                 finally:
                     os.close(timer)
 
-    def alarms(self) -> Alarms | None:
-        """See `Clock.alarms`."""
-        return alarms_of(asyncio_loop())
+    def timers(self) -> Timers | None:
+        """See `Clock.timers`."""
+        return timers_of(asyncio_loop())
 
 
 class LoopClock:
     """The event loop's own time, for event loops that run on virtual time."""
 
-    spin = 0
+    goes_on = False
 
-    def alarms(self) -> Alarms | None:
-        """See `Clock.alarms`."""
+    def timers(self) -> Timers | None:
+        """See `Clock.timers`."""
         return None
 
     def now(self) -> int:

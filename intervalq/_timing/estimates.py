@@ -12,6 +12,11 @@ _GRAIN: Final = 1
 """Both clocks are read in whole microseconds."""
 
 
+def _drift(age: int) -> int:
+    """How far two clocks run apart, rounded up: many short ages have to add up."""
+    return -(-age // DRIFT)
+
+
 class StoreClock:
     """Bounds of the store's clock in terms of one's own.
 
@@ -30,7 +35,7 @@ class StoreClock:
 
     def learn(self, sent: int, received: int, now: int) -> None:
         """Take in that the store's clock read `now` between two readings of one's own."""
-        low, high = now - received - _GRAIN, now - sent + _GRAIN
+        low, high = now - received - _GRAIN, now - sent + _GRAIN + _drift(received - sent)
         if self.known:
             widened = self._widened(received)
             if max(low, widened[0]) <= min(high, widened[1]):
@@ -54,23 +59,23 @@ class StoreClock:
         return high - low
 
     def surely(self, reading: int) -> int:
-        """When one's own clock will read what makes it sure that the store's has reached `reading`."""
+        """Local time from which the store's clock has certainly reached `reading`."""
         guess = reading - self._low
         age = max(0, guess - self._at)
         return guess + age // (DRIFT - 1) + 1 if age else guess
 
     def perhaps(self, reading: int) -> int:
-        """When one's own clock will read what makes it possible that the store's has reached `reading`."""
+        """Local time from which the store's clock may have reached `reading`."""
         guess = reading - self._high
-        return guess - max(0, guess - self._at) // (DRIFT + 1)
+        return guess + -max(0, guess - self._at) // (DRIFT + 1)
 
     def _widened(self, at: int) -> tuple[int, int]:
-        drift = abs(at - self._at) // DRIFT
+        drift = _drift(abs(at - self._at))
         return self._low - drift, self._high + drift
 
 
-class RoundTrips:
-    """The recent round trips to the store: what to allow for on the slow side."""
+class Recent:
+    """The last few durations of one kind, such as round trips: what is typical, and what is slow."""
 
     _KEPT: Final = 32
 
@@ -78,18 +83,18 @@ class RoundTrips:
         self._recent: deque[int] = deque(maxlen=self._KEPT)
 
     def add(self, micros: int) -> None:
-        """Take in how long an answer took."""
+        """Take in one more."""
         self._recent.append(micros)
 
     def typical(self) -> int:
-        """Half of the recent round trips took no longer than this; 0: there were none yet."""
+        """Half of them were no longer than this; 0: there were none yet."""
         ordered = sorted(self._recent)
         return ordered[len(ordered) // 2] if ordered else 0
 
     def slow(self) -> int | None:
-        """Nearly all recent round trips took no longer than this; None: there were none yet.
+        """Nearly all of them were no longer than this; None: there were none yet.
 
-        The worst one of 32 is left out: one stall of the machine says nothing of the way to the store.
+        The longest one of 32 is left out: one stall of the machine says nothing of the next.
         """
         ordered = sorted(self._recent)
         if not ordered:

@@ -1,4 +1,4 @@
-"""Alarms of an asyncio event loop on Linux: exact to microseconds, all of them by one descriptor (a timerfd).
+"""Timers of an asyncio event loop on Linux: exact to microseconds, all of them by one descriptor (a timerfd).
 
 An event loop rounds its own waits up to whole milliseconds. The descriptor is open while anybody waits.
 """
@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from intervalq._timing.backends import Bell
+from intervalq._timing.backends import Waker
 
 # Linux stops CLOCK_MONOTONIC while the machine is suspended, and the store's clock goes on: a slot that was
 # slept through would seem to have just come.
@@ -34,7 +34,7 @@ class _Itimerspec(ctypes.Structure):
 FAR: Final = 2**53
 """An instant that never comes."""
 
-_LONGEST: Final = 3_600
+_MAX_WAIT: Final = 3_600
 """The most seconds to ask an event loop to wait: they overflow on very long waits."""
 
 _TFD_TIMER_ABSTIME: Final = 1
@@ -47,37 +47,37 @@ if sys.platform == "linux":
         _ = _libc.timerfd_create, _libc.timerfd_settime  # raises where the C library has none
 
 
-class Alarms:
-    """Rings bells at instants of `CLOCK_ID`, in whole microseconds. Made by `alarms_of`."""
+class Timers:
+    """Sets wakers at instants of `CLOCK_ID`, in whole microseconds. Made by `timers_of`."""
 
     # It doesn't hold its event loop, or none would ever be collected: see `_of`.
 
     def __init__(self) -> None:
-        self._set: list[tuple[int, int, Bell]] = []  # a heap
+        self._set: list[tuple[int, int, Waker]] = []  # a heap
         self._early = 0  # about how many of them nobody waits for any more
         self._numbers = count()
         self._timer = -1
         self._next = 0  # what the timer is set to; 0: nothing
 
-    async def wait(self, bell: Bell, instant: int) -> None:
-        """Wait for a bell, which is rung at an instant if it isn't done by then."""
+    async def wait(self, waker: Waker, instant: int) -> None:
+        """Wait for a waker, which is set at an instant if it isn't done by then."""
         if self._timer < 0 and not self._open():  # no descriptors left
             left = max(0, instant - time.clock_gettime_ns(CLOCK_ID) // 1_000) / 1e6
-            timer = asyncio.get_running_loop().call_later(min(left, _LONGEST), _ring, bell)
+            timer = asyncio.get_running_loop().call_later(min(left, _MAX_WAIT), _wake, waker)
             try:
-                await bell
+                await waker
             finally:
                 timer.cancel()
             return
-        alarm = (instant, next(self._numbers), bell)
-        heapq.heappush(self._set, alarm)
+        entry = (instant, next(self._numbers), waker)
+        heapq.heappush(self._set, entry)
         if not 0 < self._next <= instant:
             self._next = instant
             _arm(self._timer, instant)
         try:
-            await bell
+            await waker
         finally:
-            if self._set and self._set[0] is alarm:
+            if self._set and self._set[0] is entry:
                 heapq.heappop(self._set)
             elif instant > time.clock_gettime_ns(CLOCK_ID) // 1_000:  # else it is out by now, or soon
                 self._early += 1
@@ -85,7 +85,7 @@ class Alarms:
                     self._sweep()
 
     def tidy(self) -> None:
-        """Close the descriptor if nobody waits for a bell; the next alarm opens another."""
+        """Close the descriptor if nobody waits for a waker; the next wait opens another."""
         self._sweep()
         if not self._set and self._timer >= 0:
             timer, self._timer, self._next = self._timer, -1, 0
@@ -94,7 +94,7 @@ class Alarms:
             os.close(timer)
 
     def _sweep(self) -> None:
-        self._set = [alarm for alarm in self._set if not alarm[2].done()]
+        self._set = [entry for entry in self._set if not entry[2].done()]
         heapq.heapify(self._set)
         self._early = 0
 
@@ -103,30 +103,30 @@ class Alarms:
         if timer is None:
             return False
         try:
-            asyncio.get_running_loop().add_reader(timer, self._rung)
+            asyncio.get_running_loop().add_reader(timer, self._fired)
         except NotImplementedError:  # an event loop that watches no descriptors
             os.close(timer)
             return False
         self._timer = timer
         return True
 
-    def _rung(self) -> None:
+    def _fired(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._timer, 8)
         self._next = 0
         now = time.clock_gettime_ns(CLOCK_ID) // 1_000
-        alarms = self._set
-        while alarms and (alarms[0][0] <= now or alarms[0][2].done()):
-            bell = heapq.heappop(alarms)[2]
-            _ring(bell)
-        if alarms:
-            self._next = alarms[0][0]
+        pending = self._set
+        while pending and (pending[0][0] <= now or pending[0][2].done()):
+            waker = heapq.heappop(pending)[2]
+            _wake(waker)
+        if pending:
+            self._next = pending[0][0]
             _arm(self._timer, self._next)
 
 
-def _ring(bell: Bell) -> None:
-    if not bell.done():
-        bell.set_result(None)
+def _wake(waker: Waker) -> None:
+    if not waker.done():
+        waker.set_result(None)
 
 
 def timer_at(instant: int) -> int | None:
@@ -145,14 +145,14 @@ def _arm(timer: int, instant: int) -> None:
     _libc.timerfd_settime(timer, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
 
 
-_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Alarms]] = WeakKeyDictionary()
+_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Timers]] = WeakKeyDictionary()
 
 
-def alarms_of(loop: asyncio.AbstractEventLoop | None) -> Alarms | None:
-    """The alarms of an event loop; None: not to be had here."""
+def timers_of(loop: asyncio.AbstractEventLoop | None) -> Timers | None:
+    """The timers of an event loop; None: this system has none, or it is no event loop of asyncio."""
     if _libc is None or loop is None:
         return None
-    alarms = _of.get(loop)
-    if alarms is None:
-        alarms = _of[loop] = Alarms()
-    return alarms
+    timers = _of.get(loop)
+    if timers is None:
+        timers = _of[loop] = Timers()
+    return timers

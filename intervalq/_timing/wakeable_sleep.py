@@ -6,60 +6,62 @@ import math
 
 import anyio
 
-from intervalq._timing.backends import Bell, bells
+from intervalq._timing.backends import Waker, wakers
 from intervalq._timing.clock import Clock
-from intervalq._timing.timers import Alarms
+from intervalq._timing.timers import Timers
 
 
-class Nap:
-    """One task naps, any may wake it. A wake-up while it is awake ends its next nap at once: none is lost.
+class WakeableSleep:
+    """A sleep that one task awaits and any task can interrupt.
 
-    A nap may end a moment early where timers do: look at the clock after it.
+    Wake-ups are sticky: one that comes while nobody sleeps ends the next sleep at once. A sleep may end a
+    moment early where timers do: look at the clock after it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._alarms: Alarms | None = None
-        self._bell: Bell | None = None
+        self._timers: Timers | None = None
+        self._waker: Waker | None = None
         self._scope: anyio.CancelScope | None = None
         self._woken = False
 
     @property
     def is_on(self) -> bool:
-        """Whether its task naps just now."""
-        return self._bell is not None or self._scope is not None
+        """Whether its task sleeps just now."""
+        return self._waker is not None or self._scope is not None
 
     def wake(self) -> None:
-        """End the present nap, or the next one."""
+        """End the present sleep, or the next one."""
         if self._woken:
             return
         self._woken = True
-        if self._bell is not None:
-            if not self._bell.done():
-                self._bell.set_result(None)
+        if self._waker is not None:
+            if not self._waker.done():
+                self._waker.set_result(None)
         elif self._scope is not None:
             self._scope.cancel()
 
-    async def until(self, instant: float) -> None:
-        """Nap until the clock shows `instant` (infinity: until woken)."""
+    async def until(self, instant: float) -> bool:
+        """Sleep until the clock shows `instant` (infinity: until woken); whether it was not woken before."""
         if self._woken:
             self._woken = False
-            return
+            return False
         try:
             if math.isinf(instant):
-                self._bell = bells()()
-                await self._bell
-            elif (alarms := self._clock.alarms()) is not None:
-                self._alarms, self._bell = alarms, bells()()
-                await alarms.wait(self._bell, math.ceil(instant))
+                self._waker = wakers()()
+                await self._waker
+            elif (timers := self._clock.timers()) is not None:
+                self._timers, self._waker = timers, wakers()()
+                await timers.wait(self._waker, math.ceil(instant))
             else:
                 with anyio.CancelScope() as self._scope:
                     await self._clock.sleep_until(math.ceil(instant))
+            return not self._woken
         finally:
-            self._bell = self._scope = None
+            self._waker = self._scope = None
             self._woken = False
 
     def end(self) -> None:
-        """Nobody naps any more for now: let go of what the event loop keeps for it."""
-        if self._alarms is not None:
-            self._alarms.tidy()
+        """Release the event loop's timer; the next sleep makes another."""
+        if self._timers is not None:
+            self._timers.tidy()

@@ -96,7 +96,7 @@ async def _turn(queue: IntervalQueue, command: tuple[str, ...]) -> NoReturn:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
                 await queue.close(drain=False)
         # The last check: nothing but the system stands between it and the command.
-        if not shard.is_past(slot):
+        if shard.is_open(slot):
             _exec(command)
         queue = queue.twin()
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import anyio
 import pyarrow as pa
 
-from intervalq._timing.backends import Bell, bells, spawn
+from intervalq._timing.backends import Waker, spawn, wakers
 from intervalq.errors import BadResult, StoreUnavailable
 from intervalq.ledger.rules import (
     MOST_ROWS,
@@ -221,7 +221,7 @@ class _Question(Generic[A]):
 
     def __init__(self, item: A) -> None:
         self.item = item
-        self.bell: Bell = bells()()
+        self.bell: Waker = wakers()()
         self.verdict: Verdict | None = None
         self.error: BaseException | None = None
 

@@ -23,9 +23,9 @@ class Progress:
     """The store's clock, in seconds since 1970."""
     interval: float
     starts: int
-    """Slots that were told to go since the queue was made."""
+    """Slots that were granted since the queue was made."""
     waiting: int
-    """Tickets taken and not told to go."""
+    """Tickets taken and not granted."""
     held: bool
     """Paused or cooling down."""
     done: int | None

@@ -15,7 +15,7 @@ import anyio
 from anyio import to_thread
 
 from intervalq._queue.queue import IntervalQueue
-from intervalq._timing.backends import Bell, bells, is_cancelled, loop_clock
+from intervalq._timing.backends import Waker, is_cancelled, loop_clock, wakers
 from intervalq.errors import (
     ClaimLost,
     IntervalqError,
@@ -87,7 +87,7 @@ class Crew:
         self._call: Run = plain if job.timeout is None else self._timed
         self._begin: Run = self._call if job.pace is None else self._paced
         self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
-        self._idle: list[Bell] = []
+        self._idle: list[Waker] = []
         self.running = 0
         """How many functions run."""
         self._ahead = 0
@@ -97,7 +97,7 @@ class Crew:
         self.error: BaseException | None = None
         """Why it can't go on."""
         self.on_error: Callable[[], None] | None = None
-        self._bell = bells()
+        self._bell = wakers()
         self._now = loop_clock()
 
     # --- the demand ---------------------------------------------------------------------------------

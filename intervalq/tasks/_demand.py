@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from intervalq._timing.backends import Bell
+from intervalq._timing.backends import Waker
 from intervalq.errors import IntervalqError
 from intervalq.tasks._task import Claim
 
@@ -49,7 +49,7 @@ class Request:
 
     __slots__ = ("asked", "bell", "claims", "count", "error", "is_over", "once", "was_asked")
 
-    def __init__(self, count: int, bell: Bell, *, once: bool) -> None:
+    def __init__(self, count: int, bell: Waker, *, once: bool) -> None:
         self.count = count
         self.bell = bell
         self.once = once

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq._timing.backends import Bell, loop_clock
+from intervalq._timing.backends import Waker, loop_clock
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
 from intervalq.tasks._ranges import OpenRange
@@ -36,7 +36,7 @@ class Settle:
     """A claim on its way to be settled."""
 
     # Of the class until they differ: there are very many, and of most only claim and part matter.
-    bell: Bell | None = None
+    bell: Waker | None = None
     """Who waits for it."""
     keeps = False
     """It is a renewal."""
@@ -45,7 +45,7 @@ class Settle:
     """It was sent before, and may have been done then."""
     error: IntervalqError | None = None
 
-    def __init__(self, claim: Claim, part: Delete | Change, bell: Bell | None = None) -> None:
+    def __init__(self, claim: Claim, part: Delete | Change, bell: Waker | None = None) -> None:
         self.claim = claim
         self.part = part
         if bell is not None:

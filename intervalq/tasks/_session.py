@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from intervalq._timing.backends import EventBell, bells, spawn
+from intervalq._timing.backends import EventWaker, spawn, wakers
 from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request
@@ -107,7 +107,7 @@ class WorkSession:
         if callers is None:
             callers = self._callers[name] = Callers(queues, lease, most, self._without)
             self.desk.add(callers)
-        request = Request(limit, bells()(), once=once)
+        request = Request(limit, wakers()(), once=once)
         callers.join(request)
         self.begin()
         self.desk.poke()
@@ -117,7 +117,7 @@ class WorkSession:
                 await request.bell
             if request.asked or not request.was_asked:
                 request.is_over = request.asked
-                request.once, request.bell = True, bells()()
+                request.once, request.bell = True, wakers()()
                 with anyio.move_on_after(last):
                     await request.bell
             taken = True
@@ -159,7 +159,7 @@ class WorkSession:
         """Have a claim settled, and wait for it. See `Claim`."""
         if not claim.open:
             raise claim.lost()
-        settle = Settle(claim, part, bell := bells()())
+        settle = Settle(claim, part, bell := wakers()())
         self.desk.settle(settle)
         self.begin()
         try:
@@ -177,7 +177,7 @@ class WorkSession:
             raise claim.lost()
         if settle is None:
             part = Change(claim.id, claim.version, keep=True, lease=lease)
-            settle = claim.renewal = Settle(claim, part, EventBell())
+            settle = claim.renewal = Settle(claim, part, EventWaker())
             self.desk.settle(settle)
             self.begin()
         await self.renewed(claim)

@@ -15,6 +15,7 @@ from intervalq.rules import (
     Drop,
     Finish,
     Hold,
+    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -22,6 +23,9 @@ from intervalq.rules import (
     State,
     lapses,
 )
+
+_FAR = 10**14
+"""Clocks are not set so far ahead that they leave the numbers which a store can hold."""
 
 _INTERVALS = (1, 7, 1_000, 10_000, 1_000_000, 3_600_000_000)
 
@@ -38,6 +42,7 @@ class CommandSource:
         self.now = start
         self.settings = self._settings()
         self.slots: list[Slot] = []
+        self.granted: set[int] = set()
         self.generation: str | None = None
         self._nonces = 0
         self._last: Command | None = None
@@ -52,8 +57,10 @@ class CommandSource:
                 return  # some shards have not heard yet that the record is a new one
             self.generation = answer.state.generation
             self.slots.clear()
+            self.granted.clear()
             self._released = ()
         self.slots.extend(answer.taken)
+        self.granted |= {*answer.granted, *(slot.ticket for slot in answer.taken[: answer.begun])}
 
     def next(self, state: State | None) -> tuple[Command, int]:
         """A command, and what the store's clock reads when it arrives."""
@@ -84,10 +91,12 @@ class CommandSource:
             return self.random.randint(0, 3 * interval)
         if choice < 0.57:
             return -self.random.randint(1, 4 * interval)  # the clock is set back
-        limits = [slot.due + state.held for slot in self.slots[-4:]]
-        limits += [state.held_until, *state.running.values(), state.due + state.held + interval]
+        limits = [slot.due + state.held_total for slot in self.slots[-4:]]
+        limits += [limit + state.tolerance + state.credit for limit in limits]
+        limits += [state.held_until, *state.running.values(), state.due + state.held_total + interval]
+        limits += [state.error_until] * 3
         limits = [limit for limit in limits if self.now < limit < self.now + 1_000 * interval]
-        if state is not None and self.random.random() < 0.15 and (end := lapses(state)) < FOREVER:
+        if state is not None and self.random.random() < 0.15 and (end := lapses(state)) < self.now + _FAR:
             return max(0, end - self.now + self.random.choice((-1, 0, 0, 1)))
         if not limits:
             return self.random.randint(0, 100 * interval)
@@ -136,25 +145,55 @@ class CommandSource:
             release = self._released  # once more, as after a lost answer
         self._released = release
         slots = self._some(4)
-        if (
-            self.slots and self.random.random() < 0.1
-        ):  # the last one issued, again, which may have gone before
+        if self.slots and self.random.random() < 0.1:  # the last one again, which may have begun
             slots = tuple(self.slots[-1:])
-        mark = max((*self.slots, *slots), key=lambda slot: slot.ticket, default=None)
-        if self.random.random() < 0.05 and state is not None:  # as after a failover to an older copy
-            ahead = self.random.randint(1, 5)
-            mark = Slot(state.ticket + ahead, state.due + ahead * self.settings.interval)
-        interval = self.settings.interval
+        if self.slots and state is not None and self.random.random() < 0.3:
+            slots = self._from_a_late_one(state)
+        interval, pick = self.settings.interval, self.random.choice
+        take = pick((0, 1, 1, 1, 2, 3, 16, 1_000, 1_200))
         return Advance(
             **self._common(),
             release=release,
             slots=slots,
-            take=self.random.choice((0, 1, 1, 1, 2, 3, 16, 1_000, 1_200)),
-            notice=self.random.choice((0, 0, 1, interval // 3, 2 * interval)),
-            reach=self.random.choice((0, 0, 1, interval, 3 * interval)),
-            lease=self.random.choice((1, interval, 10 * interval)),
-            mark=mark,
+            take=take,
+            costs=self._costs(state),
+            notice=pick((0, 0, 1, interval // 3, 2 * interval)),
+            reach=pick((0, 0, 1, interval, 3 * interval)),
+            lease=pick((1, interval, 10 * interval)),
+            until=pick((None, self.now, self.now - 1, self.now + interval, self.now + interval)),
+            high_water_mark=self._mark(state, slots),
+            error=pick((0, 0, 0, 1, interval // 10, interval)),
         )
+
+    def _costs(self, state: State | None) -> tuple[int, ...]:
+        pick = self.random.choice
+        if pick((True, True, True, False)):
+            return ()
+        costs = [pick((1, 1, 2, 7, 10**9)) for _ in range(pick((1, 2, 4)))]
+        if state is not None and self.random.random() < 0.03:  # nearly all the slots that there are
+            slots = (FOREVER - state.due) // state.settings.interval
+            costs[0] = max(1, slots - self.random.randint(1, 5))
+        return tuple(costs)
+
+    def _from_a_late_one(self, state: State) -> tuple[Slot, ...]:
+        """All tickets from one that may be late to the last one that was granted, and perhaps one more."""
+        last = state.current + self.random.randint(-1, 1)
+        first = last - self.random.randint(0, 3)
+        return tuple(slot for slot in sorted({*self.slots[-12:]}) if first <= slot.ticket <= last)
+
+    def _mark(self, state: State | None, slots: tuple[Slot, ...]) -> Mark | None:
+        last = max((*self.slots, *slots), key=lambda slot: slot.ticket, default=None)
+        known = 0 if state is None else state.late_total
+        stale = self.random.random()
+        if stale < 0.05 and state is not None:  # as after a failover to an older copy
+            ahead = self.random.randint(1, 5)
+            due = min(FOREVER, state.due + ahead * self.settings.interval)
+            return Mark(state.ticket + ahead, due, known + ahead % 2)
+        if stale < 0.08 and last is not None:  # as where only a late grant was lost
+            return Mark(last.ticket, last.due, known + self.random.randint(1, self.settings.interval))
+        if stale < 0.18:
+            known = max(0, known - self.random.randint(1, self.settings.interval))
+        return None if last is None or stale > 0.92 else Mark(last.ticket, last.due, known)
 
     def _hold(self, _: State | None) -> Command:
         interval = self.settings.interval
@@ -172,6 +211,6 @@ class CommandSource:
 
     def _finish(self, _: State | None) -> Command:
         ended = tuple(slot.ticket for slot in self._some(3))
-        running = tuple(slot.ticket for slot in self._some(3))
+        running = tuple(slot.ticket for slot in self._some(3) if slot.ticket in self.granted)
         lease = self.random.choice((1, self.settings.interval, 10 * self.settings.interval))
         return Finish(**self._common(), ended=ended, running=running, lease=lease)

@@ -41,7 +41,7 @@ class Change(NamedTuple):
         if not state.settings.ephemeral:
             return cls(text, None)
         at = lapses(state)
-        return cls(text, at if at < FOREVER else state.seen + IDLE_KEPT)
+        return cls(text, at if at < FOREVER else state.last_now + IDLE_KEPT)
 
 
 class Database(SQLiteFile):
@@ -86,7 +86,7 @@ class Database(SQLiteFile):
             if sweep is not None:
                 self._sweep(sweep)
             if changes:
-                self._file.still_locked()
+                self.still_ours()
             self._rows("COMMIT")
 
     # --- what it holds ------------------------------------------------------------------------------

@@ -62,6 +62,10 @@ class Gate:
         """Forget one; only inside."""
         self._open.discard(database)
 
+    def those_open(self) -> list[Closing]:
+        """Those that are open; only inside."""
+        return list(self._open)
+
     def before(self) -> None:
         """Wait until nobody is inside, let nobody in, and close all."""
         with self._changed:

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from intervalq_stores._nats_link import Headers
 from intervalq_stores._nats_task import EXPECTED, EXPECTED_OF, PREFIX, TOMBSTONE
+from intervalq_stores._nats_url import Headers
 from intervalq_stores._nats_wire import Refused, Wire
 
 MOST: Final = 1000

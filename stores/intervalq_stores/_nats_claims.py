@@ -18,11 +18,12 @@ from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Row, Session
 from intervalq_stores._nats_anew import again, lost, restore, stray, with_others
 from intervalq_stores._nats_batch import Part
-from intervalq_stores._nats_link import WITHIN, Link
+from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import delivered, is_first, is_gone, rests, row_of
+from intervalq_stores._nats_url import WITHIN
 
 log: Final = logging.getLogger("intervalq")
 

@@ -9,9 +9,7 @@ import zlib
 from calendar import timegm
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
-
-from nats.aio.msg import Msg
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq.rules import (
     Advance,
@@ -21,18 +19,23 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    Mark,
     Reclaim,
     Resume,
     Settings,
     Slot,
 )
-from intervalq_stores._nats_client import QuickMsg
 from intervalq_stores._nats_log import Entry, Full, Plain, fingerprint, others
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
 
 STEP: Final = "Iq-Step"
 """The header that has the command: a list is a plain entry, an object is any other."""
 
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
+"""Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name."""
+
 _LONG: Final = 8_192
 _MOST: Final = 4_000_000
 """So long may a text be that is packed: a server takes 64 KiB of headers."""
@@ -62,7 +65,8 @@ def written(step: Plain | Full) -> str:
     """What stands in the header."""
     if isinstance(step, Plain):
         generation = "null" if step.generation is None else json.dumps(step.generation)
-        slots = json.dumps(step.slots, separators=(",", ":")) if step.slots else "[]"
+        pairs = [slot[:2] if slot.cost == 1 else slot for slot in step.slots]
+        slots = json.dumps(pairs, separators=(",", ":")) if pairs else "[]"
         now = "null" if step.now is None else step.now
         return f"[{_LAYOUT},{now},{step.take},{step.reach},{generation},{slots}]"
     said: dict[str, Any] = {"v": _LAYOUT, **step.command.to_dict()}
@@ -81,6 +85,8 @@ def entry(message: Msg) -> Entry:
         Broken: it wasn't written here.
         Newer: it was written by a newer version.
     """
+    from intervalq_stores._nats_client import QuickMsg  # noqa: PLC0415 - imports the driver
+
     if isinstance(message, QuickMsg) and (found := _HEADERS.search(message.raw)) is not None:
         increment, text, sequence, stamp = found.groups()
         return read(int(sequence), micros(stamp.decode()), increment.decode(), message.data, text.decode())
@@ -176,8 +182,11 @@ def _plain(said: list[Any]) -> Plain:
 def _full(said: object) -> Full:
     if not isinstance(said, dict):
         raise Broken("it is no command")
-    if _whole(said.pop("v")) > _LAYOUT:
-        raise Newer(f"an entry is of a newer layout than {_LAYOUT}, which this version of intervalq knows")
+    layout = _whole(said.pop("v"))
+    if layout > _LAYOUT:
+        raise Newer(f"an entry has layout {layout}, this version of intervalq knows up to {_LAYOUT}")
+    if layout == 1 and "mark" in said:
+        said["high_water_mark"] = said.pop("mark")
     now, reset, kind = said.pop("now", None), said.pop("reset", False), _KINDS[said.pop("op")]
     return Full(
         kind(**{name: _field(name, value) for name, value in said.items()}),
@@ -205,7 +214,11 @@ def _settings(value: list[int]) -> Settings:
 
 
 def _slots(pairs: list[list[int]]) -> tuple[Slot, ...]:
-    return tuple([Slot(_whole(ticket), _whole(due)) for ticket, due in pairs])
+    return tuple([Slot(*map(_whole, pair)) for pair in pairs])
+
+
+def _numbers(several: list[int]) -> tuple[int, ...]:
+    return tuple([_whole(number) for number in several])
 
 
 def _whole(number: object) -> int:
@@ -216,12 +229,16 @@ def _whole(number: object) -> int:
 
 _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(
-        ("take", "notice", "reach", "lease", "length", "interval", "burst", "max_running"), _whole
+        (
+            *("take", "notice", "reach", "lease", "until", "error"),
+            *("length", "interval", "burst", "max_running"),
+        ),
+        _whole,
     ),
     **dict.fromkeys(("release", "slots"), _slots),
-    **dict.fromkeys(("ended", "running"), lambda tickets: tuple([_whole(ticket) for ticket in tickets])),
+    **dict.fromkeys(("costs", "ended", "running"), _numbers),
     **dict.fromkeys(("generation", "nonce"), _text),
-    "mark": lambda pair: _slots([pair])[0],
+    "high_water_mark": lambda numbers: Mark(*_numbers(numbers)),
     "settings": _settings,
     "attach": lambda value: value is True,
 }

@@ -6,10 +6,9 @@ import base64
 import json
 from collections.abc import Callable
 from os import urandom
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
-from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState, StoreError, UnsupportedOperation, VersionMismatch
 from intervalq.rules import BadRecord, NewerRecord, State
@@ -19,6 +18,9 @@ from intervalq_stores._nats_entry import STEP, Broken, Newer
 from intervalq_stores._nats_log import Entry, Full, Gap, Plain, Position
 from intervalq_stores._nats_names import decoded
 from intervalq_stores._nats_wire import Refused, Stored, Wire
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
 
 LOG: Final = "intervalq-log"
 STATE: Final = "intervalq-state"
@@ -85,12 +87,16 @@ class History:
         self.wire = wire
         self.url = wire.url
         self._ready = False
+        self._preparing = anyio.Lock(fast_acquire=True)
 
     async def prepare(self) -> None:
         """Make the two streams, unless this was done."""
-        if not self._ready:
-            await self.streams()
-            self._ready = True
+        if self._ready:
+            return
+        async with self._preparing:
+            if not self._ready:
+                await self.streams()
+                self._ready = True
 
     async def streams(self) -> list[dict[str, Any]]:
         """Make the two streams, unless they are there, and tell how they are kept."""

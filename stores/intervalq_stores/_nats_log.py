@@ -4,6 +4,10 @@ An entry of a counter has what it adds, and the sum after it, which packs four n
 increments took; how many entries there were; how many of them may have told slots to go; and a fingerprint of
 all that are not plain. So the sum alone tells a sender whether anything but plain increments came between
 what it knows and its own entry. If nothing did, it knows the answer without reading what others wrote.
+
+A late grant sets the queue's clock back, which concerns everybody, so it is never a plain entry: who asks for
+it reads when it was stored, and every other sender reads it with its next entry. It is granted at the instant
+at which it was stored. Costs, and reports of an error, are no plain entries either.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from intervalq import rules
 from intervalq.errors import StoreError
-from intervalq.rules import FOREVER, MOST_TICKETS, Advance, Answer, Command, Drop, Slot, State
+from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Command, Drop, Slot, State
 
 ONE: Final = 1 << 53
 """What every entry adds: one entry."""
@@ -136,33 +140,53 @@ def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
     """The command as a plain entry; None: it has to be sent in full.
 
     For any instant from `now` to `late` the rules do then what `increment` does, whatever other plain entries
-    come in between.
+    come in between; but that of the new slots, `increment` grants those that are near at `now`.
     """
-    if type(command) is not Advance or command.attach or command.release or not _takes_plain(state):
+    if type(command) is not Advance or not _takes_plain(state) or not _is_simple(state, command, late):
         return None
+    clock, free = late - state.held_total, state.due + state.settings.interval
     known = command.generation == state.generation
-    mark, take, step = command.mark, command.take, state.settings.interval
-    if late < state.seen or (known and mark is not None and mark.ticket > state.ticket):
-        return None
-    clock = late - state.held
-    if command.slots:
-        latest = clock - state.tolerance - state.credit
-        if not known or not all(
-            state.void < slot.ticket <= state.ticket and slot.due >= latest for slot in command.slots
-        ):
-            return None
-    if not 0 <= take <= MOST_TICKETS or (
-        take
-        and (
-            state.due + step < clock + command.notice - state.credit
-            or state.due + step * (take + _ROOM) > FOREVER
-        )
+    if (command.slots and not (known and _are_in_time(state, command, clock))) or not _is_next(
+        state, command, clock
     ):
         return None
     if state.settings.ephemeral and rules.lapses(state) <= late + _LATE:
         return None
-    tells = command.slots or command.reach > 0 or state.due + step <= clock or now == late
-    return Plain(now if tells else None, take, command.reach, command.generation, command.slots)
+    tells = command.slots or command.reach > 0 or free <= clock or now == late
+    return Plain(now if tells else None, command.take, command.reach, command.generation, command.slots)
+
+
+def _is_simple(state: State, command: Advance, late: int) -> bool:
+    """Whether, until `late`, nothing comes of the command but slots that are granted, and new tickets."""
+    if command.attach or command.release or command.error or command.costs.count(1) != len(command.costs):
+        return False
+    if late < state.last_now or (state.error and state.error_until <= late):
+        return False
+    mark = command.high_water_mark
+    if mark is None or command.generation != state.generation:
+        return True
+    return mark.ticket <= state.ticket and mark.late_total == state.late_total
+
+
+def _are_in_time(state: State, command: Advance, clock: int) -> bool:
+    """Whether all listed slots are granted, and the first one not late, until the queue's clock is there."""
+    window = state.tolerance + state.credit
+    if not all(
+        state.revoked_through < slot.ticket <= state.ticket and clock <= slot.due + window
+        for slot in command.slots
+    ):
+        return False
+    first = command.slots[0].due
+    return command.until is None or clock < first or clock + command.notice <= first + window
+
+
+def _is_next(state: State, command: Advance, clock: int) -> bool:
+    """Whether new slots follow on the last one at once, until the queue's clock is there."""
+    take, free = command.take, state.due + state.settings.interval
+    if not 0 <= take <= MAX_TICKETS:
+        return False
+    nearest = clock + max(0, command.notice - state.tolerance) - state.credit
+    return not take or (free >= nearest and free + state.settings.interval * (take + _ROOM) <= FOREVER)
 
 
 def increment(
@@ -186,24 +210,26 @@ def increment(
     """
     interval, take = state.settings.interval, step.take
     ticket, due = state.ticket + taken, state.due + taken * interval
-    current, at = state.current, state.at
+    current, at = state.current, state.current_due
     granted: tuple[int, ...] = ()
     if step.slots:
         current, at, granted = _use(state, step, ticket)
-    first, begun = None, 0
+    first, begun, at_once = None, 0, False
     if take:
         first = Slot(ticket + 1, due + interval)
         ticket, due = ticket + take, due + take * interval
-        begun = _begun(state.held, step, first.due, interval, state.credit)
+        begun = _begun(state.held_total, step, first.due, interval, state.credit)
         if begun:
             current = max(current, first.ticket + begun - 1)
             at = max(at, first.due + (begun - 1) * interval)
-    seen = state.seen if step.now is None else max(state.seen, step.now)
+            at_once = not granted and step.now is not None and first.due <= step.now - state.held_total
+    seen = state.last_now if step.now is None else max(state.last_now, step.now)
     state = _moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen)
     answer = Answer(
         state=state,
         now=now or step.now or 0,
         granted=granted,
+        at_once=at_once,
         first=first,
         count=take,
         begun=begun,
@@ -214,12 +240,13 @@ def increment(
 
 
 def _use(state: State, step: Plain, ticket: int) -> tuple[int, int, tuple[int, ...]]:
-    current, at = state.current, state.at
+    current, at = state.current, state.current_due
     if step.generation != state.generation:
         return current, at, ()
-    used = [slot for slot in step.slots if state.void < slot.ticket <= ticket]
+    used = [slot for slot in step.slots if state.revoked_through < slot.ticket <= ticket]
     for slot in used:
-        current, at = max(current, slot.ticket), max(at, slot.due)
+        end = slot.due + (slot.cost - 1) * state.settings.interval
+        current, at = max(current, slot.ticket), max(at, end)
     return current, at, tuple([slot.ticket for slot in used])
 
 
@@ -240,11 +267,26 @@ def _moved(state: State, *, ticket: int, due: int, current: int, at: int, seen: 
         ticket=ticket,
         due=due,
         current=current,
-        at=at,
-        void=state.void,
-        held=state.held,
-        seen=seen,
+        current_due=at,
+        revoked_through=state.revoked_through,
+        held_total=state.held_total,
+        late_total=state.late_total,
+        last_now=seen,
+        error=state.error,
+        error_until=state.error_until,
     )
+
+
+def is_over(answer: Answer) -> bool:
+    """Whether the new slots of a plain entry begin with one that was over when the entry was stored.
+
+    So it is where the slots before it were revoked, or given back, since the sender looked; or where the
+    entry was long under way. A late grant of it would set the queue's clock back for nothing.
+    """
+    state, first = answer.state, answer.first
+    if state is None or first is None or answer.begun:
+        return False
+    return first.due + state.tolerance + state.credit < state.clock(answer.now - answer.blur)
 
 
 def full(state: State | None, step: Full, at: int, url: str) -> tuple[State | None, Outcome]:
@@ -292,13 +334,19 @@ def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
     """Do some plain entries in a row, with the outcome of the last."""
     if state is None or not _takes_plain(state):
         return state, None
-    interval, held, void, credit = state.settings.interval, state.held, state.void, state.credit
-    ticket, due, current, at, seen = state.ticket, state.due, state.current, state.at, state.seen
+    interval, held, void, credit = (
+        state.settings.interval,
+        state.held_total,
+        state.revoked_through,
+        state.credit,
+    )
+    ticket, due, current, at, seen = state.ticket, state.due, state.current, state.current_due, state.last_now
     for step in run[:-1]:
         if step.slots and step.generation == state.generation:
             for slot in step.slots:
                 if void < slot.ticket <= ticket:
-                    current, at = max(current, slot.ticket), max(at, slot.due)
+                    end = slot.due + (slot.cost - 1) * interval
+                    current, at = max(current, slot.ticket), max(at, end)
         if step.take:
             begun = _begun(held, step, due + interval, interval, credit)
             if begun:

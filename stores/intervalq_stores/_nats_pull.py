@@ -19,9 +19,10 @@ from nats.aio.subscription import Subscription
 
 from intervalq.errors import StoreUnavailable, TooManyWaiting
 from intervalq.store import stopwatch
-from intervalq_stores._nats_link import WITHIN, Link
+from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import decoded
 from intervalq_stores._nats_task import MOST_WAITING, STREAM
+from intervalq_stores._nats_url import WITHIN
 
 _GRACE: Final = 0.03
 """Seconds after which one who doesn't want to wait asks why there is no answer."""

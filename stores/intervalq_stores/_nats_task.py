@@ -15,8 +15,8 @@ from nats.aio.msg import Msg
 from intervalq.errors import CorruptState
 from intervalq.tasks.rules import Row
 from intervalq_stores._nats_client import said
-from intervalq_stores._nats_link import Headers
 from intervalq_stores._nats_names import decoded, encoded
+from intervalq_stores._nats_url import Headers
 
 STREAM: Final = "intervalq-tasks"
 PREFIX: Final = "intervalq.tasks"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from nats.aio.msg import Msg
+import anyio
 
 from intervalq.errors import (
     BackendUnsupported,
@@ -24,9 +26,17 @@ from intervalq.errors import (
     UnsupportedOperation,
 )
 from intervalq.store import shown_url, stopwatch
-from intervalq_stores._nats_link import WITHIN, Headers, Link, options_of, told
+from intervalq_stores._nats_url import WITHIN, Headers, options_of
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from intervalq_stores._nats_link import Link
 
 Body: TypeAlias = Mapping[str, Any]
+
+_LINK: Final = "intervalq_stores._nats_link"
+"""The module that imports the driver, which may take long."""
 
 _AGAIN: Final = 1.5
 """Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
@@ -50,7 +60,9 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise BackendUnsupported(
-            store, "the driver of NATS needs asyncio: run this with asyncio, not with trio"
+            store,
+            "its driver nats-py runs on asyncio only: use asyncio; under trio, use a SQLite database "
+            "(sqlite://), a JSON file (file://) or memory://",
         ) from None
 
 
@@ -82,7 +94,7 @@ class Wire:
         self.url = shown_url(url)
         self._options = options_of(url)
         self._link: Link | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting = anyio.Lock(fast_acquire=True)
 
     async def link(self) -> Link:
         """The connection, made now if there is none."""
@@ -91,13 +103,16 @@ class Wire:
             return link
         async with self._connecting:
             if self._link is None or not self._link.is_open:
+                if _LINK not in sys.modules:
+                    await anyio.to_thread.run_sync(import_module, _LINK, limiter=anyio.CapacityLimiter(1))
+                from intervalq_stores._nats_link import Link  # noqa: PLC0415 - just loaded
+
                 self._link = await Link.connect(self.url, self._options)
             return self._link
 
     async def close(self) -> None:
         """Close the connection."""
         link, self._link = self._link, None
-        self._connecting = asyncio.Lock()  # one that was waited for belongs to its event loop
         if link is not None:
             await link.close()
 
@@ -115,8 +130,12 @@ class Wire:
         except Exception as error:
             if link is not None and isinstance(error, TimeoutError) and link.heard == heard:
                 await self._drop(link)
-            link = self._link
-            raise told(self.url, error, link.denied if link is not None else "") from error
+            raise self._error(error, self._link) from error
+
+    def _error(self, error: Exception, link: Link | None) -> StoreError:
+        from intervalq_stores._nats_link import told  # noqa: PLC0415 - needs the extra
+
+        return told(self.url, error, link.denied if link is not None else "")
 
     async def _drop(self, link: Link) -> None:
         """Nothing was heard on it for as long as was waited: whatever is wrong, a new one is better."""
@@ -162,7 +181,7 @@ class Wire:
                 if link is not None and isinstance(error, TimeoutError) and link.heard == heard:
                     await self._drop(link)
                 if not again:
-                    raise told(self.url, error, link.denied if link is not None else "") from error
+                    raise self._error(error, link) from error
                 again, sent = False, stopwatch()
                 continue
             received = stopwatch()

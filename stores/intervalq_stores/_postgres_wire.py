@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import cache
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -34,6 +37,19 @@ T = TypeVar("T")
 
 ROLLED_BACK: Final = frozenset({"40001", "40P01"})  # nothing was done: the only ones that are asked again
 NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883"})  # no such schema, table, or function
+_EXTRA: Final = "a postgresql:// store", "postgres"
+_URL: Final = re.compile(
+    r"postgres(?:ql)?://(?:[^@/]*@)?"
+    r"(?:\[[^\]]*\]|[^\[:/?,@]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^\[:/?,@]*)(?::[0-9]*)?)*"
+    r"(?:/[^?@]*)?(?:\?(?:[a-z_]+=[^&=]*(?:&|$))*)?"
+)
+"""What may be a URL; libpq, which also knows the names of parameters, decides when it is first used."""
+
+_ESCAPED: Final = re.compile(r"(?:[^%]|%(?!00)[0-9A-Fa-f]{2})*")
+_ADDRESS: Final = (
+    "a PostgreSQL store is postgresql://user:password@host:port/database, where "
+    "characters such as / @ : # ? of user and password are written as %2F %40 %3A %23 %3F"
+)
 _LOCK: Final = b"select pg_advisory_xact_lock(7310027118246817121)"  # that of the files
 _THERE: Final = b"select to_regclass(%s) is not null"
 _KINDS: Final[dict[str, type[StoreError]]] = {
@@ -75,26 +91,51 @@ class Wire:
     """The way to one server, with one part of the schema."""
 
     def __init__(self, url: str, schema: Schema) -> None:
-        self.driver = driver()
-        self.parameters = parameters(url)
+        if find_spec("psycopg") is None:
+            raise MissingExtra(*_EXTRA)
+        if not (_URL.fullmatch(url) and _ESCAPED.fullmatch(url)):
+            raise InvalidOption(_ADDRESS)
+        self._address = url
         self.url = shown_url(url)
         self.schema = schema
+
+    @property
+    def driver(self) -> type[Connection]:
+        """The driver's connection. `connect` has imported it by the time that anything can fail."""
+        return driver()
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """Those of a connection."""
+        return parameters(self._address)
 
     async def within(
         self, call: Awaitable[T], patience: float, explain: Callable[[Exception], StoreError] | None = None
     ) -> T:
         """What `call` gives, within the time for a call, and with the errors of a store."""
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+            with self.translated(patience, explain), anyio.fail_after(patience):
+                return await call
+        except BackendUnsupported:
             if asyncio.iscoroutine(call):
                 call.close()
+            raise
+
+    @contextmanager
+    def translated(
+        self, patience: float, explain: Callable[[Exception], StoreError] | None = None
+    ) -> Iterator[None]:
+        """Raise errors of the driver as those of a store; `patience` is the time limit inside, in seconds."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
             raise BackendUnsupported(
-                self.url, "the driver psycopg runs on asyncio only: use asyncio, or a redis:// store"
+                self.url,
+                "its driver psycopg runs on asyncio only: use asyncio; under trio, use a SQLite database "
+                "(sqlite://), a JSON file (file://) or memory://",
             ) from None
         try:
-            with anyio.fail_after(patience):
-                return await call
+            yield
         except TimeoutError as error:
             raise StoreTimeout(self.url, f"no answer within {patience:g} s") from error
         except (self.driver.Error, OSError) as error:
@@ -102,6 +143,8 @@ class Wire:
 
     async def connect(self) -> Connection:
         """A new connection."""
+        if not driver.cache_info().currsize:  # the import takes long, and would hold up the event loop
+            await anyio.to_thread.run_sync(driver, limiter=anyio.CapacityLimiter(1))
         # No prepared statements, and nothing that outlives a transaction: a pooler may change the server's
         # connection after each one.
         return await self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)
@@ -180,7 +223,7 @@ def driver() -> type[Connection]:
     try:
         from psycopg import AsyncConnection, waiting  # noqa: PLC0415 - an optional part
     except ImportError as error:
-        raise MissingExtra("a postgresql:// store", "postgres") from error
+        raise MissingExtra(*_EXTRA) from error
 
     class Impatient(AsyncConnection[tuple[Any, ...]]):
         async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:  # noqa: ARG002
@@ -200,10 +243,7 @@ def parameters(url: str) -> dict[str, Any]:
     except (ProgrammingError, ValueError):  # whose message may have the password in it; or it is no UTF-8
         numeric = False
     if not numeric or "@" in str(given.get("dbname", "")):
-        raise InvalidOption(
-            "a PostgreSQL store is postgresql://user:password@host:port/database, where "
-            "characters such as / @ : # ? of user and password are written as %2F %40 %3A %23 %3F"
-        ) from None
+        raise InvalidOption(_ADDRESS) from None
     several = "," in str(given.get("host", ""))
     return {
         "application_name": "intervalq",

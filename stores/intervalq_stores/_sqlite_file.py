@@ -45,6 +45,9 @@ CREATE INDEX lapsing ON queues (lapses) WHERE lapses IS NOT NULL;
 COMMIT;
 """
 
+Inode = tuple[int, int]
+"""What tells a file from all others that there are: the number of its device, and its own."""
+
 _REMEDY: Final = "see what is wrong with that path or disk, or give another path"
 
 
@@ -60,12 +63,14 @@ class SQLiteFile:
         self.journal_mode: str | None = None
         """That of the database when it was last opened; None: there was none."""
         self._connection: sqlite3.Connection | None = None
-        self._identity: object = None
+        self._opened: Inode | None = None
+        self._identity: list[Inode | None] | None = None  # of each of its files
 
     def begin(self, *, write: bool) -> bool:
         """Begin a transaction; False: some other program holds the database. To write only under the lock.
 
-        If there is no database it's empty, and made when something is kept in it.
+        False also as long as this process has it open with files that were removed from beside it. If there
+        is no database it's empty, and made when something is kept in it.
         """
         if GATE.spoiled:
             raise StoreError(
@@ -98,6 +103,17 @@ class SQLiteFile:
             GATE.closed(self)
             connection.close()
 
+    def still_ours(self) -> None:
+        """Make sure, before something is kept, that nobody else has the lock, or works in other files.
+
+        Raises:
+            StoreUnavailable: somebody removed or replaced the lock, the database, or a file beside it.
+        """
+        self._file.still_locked()
+        there = self._files()
+        if self._connection is not None and (there != self._identity or None in there):
+            raise self._gone()
+
     # --- what those that inherit say otherwise --------------------------------------------------------
 
     def _look(self) -> None:
@@ -117,6 +133,8 @@ class SQLiteFile:
         self._file.check()
         if self._connection is not None and self._identity != self._files():
             self.close()  # somebody put another file in its place, or removed it
+        if self._connection is None and self._others_strayed():
+            return False
         try:
             if self._connection is None and not self._open():
                 return True
@@ -137,7 +155,8 @@ class SQLiteFile:
                 self.close()
                 return False
             raise
-        self._identity = self._files()
+        if self._identity is None:  # once for each connection: a later look may find what came since
+            self._identity = [self._opened, *self._files()[1:]]
         return True
 
     def _open(self) -> bool:
@@ -158,7 +177,7 @@ class SQLiteFile:
             isolation_level=None,
             check_same_thread=False,  # before a fork another thread closes it
         )
-        self._connection = connection
+        self._connection, self._opened = connection, _inode(before)
         GATE.opened(self)
         # Against a link planted between the check and the opening: SQLite itself follows that of a database.
         self._file.check()
@@ -170,18 +189,38 @@ class SQLiteFile:
         self._rows("PRAGMA cell_size_check = ON")  # a broken page is refused, not written on
         return True
 
-    def _files(self) -> object:
-        """Which files the names of the database and its log stand for."""
-        return [
-            (status.st_dev, status.st_ino) if status else None
-            for status in (_status(self._file.path), _status(Path(f"{self._file.path}-wal")))
-        ]
+    def _files(self) -> list[Inode | None]:
+        """Which files the names of the database, its log, and that log's index stand for."""
+        return [_found(f"{self._file.path}{end}") for end in ("", "-wal", "-shm")]
+
+    def _others_strayed(self) -> bool:
+        """Whether this process has the database open with a log or index that isn't there any more.
+
+        SQLite has one index a process: with theirs, a new connection would not see what others write.
+        """
+        files = self._files()
+        return any(
+            isinstance(other, SQLiteFile)
+            and (theirs := other._identity) is not None  # noqa: SLF001 - its own class
+            and theirs[0] == files[0]
+            and theirs != files
+            for other in GATE.those_open()
+        )
+
+    def _gone(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            self._url,
+            "somebody removed or replaced its files while this process used them: nothing was written, ask "
+            "again; leave alone what is in use, and restore a backup while no process uses it",
+        )
 
     def _create(self) -> None:
         # A log left over from one that was removed, which SQLite would play into the new one, goes first.
         self._file.install(_fill)
         for _ in range(200):  # a second, for those who only looked at it as soon as it was there
             if self._begin(write=True):
+                if self._connection is None:
+                    raise self._gone()
                 return
             time.sleep(0.005)
         raise StoreTimeout(self._url, "another program took the database as it was made: ask again")
@@ -236,11 +275,15 @@ def code_of(error: sqlite3.Error) -> int:
     return code if isinstance(code, int) else sqlite3.SQLITE_INTERNAL
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _found(path: str) -> Inode | None:
     try:
-        return os.lstat(path)
+        return _inode(os.lstat(path))
     except FileNotFoundError:
         return None
+
+
+def _inode(status: os.stat_result) -> Inode:
+    return status.st_dev, status.st_ino
 
 
 def _fill(path: Path, _: int) -> None:

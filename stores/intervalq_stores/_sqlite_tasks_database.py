@@ -55,7 +55,7 @@ class TaskDatabase(SQLiteFile):
     def commit(self) -> None:
         """Keep all, safely on the disk, and end the transaction."""
         with self.explained():
-            self._file.still_locked()
+            self.still_ours()
             self.connection.execute("COMMIT")
 
     # --- what it holds ------------------------------------------------------------------------------

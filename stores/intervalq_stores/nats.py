@@ -2,7 +2,8 @@
 
 Each command is one message, so nothing is ever tried again because others write at the same moment: see
 `_nats_log`. A command that only continues a backlog is answered by its acknowledgement alone; of any other
-the sender reads what was stored since it last looked.
+the sender reads what was stored since it last looked. So a late grant costs a second round trip, and each
+other process one more with its next command.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
+
+import anyio
 
 from intervalq import rules
 from intervalq.errors import (
@@ -25,9 +29,11 @@ from intervalq.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from intervalq.rules import Answer, Command, Drop, Inspect
+from intervalq.rules import Advance, Answer, Command, Drop, Inspect
 from intervalq.store import stopwatch
 from intervalq_stores._nats_clock import ServerClock
+from intervalq_stores._nats_entry import STEP, ends_hold, is_ephemeral
+from intervalq_stores._nats_history import Appended, History
 from intervalq_stores._nats_known import Known
 from intervalq_stores._nats_log import (
     Full,
@@ -39,17 +45,17 @@ from intervalq_stores._nats_log import (
     fingerprint,
     full,
     increment,
+    is_over,
     others,
     plain,
     tickets,
     told,
 )
 from intervalq_stores._nats_names import decoded, encoded
+from intervalq_stores._nats_wire import Wire
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
-
-    from intervalq_stores._nats_history import Appended
 
 _CHECKPOINT: Final = 64
 """Every so many entries of a queue, the sender of one keeps what they come to."""
@@ -63,6 +69,8 @@ _KNOWN: Final = 4_096
 _AT_ONCE: Final = 16
 """So many queues are looked at at the same time."""
 
+_IN_FLIGHT: Final = 256
+"""So many commands are under way at once. The others wait, and their time limit begins after that."""
 
 _LOST: Final = "lost"
 """The generation of a record that is lost and was not known: the next one begins with a quiet interval."""
@@ -72,13 +80,8 @@ class NATSStore:
     """Records in a NATS with JetStream. One connection, open while it is in use."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import nats  # noqa: F401, PLC0415 - an extra
-        except ImportError as missing:
-            raise MissingExtra("a store in NATS", "nats") from missing
-        from intervalq_stores._nats_history import History  # noqa: PLC0415 - needs that extra
-        from intervalq_stores._nats_wire import Wire  # noqa: PLC0415 - needs that extra
-
+        if find_spec("nats") is None:
+            raise MissingExtra("a store in NATS", "nats")
         self._wire = Wire(url)
         self._history = History(self._wire)
         self.url = self._wire.url
@@ -87,12 +90,17 @@ class NATSStore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
         self._looked = 0
+        self._turns = anyio.Semaphore(_IN_FLIGHT, fast_acquire=True)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
+        async with self._turns:
+            return await self._apply(queue, command, now)
+
+    async def _apply(self, queue: str, command: Command, now: int | None) -> Answer:
         known = self._known(queue)
         try:
             view = known.view
@@ -105,7 +113,10 @@ class NATSStore:
                 else:
                     step = None
                 if step is not None and (answer := await self._increment(known, view, step, now)):
-                    return answer
+                    if not is_over(answer):
+                        return answer
+                    assert isinstance(command, Advance)
+                    command = replace(command, release=answer.taken)
             async with self._wire.bounded():
                 if isinstance(command, Inspect):
                     return await self._inspect(known, command, now)
@@ -143,8 +154,6 @@ class NATSStore:
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`: who listens hears all entries of the queue, and can tell which end holds."""
-        from intervalq_stores._nats_entry import STEP, ends_hold  # noqa: PLC0415 - needs the extra
-
         heard = asyncio.Event()
 
         def came(message: Msg) -> None:
@@ -358,8 +367,6 @@ class NATSStore:
 
     async def _tidy(self, now: int) -> None:
         """Remove logs of keyed queues that were idle for long, among the next few of the oldest entries."""
-        from intervalq_stores._nats_entry import is_ephemeral  # noqa: PLC0415 - needs the extra
-
         found = await self._history.oldest(self._looked, _LOOK)
         old = [(token, entry) for token, entry in found if entry.at <= now - rules.IDLE_KEPT]
         self._looked = old[-1][1].sequence if old else 0

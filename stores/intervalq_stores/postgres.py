@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 
 from intervalq.errors import CorruptState, StoreError, VersionMismatch
-from intervalq.rules import Answer, BadRecord, Command, NewerRecord, Slot, State
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
+from intervalq.store import stopwatch
+from intervalq_stores._postgres_batch import Batcher, Step
 from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Ear, Schema, Wire, is_pooled, sqlstate
 from intervalq_stores._postgres_wire import driver as _driver
 
@@ -22,17 +24,17 @@ if TYPE_CHECKING:
     from intervalq_stores._postgres_wire import Connection
 
 T = TypeVar("T")
-Rows = list[tuple[Any, ...]]
-
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """The version of schema `intervalq` that this file works with; postgres.sql says when it counts up."""
 
 _FILE: Final = Path(__file__).with_name("postgres.sql")
-_PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in postgres.sql
+_PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in postgres.sql
 _TURNS: Final = 5
 _OLD: Final = 600.0  # seconds; a transaction that is open for longer is worth a warning
 
-_APPLY: Final = b"select intervalq.apply(%s, %s, %s)"
+_APPLY: Final = b"select intervalq.apply(%s, %s, %s, %s)"
+_APPLY_ALL: Final = b"select intervalq.apply_all(%s, %s)"
+_OF_ONE: Final = frozenset({"22003", "55P03", "IQ001", "IQ002", "XX001"})  # errors that concern one record
 _NAMES: Final = b"select intervalq.names()"
 _VERSION: Final = b"select number from intervalq.version"
 _LOOK: Final = b"""
@@ -48,40 +50,58 @@ _LOOK: Final = b"""
 """
 
 
-class PostgresStore:
-    """One connection, kept; one statement a step. Works through PgBouncer in transaction mode, too.
+class _Rows(NamedTuple):
+    """What a statement gave; it was sent and answered at these two instants on `stopwatch`."""
 
-    Through a pooler no wake-ups come: LISTEN is a state of a server's connection, which others use as well.
+    rows: list[tuple[Any, ...]]
+    sent: int
+    received: int
+
+
+class _Done(NamedTuple):
+    """What `intervalq.apply` gave, and the bounds of when it read its clock, on `stopwatch`."""
+
+    data: dict[str, Any]
+    trip: tuple[int, int]
+
+
+class PostgresStore:
+    """One connection, kept; one statement at a time, for one step or for all that wait.
+
+    Works through PgBouncer in transaction mode, too. But through a pooler no wake-ups come: LISTEN is a state
+    of a server's connection, which others use as well.
     """
 
     def __init__(self, url: str) -> None:
         self._wire = Wire(url, Schema(_FILE, SCHEMA, "intervalq.version", _VERSION))
         self.url = self._wire.url
-        self._lock = asyncio.Lock()  # of no event loop until somebody has to wait for it
         self._connection: Connection | None = None
+        self._steps = Batcher(self._apply)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
-        asked = (queue, json.dumps(command.to_dict()), now)
-        [(data,)] = await self._within(self._ask(_APPLY, asked), queue)
+        step = Step(queue, command.to_dict(), now)
+        with self._wire.translated(_PATIENCE, lambda error: self._error(error, queue)):
+            done = await self._steps.do(step)
         try:
-            return _answer(data)
+            answer = _answer(done.data)
         except NewerRecord as error:
             raise VersionMismatch(self.url, f"queue {queue!r}: {error}; upgrade intervalq here") from error
         except BadRecord as error:
             raise CorruptState(self.url, _broken(queue)) from error
+        return answer if now is not None else replace(answer, trip=done.trip)
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
-        return [name for (name,) in await self._within(self._ask(_NAMES))]
+        return [name for (name,) in (await self._within(self._ask(_NAMES))).rows]
 
     async def aclose(self) -> None:
         """See `Store.aclose`."""
-        async with self._lock:
-            connection, self._connection = self._connection, None
+        await self._steps.idle()
+        connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
@@ -124,39 +144,83 @@ class PostgresStore:
             await connection.close()
         return _advice(row or (), found, self._wire.schema, pooled=pooled)
 
+    # --- steps --------------------------------------------------------------------------------------
+
+    async def _apply(self, steps: Sequence[Step]) -> list[_Done | Exception]:
+        """The outcome of each step. One that fails by its record alone leaves the others to be done."""
+        left = list(steps)
+        done: list[_Done | Exception] = []
+        failed: list[tuple[int, Exception]] = []
+        while left:
+            try:
+                with anyio.fail_after(_PATIENCE):
+                    done = await self._apply_all(left)
+                break
+            except Exception as error:  # noqa: BLE001 - the callers raise it
+                # The driver closes a connection that it was still making when no frame refers to it any more.
+                error.__cause__ = error.__context__ = error.__traceback__ = None
+                place = _place(error)
+                if place is None:
+                    done = [error] * len(left)
+                    break
+                failed.append((place, error))  # nothing was done: it is one transaction
+                del left[place]
+        for place, outcome in reversed(failed):
+            done.insert(place, outcome)
+        return done
+
+    async def _apply_all(self, steps: Sequence[Step]) -> list[_Done | Exception]:
+        if len(steps) == 1:
+            queue, command, now = steps[0]
+            rows, sent, received = await self._ask(_APPLY, (queue, json.dumps(command), now, LAYOUT))
+        else:
+            rows, sent, received = await self._ask(_APPLY_ALL, (json.dumps(steps), LAYOUT))
+        # Each reading of the server's clock comes as long after the first, and before the last, as they say.
+        readings = [data["now"] for (data,) in rows]
+        first, last = min(readings), max(readings)
+        return [
+            _Done(data, (sent + data["now"] - first, received - (last - data["now"]))) for (data,) in rows
+        ]
+
     # --- connections --------------------------------------------------------------------------------
 
-    async def _within(self, call: Awaitable[T], queue: str = "") -> T:
-        """What `call` gives, within the time for a call, and with the errors of a store."""
-        return await self._wire.within(call, _PATIENCE, lambda error: self._error(error, queue))
+    async def _within(self, call: Awaitable[T]) -> T:
+        """What `call` gives, within the time for a statement, and with the errors of a store."""
+        return await self._wire.within(call, _PATIENCE)
 
-    async def _ask(self, sql: bytes, values: Sequence[object] = ()) -> Rows:
+    async def _ask(self, sql: bytes, values: Sequence[object] = ()) -> _Rows:
         """The rows of one statement. Only what surely was not done is asked again."""
-        async with self._lock:
-            turn, whole = 1, True
-            while True:
-                try:
-                    return await self._ask_once(sql, values, whole=whole)
-                except _driver().Error as error:
-                    # The schema may vanish under an open connection: then it is made again, once.
-                    gone = error.sqlstate in NO_SCHEMA and whole
-                    if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
-                        raise
-                    whole = not gone
-                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
-                turn += 1
+        turn, whole = 1, True
+        while True:
+            try:
+                return await self._ask_once(sql, values, whole=whole)
+            except _driver().Error as error:
+                # The schema may vanish under an open connection: then it is made again, once.
+                gone = error.sqlstate in NO_SCHEMA and whole
+                if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
+                    raise
+                whole = not gone
+            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+            turn += 1
 
-    async def _ask_once(self, sql: bytes, values: Sequence[object], *, whole: bool) -> Rows:
+    async def _ask_once(self, sql: bytes, values: Sequence[object], *, whole: bool) -> _Rows:
         # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
         connection, self._connection = self._connection, None
         connection = connection or await self._wire.open(whole=whole)
         try:
+            sent = stopwatch()
             rows = await (await connection.execute(sql, values)).fetchall()
+            received = stopwatch()
         except BaseException:
             await connection.close()
             raise
-        self._connection = connection
-        return rows
+        await self._keep(connection)
+        return _Rows(rows, sent, received)
+
+    async def _keep(self, connection: Connection) -> None:
+        spare, self._connection = self._connection, connection
+        if spare is not None:  # two were in use at the same time
+            await spare.close()
 
     def _error(self, error: Exception, queue: str) -> StoreError:
         """The store's error for one of the driver."""
@@ -173,17 +237,32 @@ def _answer(data: dict[str, Any]) -> Answer:
     """The answer that the function `intervalq.apply` gave."""
     state, first = data["state"], data["first"]
     return Answer(
-        state=None if state is None else State.from_dict(state),
+        state=None if state is None else _state(state),
         now=data["now"],
         refused=data["refused"],
         healed=data["healed"],
         granted=tuple(data["granted"]),
         missed=tuple(data["missed"]),
+        at_once=data["at_once"],
         first=None if first is None else Slot(*first),
         count=data["count"],
+        costs=tuple(data["costs"]),
         begun=data["begun"],
         woken=data["woken"],
     )
+
+
+def _place(error: Exception) -> int | None:
+    """Which of several commands failed, if `intervalq.apply_all` says so and the others needn't fail, too."""
+    diagnosis = getattr(error, "diag", None)
+    detail = (diagnosis and diagnosis.message_detail) or ""
+    return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
+
+
+def _state(row: dict[str, Any]) -> State:
+    """The record in a row, which has its leases in two columns."""
+    leases = zip(map(str, row["running"]), row["leases"], strict=True)
+    return State.from_dict({**row, "running": dict(leases)})
 
 
 def _broken(queue: str) -> str:

@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from intervalq.errors import CorruptState, MissingExtra, StoreError, Unauthorized
+from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.rules import Answer, Command, Settings, Slot, State
-
-if TYPE_CHECKING:
-    from intervalq_stores._redis_wire import Script
+from intervalq_stores._redis_client import Client, Script
 
 _RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
 _OLDEST: Final = (6, 2)
@@ -27,13 +25,7 @@ class RedisStore:
     """Records in the hashes of a server. One connection, open while it is in use; wake-ups have their own."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import redis.asyncio  # noqa: F401, PLC0415 - an extra
-        except ImportError as missing:
-            raise MissingExtra("a store in Redis or Valkey", "redis") from missing
-        from intervalq_stores._redis_wire import Wire  # noqa: PLC0415 - needs that extra
-
-        self._wire = Wire(url)
+        self._wire = Client(url, "a store in Redis or Valkey")
         self.url = self._wire.url
 
     def __repr__(self) -> str:
@@ -102,14 +94,12 @@ def _key(queue: str) -> str:
 
 @cache
 def _script() -> Script:
-    from intervalq_stores._redis_wire import Script  # noqa: PLC0415 - needs the extra
-
     return Script(files("intervalq_stores").joinpath("redis.lua").read_text(encoding="utf-8"))
 
 
 def _answer(reply: list[Any], trip: tuple[int, int] | None = None) -> Answer:
     """The answer that the script's integers and texts stand for; it says what they are."""
-    now, refused, healed, woken, granted, missed, first, due, count, begun, record = reply
+    now, refused, healed, woken, granted, missed, at_once, first, due, count, costs, begun, record = reply
     return Answer(
         state=_state(record) if record else None,
         now=now,
@@ -117,8 +107,10 @@ def _answer(reply: list[Any], trip: tuple[int, int] | None = None) -> Answer:
         healed=bool(healed),
         granted=tuple(granted),
         missed=tuple(missed),
-        first=Slot(first, due) if first else None,
+        at_once=bool(at_once),
+        first=Slot(first, due, costs[0] if costs else 1) if first else None,
         count=count,
+        costs=tuple(costs),
         begun=begun,
         woken=bool(woken),
         trip=trip,
@@ -128,19 +120,22 @@ def _answer(reply: list[Any], trip: tuple[int, int] | None = None) -> Answer:
 def _state(record: list[Any]) -> State:
     generation, held_since, running, *numbers = record
     interval, burst, max_running, tolerance, ephemeral, *numbers = numbers
-    ticket, due, current, at, void, held, held_until, seen = numbers
+    ticket, due, current, at, void, held, held_until, seen, late, error, error_until = numbers
     return State(
         generation=generation.decode(),
         settings=Settings(interval, burst, max_running, tolerance, bool(ephemeral)),
         ticket=ticket,
         due=due,
         current=current,
-        at=at,
-        void=void,
-        held=held,
+        current_due=at,
+        revoked_through=void,
+        held_total=held,
+        late_total=late,
         held_since=None if held_since == b"" else held_since,
         held_until=held_until,
-        seen=seen,
+        last_now=seen,
+        error=error,
+        error_until=error_until,
         running=dict(zip(running[::2], running[1::2], strict=True)),
     )
 

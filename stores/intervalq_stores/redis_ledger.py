@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from intervalq.errors import CorruptState, MissingExtra
+from intervalq.errors import CorruptState
 from intervalq.ledger.rules import (
     Answer,
     Beat,
@@ -28,9 +28,7 @@ from intervalq.ledger.rules import (
     Summary,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from intervalq_stores._redis_wire import Script
+from intervalq_stores._redis_client import Client, Script
 
 _NAME: Final = re.compile(rb"intervalq:\{([^{}]+)\}:ledger:meta")
 _PARTS: Final = ("meta", "sessions", "open", "rows")
@@ -40,13 +38,7 @@ class RedisLedgerStore:
     """Ledgers in four keys each, all of one slot of a cluster. One connection, open while it is in use."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import redis.asyncio  # noqa: F401, PLC0415 - an extra
-        except ImportError as missing:
-            raise MissingExtra("a store in Redis or Valkey", "redis") from missing
-        from intervalq_stores._redis_wire import Wire  # noqa: PLC0415 - needs that extra
-
-        self._wire = Wire(url)
+        self._wire = Client(url, "a store in Redis or Valkey")
         self.url = self._wire.url
 
     def __repr__(self) -> str:
@@ -88,8 +80,6 @@ def _key(ledger: str, part: str) -> str:
 
 @cache
 def _script() -> Script:
-    from intervalq_stores._redis_wire import Script  # noqa: PLC0415 - needs the extra
-
     return Script(files("intervalq_stores").joinpath("redis_ledger.lua").read_text(encoding="utf-8"))
 
 

@@ -12,14 +12,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
-from intervalq.errors import CorruptState, MissingExtra, StoreError, Unauthorized
+from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.tasks.rules import Command
+from intervalq_stores._redis_client import Client, Script
 from intervalq_stores._redis_tasks_codec import Unfit, answered, asked
-
-if TYPE_CHECKING:
-    from intervalq_stores._redis_wire import Script
 
 A = TypeVar("A")
 
@@ -35,13 +33,7 @@ class RedisTaskStore:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            import redis.asyncio  # noqa: F401, PLC0415 - an extra
-        except ImportError as missing:
-            raise MissingExtra("tasks in Redis or Valkey", "redis") from missing
-        from intervalq_stores._redis_wire import Wire  # noqa: PLC0415 - needs that extra
-
-        self._wire = Wire(url)
+        self._wire = Client(url, "tasks in Redis or Valkey")
         self._cluster = "1" if url.partition("://")[0].lower().endswith("+cluster") else ""
         self.url = self._wire.url
 
@@ -100,8 +92,6 @@ class RedisTaskStore:
 @cache
 def _script(name: str) -> Script:
     """The script of a command."""
-    from intervalq_stores._redis_wire import Script  # noqa: PLC0415 - needs the extra
-
     return Script(
         "".join(files("intervalq_stores").joinpath(part).read_text("utf-8") for part in _PARTS[name])
     )

@@ -77,7 +77,7 @@ class LedgerDatabase(SQLiteFile):
     def commit(self) -> None:
         """Keep all, safely on the disk, and end the transaction."""
         with self.explained():
-            self._file.still_locked()
+            self.still_ours()
             self.connection.execute("COMMIT")
 
     def _look(self) -> None:

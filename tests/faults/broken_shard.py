@@ -13,11 +13,12 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults import shard_process
-from intervalq._shard.connection import Link
-from intervalq._shard.grants import Go, Run
+from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.shard import Shard
+from intervalq._shard.store_time import StoreTime
 from intervalq._timing.clock import SystemClock
-from intervalq.rules import FOREVER, Answer, Slot
+from intervalq.rules import FOREVER, Answer, Slot, State
 from intervalq.store import Store, open_store
 from intervalq_stores import json_file
 
@@ -55,39 +56,36 @@ def same_ticket() -> None:
 
 def no_last_check() -> None:
     """A job that comes late for its slot begins all the same."""
-    bounded = Link.bounded
+    bounded = StoreTime.bounded
 
-    def unbounded(self: Link, run: Run) -> Run:
-        bounded(self, run).before = FOREVER
-        return run
+    def unbounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        bounded(self, granted, state, at).before = FOREVER
+        return granted
 
-    instead(Link, "bounded", unbounded)
+    instead(StoreTime, "bounded", unbounded)
 
 
 def waits_after_check() -> None:
     """A job waits for something between its last check and its first instruction."""
     slot = Shard.slot
 
-    async def later(self: Shard, *arguments: Any) -> Go:
-        go = await slot(self, *arguments)
+    async def later(self: Shard, *arguments: Any) -> Grant:
+        grant = await slot(self, *arguments)
         await anyio.sleep(0.001)
-        return go
+        return grant
 
     instead(Shard, "slot", later)
 
 
 def call_lost() -> None:
     """A job that was passed over is forgotten."""
-    accept = Shard.accept
+    accept = Dispatcher.accept
 
-    def forgetful(self: Shard, waiter: Any) -> Go | None:
-        go = accept(self, waiter)
-        if go is not None and self.begun == 3:
-            self.line.remove(waiter)
-            return None
-        return go
+    def forgetful(self: Dispatcher, waiter: Any) -> Grant | None:
+        grant = accept(self, waiter)
+        return None if self.begun == 3 else grant
 
-    instead(Shard, "accept", forgetful)
+    instead(Dispatcher, "accept", forgetful)
 
 
 def own_clock() -> None:

@@ -60,7 +60,8 @@ class _Way:
         """Close both sides; the client sees the end of the stream, or a reset."""
         if reset:
             now = struct.pack("ii", 1, 0)
-            self.client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+            with suppress(OSError):  # it is closed already
+                self.client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
             self.client.transport.abort()
         self.client.close()
         self.server.close()

@@ -123,14 +123,15 @@ class Caller:
     def _call(self, number: int, ticket: int) -> None:
         """The job: calls the service as its first instruction."""
         shard = self.queue.shard()
-        check, straight = self.clock.check_before(shard.begun_at or 0)
+        check, straight = self.clock.check_before(shard.dispatcher.begun_at or 0)
+        assert shard.state is not None
         call = Call(
             shard=self._options.name,
             number=number,
-            generation=shard.state.generation if shard.state is not None else "",
+            generation=shard.state.generation,
             ticket=ticket,
             check=check - self._options.base,
-            tolerance=shard.tolerance(check),
+            tolerance=shard.state.tolerance + 2 * shard.time.error(shard.state, check),
             heard=self._heard - self._options.base,
             straight=straight,
         )

@@ -14,10 +14,10 @@ from anyio.lowlevel import checkpoint
 from faults.proxy import Fault, proxied
 from faults.work import working
 from intervalq import IntervalQueue
-from intervalq._shard import shard
+from intervalq._shard import conversation
 from intervalq._timing import outage
 from intervalq.errors import QueueNotFound, StoreUnavailable
-from intervalq_stores import _redis_wire, postgres
+from intervalq_stores import _redis_link, postgres
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -36,7 +36,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_redis_wire, "WITHIN", seconds)
+        patch.setattr(_redis_link, "WITHIN", seconds)
         patch.setattr(postgres, "_PATIENCE", seconds)
         yield
 
@@ -106,13 +106,13 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is resumed while nothing gets through to the one that listens, or its connection is gone."""
-    monkeypatch.setattr(shard, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(conversation, "_PATIENCE", {True: 200_000, False: 100_000})
     async with proxied(server_url) as bad, working([bad.url, server_url]) as work:
         with patience(0.3):
             for fault in (Fault.SWALLOW, Fault.BLACK_HOLE, Fault.REFUSE):
                 with patience(5):  # these have nobody to ask again for them
                     await work.handles[1].pause()
-                while not all(handle.shard()._parked.is_on for handle in work.handles):
+                while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
                     await checkpoint()
                 await bad.begin(fault)
                 with patience(5):

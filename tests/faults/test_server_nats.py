@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from faults.proxy import Fault, proxied
 from faults.work import INTERVAL, stands_still, working
-from intervalq._shard import shard
+from intervalq._shard import conversation
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
 from intervalq_stores import _nats_history, _nats_wire, nats
@@ -196,11 +196,11 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
 async def test_a_wake_up_that_gets_lost_costs_a_question(
     nats_url: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(conversation, "_PATIENCE", {True: 200_000, False: 100_000})
     monkeypatch.setattr(_nats_wire, "_AGAIN", 0.1)
     async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
         await work.handles[1].pause()
-        while not all(handle.shard()._parked.is_on for handle in work.handles):
+        while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
             await checkpoint()
         await bad.begin(fault)
         await work.handles[1].resume()
@@ -216,7 +216,7 @@ async def test_a_pause_is_heard_of_and_its_end_wakes(nats_url: str) -> None:
     async with working([nats_url] * 3) as work:
         for _ in range(3):
             await work.handles[0].pause()
-            while not all(handle.shard()._parked.is_on for handle in work.handles):
+            while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
                 await checkpoint()
             begun = len(work.starts)
             with anyio.fail_after(20):

@@ -235,7 +235,8 @@ async def test_the_pool_of_a_pooler_is_in_use(pgbouncer_url: str, monkeypatch: p
 
 PLANTED = """
 create sequence attempts;
-create or replace function intervalq.apply(queue text, command jsonb, now_override bigint) returns jsonb
+create or replace function intervalq.apply(queue text, command jsonb, now_override bigint, layout integer)
+returns json
 language plpgsql as $$
 begin
     perform nextval('public.attempts');
@@ -284,7 +285,7 @@ async def test_what_was_rolled_back_a_few_times_is_done_in_the_end(url: str, cod
         .replace("perform nextval", "if nextval")
         .replace(
             "('public.attempts');",
-            "('public.attempts') > 3 then return intervalq.really($1, $2, $3); end if;",
+            "('public.attempts') > 3 then return intervalq.really($1, $2, $3, $4); end if;",
         )
     )
     sql(url, planted)

@@ -115,7 +115,7 @@ class Verdict:
     old: int = 0
     """... a job on a ticket from before such a loss, whose process had not heard of it."""
     stepped: int = 0
-    """... the one early start for a step forward of the store's clock; or a job that was told to go before a
+    """... the one early start for a step forward of the store's clock; or a job that was granted before a
     step, and whose process had not heard from the store since."""
     widened: int = 0
     """... its process knew the store's clock too badly for the tolerance; `inspect().spacing` says so."""
@@ -233,7 +233,7 @@ def _is_unaware(log: Log, start: Start) -> bool:
 
 
 def _between(log: Log, step: Step, earlier: Start, later: Start) -> bool:
-    """Whether a step may lie between the time when the earlier one was told to go, and the later one."""
+    """Whether a step may lie between the time when the earlier one was granted, and the later one."""
     return step.end >= earlier.check - log.interval and step.begin <= later.check
 
 
@@ -256,7 +256,7 @@ def _order(log: Log, checked: list[Start]) -> Iterator[str]:
         last[start.generation] = start
         if earlier is None or earlier.ticket < start.ticket:
             continue
-        moved = any(_between(log, step, earlier, start) for step in log.steps)
+        moved = any(_between(log, step, earlier, start) for step in log.steps) or _is_unaware(log, start)
         if start.tolerance < log.interval and not moved and earlier.ticket != start.ticket:
             yield f"order: {_named(start)} began after {_named(earlier)}"
 

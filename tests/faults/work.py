@@ -94,18 +94,19 @@ class Work:
                 try:
                     async with queue.slot() as slot:
                         shard = queue.shard()
-                        assert shard.begun_at is not None
-                        assert shard.state is not None
-                        tolerance = shard.tolerance(CLOCK.get().now())
+                        begun_at, state = shard.dispatcher.begun_at, shard.state
+                        assert begun_at is not None
+                        assert state is not None
+                        tolerance = state.tolerance + 2 * shard.time.error(state, CLOCK.get().now())
                         self.starts.append(
                             Start(
-                                shard.begun_at,
+                                begun_at,
                                 tolerance,
                                 handle,
                                 number,
                                 slot.ticket,
-                                shard.state.generation,
-                                slot.ticket <= shard.state.current,
+                                state.generation,
+                                slot.ticket <= state.current,
                             )
                         )
                         self._tell()
@@ -128,7 +129,7 @@ class Work:
         """Every call has ended, once; starts kept their distance and the order of their tickets.
 
         Args:
-            losses: how often the store lost something that it had acknowledged. Slots that were told to go by
+            losses: how often the store lost something that it had acknowledged. Slots that were granted by
                 then are still used, beside those that were handed out since: at most one a caller.
             healed: the record was brought forward, so both kinds of slots are of one generation.
             failed: how many calls may have failed.
@@ -181,8 +182,8 @@ async def working(urls: list[str], *, callers: int = 3) -> AsyncIterator[Work]:
 async def stands_still(work: Work) -> None:
     """Wait until each handle has met a trouble of the store, and see that no job begins while it lasts."""
     shards = [handle.shard() for handle in work.handles]
-    while any(not shard.outage or shard.slots.granted for shard in shards):
-        await checkpoint()  # what was told to go before may begin
+    while any(not shard.conversation.outage or shard.grants.granted for shard in shards):
+        await checkpoint()  # what was granted before may begin
         assert not work.errors, "calls don't wait"
     begun, calls = len(work.starts), [shard.calls for shard in shards]
     while not all(shard.calls > before + 1 for shard, before in zip(shards, calls, strict=True)):

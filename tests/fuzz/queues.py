@@ -15,6 +15,7 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -51,19 +52,23 @@ def states(draw: st.DrawFn) -> State:
         ticket=ticket,
         due=draw(instants()),
         current=draw(below),
-        at=draw(instants()),
-        void=draw(below),
-        held=draw(st.integers(0, 1000) | instants()),
+        current_due=draw(instants()),
+        revoked_through=draw(below),
+        held_total=draw(st.integers(0, 1000) | instants()),
         held_since=draw(st.none() | instants()),
         held_until=draw(st.just(0) | instants()),
-        seen=draw(instants()),
+        last_now=draw(instants()),
+        late_total=draw(wholes()),
+        error=draw(st.just(0) | wholes()),
+        error_until=draw(st.just(0) | instants()),
         running=draw(st.dictionaries(wholes(), instants(), max_size=4)),
     )  # fmt: skip
 
 
 def commands(generation: str = "g") -> st.SearchStrategy[Command]:
     """Commands of all kinds, also with numbers that no shard would send."""
-    slots = st.lists(st.builds(Slot, wholes(), instants()), max_size=3).map(
+    costs = st.just(1) | st.sampled_from([2, 10**9]) | wholes(1)
+    slots = st.lists(st.builds(Slot, wholes(), instants(), costs), max_size=3).map(
         lambda some: tuple(sorted(some, key=lambda slot: slot.ticket))
     )
     tickets = st.lists(wholes(), max_size=3).map(tuple)
@@ -75,8 +80,10 @@ def commands(generation: str = "g") -> st.SearchStrategy[Command]:
     }
     return st.one_of(
         st.builds(
-            Advance, **common, release=slots, slots=slots, take=wholes(), notice=wholes(), reach=wholes(),
-            lease=wholes(), mark=st.none() | st.builds(Slot, wholes(), instants()),
+            Advance, **common, release=slots, slots=slots, take=wholes(),
+            costs=st.just(()) | st.lists(costs, max_size=3).map(tuple), notice=wholes(), reach=wholes(),
+            lease=wholes(), until=st.none() | instants(),
+            high_water_mark=st.none() | st.builds(Mark, wholes(), instants(), wholes()), error=wholes(),
         ),
         st.builds(Hold, **common, length=wholes()),
         st.builds(

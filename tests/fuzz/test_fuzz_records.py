@@ -30,9 +30,17 @@ def records(draw: st.DrawFn) -> Any:
 
 @fuzz(150)
 @example(
-    data={**State(generation="g", settings=Settings(1), due=0, at=0, seen=0).to_dict(), "running": {"²": 1}}
+    data={
+        **State(generation="g", settings=Settings(1), due=0, current_due=0, last_now=0).to_dict(),
+        "running": {"²": 1},
+    }
 )
-@example(data={**State(generation="g", settings=Settings(1), due=0, at=0, seen=0).to_dict(), "seen": True})
+@example(
+    data={
+        **State(generation="g", settings=Settings(1), due=0, current_due=0, last_now=0).to_dict(),
+        "seen": True,
+    }
+)
 @given(data=records() | json_values())
 def test_a_record_is_read_or_refused(data: Any) -> None:
     try:
@@ -56,7 +64,7 @@ def test_the_rules_have_an_answer_to_all_that_is_sound(state: State, command: Co
     json.dumps(command.to_dict())
     if after is not None:
         assert after.ticket >= state.ticket or after.generation != state.generation
-        assert max(after.current, after.void) <= after.ticket
+        assert max(after.current, after.revoked_through) <= after.ticket
 
 
 @st.composite

@@ -10,17 +10,19 @@ are counted from now, and slots far behind the queue's clock are alike, so a sco
 though time has no end: what is bounded is how many shards and tickets there are, and how often what goes
 wrong. Answers may always be late or lost. Shards have no names: states that differ in their order are one.
 
-How the abstract shard relates to the real one (`intervalq/_shard/shard.py`, `intervalq/_shard/connection.py`)
+How the abstract shard relates to the real one (`intervalq/_shard`)
     It may do more than the real one does, never less, but for what is listed as missing.
     asks        with any of its first tickets, for any number of new ones up to its lookahead, at any time:
                 the real one asks shortly before a slot, and for as many as it needs. As there, one question
-                is on its way at a time, and new slots are told to go only if all tickets are asked about
+                is on its way at a time, and new slots are granted only if all tickets are asked about
     the way     a question that arrives later is one that is asked later, for what it says doesn't change on
                 the way; so question and step are one, and the answer takes any time. A request that its
                 shard no longer waits for, and that arrives all the same, or twice, is modelled (`copies`)
-    hears       as `_learn` and `_put` do: slots of another record are forgotten, a step of the clock voids
-                what was fixed on it, tickets are granted, missed and taken; an instant is fixed when told
-    begins      when its bounds of the store's clock say that the slot has come and is not past (`is_open`).
+    hears       as `Connection._learn` and `Answers.take_in` do: slots of another record are forgotten, a step
+                of the clock voids what was fixed on it, tickets are granted, missed and taken; an instant is
+                fixed when told
+    begins      when its bounds of the store's clock say that the slot has come and is not past
+                (`StoreTime.bounded`).
                 With `blur` 0 it knows the clock exactly, and begins at any time in the slot's window, or
                 never: every bound of a real shard that contains the truth allows a part of that. With more,
                 each answer bounds the clock that well, on either side; bounds don't age, which only makes
@@ -29,22 +31,26 @@ How the abstract shard relates to the real one (`intervalq/_shard/shard.py`, `in
     gives back  all that it gave up with a question, or none of it (given up too late for this one); again,
                 when an answer was lost; all that it has, when it leaves (`leaving`)
     leases      jobs end at any time; one whose lease ever lapsed is not counted
+    late        in the scope `late`, a slot that is over is asked about again, however late that arrives; one
+                that is so far behind that all such are alike is not granted late
     always has a job that waits, at a cost of one slot. Lines, priorities, retries: see the simulation
 
-Missing: settings that differ at first contact, jobs of several slots, bursts that are reconfigured, several
-commands of one shard that wait for each other, drift of clocks; the simulation has them all.
+Missing: late grants beside holds, limits and failovers, settings that differ at first contact, jobs of
+several slots, bursts that are reconfigured, several commands of one shard that wait for each other, drift of
+clocks; the simulation has them all.
 
 What is checked, in every state or transition
     spacing     of any starts, n intervals less the tolerance (and the burst) are between the first and the
                 n-th after it, in true time; an interval less the tolerance where the record was lost between
     places      no slot is used twice; without a burst, slots are used in ticket order
-    counters    `ticket`, `current`, `void` and the queue's clock never go back, nor what a shard is told
-    holds       while the queue is held nothing is told to go and its clock stands still, else it goes on
+    counters    `ticket`, `current`, `void` and, but for late grants, the queue's clock never go back, nor
+                what a shard is told
+    holds       while the queue is held nothing is granted and its clock stands still, else it goes on
     limits      no more jobs run than may, of those whose leases were always renewed in time
     liveness    from every state in which a live shard has a slot in time, or may have one, a job can still
                 begin without anything more going wrong
 
 Allowances, as documented: one early start for each forward step of the store's clock, each failover, and each
-record made anew by a shard that knew of none before it; slots that were told to go before a step that
+record made anew by a shard that knew of none before it; slots that were granted before a step that
 their shard hasn't heard of; slots that were issued before the store lost writes.
 """

@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 
 class Go(NamedTuple):
-    """A slot that was told to go."""
+    """A slot that was granted."""
 
     ticket: int
     due: int
@@ -48,6 +48,8 @@ class Go(NamedTuple):
     """How long the lease that came with it lasts."""
     interval: int
     """The queue's interval when it was told."""
+    at_once: bool = False
+    """It may be used before it comes: granted late."""
 
     @property
     def slot(self) -> Slot:
@@ -67,6 +69,8 @@ class Question(NamedTuple):
     mark: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
+    late: int = 0
+    """0: it may not be granted late. 1: it may. 2: it might, but there was a late grant since it was sent."""
 
 
 class Reply(NamedTuple):
@@ -83,6 +87,8 @@ class Reply(NamedTuple):
     low: int
     high: int
     """How the store's clock is known by it: between so much less and so much more than it really reads."""
+    stale: bool = False
+    """A slot was granted late since."""
 
 
 class Shard(NamedTuple):
@@ -101,6 +107,8 @@ class Shard(NamedTuple):
     ended: tuple[int, ...] = ()
     low: int = -99
     high: int = 99
+    stale: bool = False
+    """There was a late grant that it hasn't heard of."""
 
 
 DEAD: Final = Shard(gen=-1)

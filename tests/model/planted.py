@@ -18,6 +18,7 @@ _GIVE_BACK: Final = rules._give_back
 _RECHECK: Final = rules._recheck
 _TRANSITION: Final = rules._transition
 _LAPSES: Final = rules.lapses
+_SET_BACK_FOR: Final = rules._set_back_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def _freed_twice() -> AbstractContextManager[object]:
 
 def _earlier_lives_on() -> AbstractContextManager[object]:
     def recheck(state: State, now: int) -> State:
-        return replace(_RECHECK(state, now), void=state.void)
+        return replace(_RECHECK(state, now), revoked_through=state.revoked_through)
 
     return mock.patch.object(rules, "_recheck", recheck)
 
@@ -76,10 +77,10 @@ def _one_too_many() -> AbstractContextManager[object]:
 
 
 def _reclaimed_too_far() -> AbstractContextManager[object]:
-    def void_all(state: State) -> State:
-        return replace(state, void=state.ticket, due=state.at - state.settings.interval)
+    def revoke_all(state: State) -> State:
+        return replace(state, revoked_through=state.ticket, due=state.current_due - state.settings.interval)
 
-    return mock.patch.object(rules, "_void_all", void_all)
+    return mock.patch.object(rules, "_revoke_all", revoke_all)
 
 
 def _forgotten_too_soon() -> AbstractContextManager[object]:
@@ -88,6 +89,13 @@ def _forgotten_too_soon() -> AbstractContextManager[object]:
         return end if end == rules.FOREVER else end - 2 * state.settings.interval
 
     return mock.patch.object(rules, "lapses", lapses)
+
+
+def _earlier_not_dead() -> AbstractContextManager[object]:
+    def set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
+        return replace(_SET_BACK_FOR(state, slot, notice, now), revoked_through=state.revoked_through)
+
+    return mock.patch.object(rules, "_set_back_for", set_back_for)
 
 
 @contextmanager
@@ -114,6 +122,15 @@ PLANTED: Final[dict[str, Planted]] = {
     "no-quiet-interval": _simulated("no-quiet-interval", "dropped"),
     "old-rate": _simulated("old-rate", "rates", shards=2, changes=1),
     "dead-waited-for": _simulated("dead-waited-for", "crashes", shards=2, tickets=4, reclaims=0, crashes=1),
+    "gap-ignored": _simulated("gap-ignored", "late", copies=0),
+    "late-for-nothing": _simulated("late-for-nothing", "late", copies=0),
+    "new-at-once": _simulated("new-at-once", "late", copies=0),
+    "earlier-not-dead": Planted(
+        "Tickets before one that was granted late may still be granted, behind it.",
+        "late",
+        rules=_earlier_not_dead,
+        changes={"copies": 0},
+    ),
     "freed-twice": Planted(
         "A slot that is given back twice, as its shard heard no answer, frees the one before it as well.",
         "ahead",
@@ -135,7 +152,7 @@ PLANTED: Final[dict[str, Planted]] = {
         "The record of a key is forgotten while it still matters.", "keyed", rules=_forgotten_too_soon
     ),
     "no-last-check": Planted(
-        "A job begins whenever it was told to go, however late.", "calm", Bugs(no_last_check=True)
+        "A job begins whenever it was granted, however late.", "calm", Bugs(no_last_check=True)
     ),
     "too-tolerant": Planted("A job begins a tick later than it may.", "calm", Bugs(too_tolerant=True)),
     "perhaps-come": Planted("A job begins when its slot may have come.", "blurred", Bugs(perhaps_come=True)),
@@ -153,7 +170,7 @@ PLANTED: Final[dict[str, Planted]] = {
         Bugs(used_given_back=True),
     ),
     "earlier-lives-on": Planted(
-        "A hold moves a slot beside a later one that was already told to go.",
+        "A hold moves a slot beside a later one that was already granted.",
         "holds",
         rules=_earlier_lives_on,
     ),

@@ -31,6 +31,8 @@ class Scope:
     """A queue with a key; an idle record is forgotten at the first instant at which it may be."""
     reaches: tuple[int, ...] = (0, 2)
     notices: tuple[int, ...] = (0,)
+    late: bool = False
+    """Slots may be granted late."""
     blur: int = 0
     """How badly a shard may know the store's clock."""
     leaving: bool = False
@@ -179,6 +181,15 @@ SCOPES: Final[dict[str, Scope]] = _scopes(
         records=2,
         drops=1,
         reaches=(2,),
+    ),
+    Scope(
+        name="late",
+        about="2 shards, 3 tickets; slots are granted late, 1 request that arrives late or twice",
+        shards=2,
+        reaches=(2,),
+        notices=(1,),
+        copies=1,
+        late=True,
     ),
     Scope(
         name="keyed",

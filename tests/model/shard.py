@@ -24,7 +24,22 @@ def questions(scope: Scope, shard: Shard) -> Iterator[tuple[Question, Shard]]:
                 for reach in scope.reaches if last and near + take else (0,):
                     for notice in scope.notices if near + take else (0,):
                         mark = shard.mark if scope.marks else ()
-                        yield Question(shard.gen, slots, release, take, notice, reach, mark), kept
+                        question = Question(shard.gen, slots, release, take, notice, reach, mark)
+                        yield question._replace(late=_may_be_late(scope, shard, slots)), kept
+
+
+def _may_be_late(scope: Scope, shard: Shard, slots: tuple[Slot, ...]) -> int:
+    # How far behind the clock an older slot lies isn't known any more.
+    if not scope.late or not slots or slots[0].due <= -scope.oldest:
+        return 0
+    return 2 if shard.stale else 1
+
+
+def arriving(scope: Scope, question: Question, queue: int) -> Question:
+    """A question that is still on its way after the queue's clock went on by so much."""
+    slots, release = aged(scope, question.slots, queue), aged(scope, question.release, queue)
+    late = question.late if slots and slots[0].due > -scope.oldest else 0
+    return question._replace(slots=slots, release=release, late=late)
 
 
 def farewell(scope: Scope, shard: Shard) -> tuple[Question, Shard] | None:
@@ -63,6 +78,7 @@ def hears(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
         reply=(),
         low=low,
         high=high,
+        stale=reply.stale,
     )
 
 
@@ -82,7 +98,7 @@ def may_begin(scope: Scope, shard: Shard, bugs: Bugs) -> bool:
     come = shard.high if bugs.perhaps_come else shard.low
     past = shard.low if bugs.perhaps_not_past else shard.high
     late = instant + scope.window + (1 if bugs.too_tolerant else 0)
-    return come >= instant and (past <= late or bugs.no_last_check)
+    return (come >= instant or shard.granted[0].at_once) and (past <= late or bugs.no_last_check)
 
 
 def begins(scope: Scope, shard: Shard, bugs: Bugs) -> Shard:
@@ -106,6 +122,12 @@ def gives_up(scope: Scope, shard: Shard, count: int) -> Shard:
         unused=tuple(sorted({*shard.unused, *(go.slot for go in gone)})),
         ended=tuple(sorted(ended)),
     )
+
+
+def asks_again(shard: Shard, count: int) -> Shard:
+    """The first slots that it was told to use are over: they are asked about once more."""
+    again = tuple(go.slot for go in shard.granted[:count])
+    return shard._replace(granted=shard.granted[count:], tickets=(*again, *shard.tickets))
 
 
 def passes(shard: Shard) -> Shard:
@@ -159,6 +181,7 @@ def _aged_gos(scope: Scope, gos: tuple[Go, ...], true: int, store: int, queue: i
             max(go.instant - store, -scope.longest),
             max(0, go.lease - true),
             go.interval,
+            go.at_once,
         )
         for go in gos
     )

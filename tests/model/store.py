@@ -14,6 +14,7 @@ from intervalq.rules import (
     Drop,
     Finish,
     Hold,
+    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -45,6 +46,10 @@ class Outcome(NamedTuple):
     mark: tuple[int, ...] = ()
     made: bool = False
     broken: str = ""
+    back: int = 0
+    """How far the queue's clock was set back: a slot was granted late."""
+    at_once: bool = False
+    """The first slot that was granted may be used at once."""
 
 
 class Store:
@@ -138,7 +143,8 @@ class Store:
             notice=question.notice,
             reach=question.reach,
             lease=self._scope.lease,
-            mark=RealSlot(question.mark[0], question.mark[1] + ORIGIN) if question.mark else None,
+            until=NOW if question.late else None,
+            high_water_mark=_mark(question),
         )
 
     def _apply(self, record: Record | None, command: Command) -> Outcome:
@@ -150,9 +156,10 @@ class Store:
         broken = "" if made or before is None else _backwards(before, state)
         settled = None if before is None else rules.settle(before, NOW)
         if not made and settled is not None and settled.held_since is not None and _told(answer):
-            broken = broken or "the queue is held, and a slot was told to go"
+            broken = broken or "the queue is held, and a slot was granted"
         origin = state.clock(NOW)
-        if not made and settled is not None and origin != settled.clock(NOW):
+        back = 0 if settled is None else state.late_total - settled.late_total
+        if not made and settled is not None and origin + back != settled.clock(NOW):
             broken = broken or "a command moved the queue's clock"
         return Outcome(
             record=self._record(state, NOW, origin),
@@ -161,11 +168,13 @@ class Store:
             missed=answer.missed,
             taken=tuple(Slot(slot.ticket, slot.due - origin) for slot in answer.taken),
             begun=answer.begun,
-            shift=origin + state.held - NOW,
+            shift=origin + state.held_total - NOW,
             interval=state.settings.interval,
             mark=(state.ticket, state.due - origin),
             made=made,
             broken=broken,
+            back=back,
+            at_once=answer.at_once,
         )
 
     def _state(self, record: Record) -> State:
@@ -178,12 +187,12 @@ class Store:
             ticket=record.ticket,
             due=record.due + ORIGIN,
             current=record.current,
-            at=record.at + ORIGIN,
-            void=record.void,
-            held=record.held + NOW - ORIGIN,
+            current_due=record.at + ORIGIN,
+            revoked_through=record.void,
+            held_total=record.held + NOW - ORIGIN,
             held_since=None if record.since is None else record.since + NOW,
             held_until=0 if until is None else until if until == FOREVER else until + NOW,
-            seen=record.seen + NOW,
+            last_now=record.seen + NOW,
             running={ticket: end + NOW for ticket, end in record.running},
         )
 
@@ -192,7 +201,7 @@ class Store:
         until = state.held_until
         # Of a hold only the difference matters: the queue's clock stands still, however long ago it began.
         since = state.held_since
-        held = state.held - (now if since is None else since) + origin
+        held = state.held_total - (now if since is None else since) + origin
         farthest = max((abs(stride) for stride in scope.strides), default=0)
         return Record(
             gen=int(state.generation),
@@ -200,13 +209,13 @@ class Store:
             ticket=state.ticket,
             due=max(state.due - origin, -scope.oldest),
             current=state.current,
-            at=max(state.at - origin, -scope.oldest),
-            void=state.void,
+            at=max(state.current_due - origin, -scope.oldest),
+            void=state.revoked_through,
             held=held,
             since=None if since is None else 0,
             until=None if until == 0 else until if until == FOREVER else until - now,
             # Only a step back to before this reading would matter.
-            seen=max(state.seen - now, -farthest),
+            seen=max(state.last_now - now, -farthest),
             running=tuple(sorted((ticket, end - now) for ticket, end in state.running.items())),
         )
 
@@ -215,14 +224,21 @@ def _real(slot: Slot) -> RealSlot:
     return RealSlot(slot.ticket, slot.due + ORIGIN)
 
 
+def _mark(question: Question) -> Mark | None:
+    if question.mark:
+        return Mark(question.mark[0], question.mark[1] + ORIGIN)
+    # The record of a state knows of no late grants; a question that is behind says less.
+    return Mark(0, 0, -1 if question.late == 2 else 0) if question.late else None
+
+
 def _told(answer: Answer) -> bool:
     return bool(answer.granted or answer.begun)
 
 
 def _backwards(before: State, after: State) -> str:
-    for name in ("ticket", "current", "void"):
+    for name in ("ticket", "current", "revoked_through"):
         if getattr(after, name) < getattr(before, name):
             return f"the counter {name!r} went back from {getattr(before, name)} to {getattr(after, name)}"
-    if after.clock(after.seen) < before.clock(before.seen):
+    if after.clock(after.last_now) + after.late_total < before.clock(before.last_now):
         return "the queue's clock went back"
     return ""

@@ -154,9 +154,12 @@ class Worlds:
             if outcome is None:
                 yield Asking(question, asking, None)
                 continue
-            slots = {slot.ticket: slot for slot in question.slots}
+            now = shard.moved(scope, asking, 0, 0, -outcome.back) if outcome.back else asking
+            slots = {slot.ticket: slot for slot in shard.aged(scope, question.slots, -outcome.back)}
             granted = tuple(self._go(slots[ticket], outcome) for ticket in outcome.granted)
             begun = tuple(self._go(slot, outcome) for slot in outcome.taken[: outcome.begun])
+            if outcome.at_once and scope.late:
+                granted, begun = _at_once(granted), begun if granted else _at_once(begun)
             replies = [
                 Reply(
                     gen=outcome.gen,
@@ -165,13 +168,13 @@ class Worlds:
                     missed=outcome.missed,
                     begun=begun,
                     taken=outcome.taken[outcome.begun :],
-                    release=question.release,
+                    release=shard.aged(scope, question.release, -outcome.back),
                     low=low,
                     high=high,
                 )
                 for low, high in self._samples
             ]
-            answered = tuple((reply, asking._replace(reply=(reply,))) for reply in replies)
+            answered = tuple((reply, now._replace(reply=(reply,))) for reply in replies)
             yield Asking(question, asking, outcome, answered)
 
     def _go(self, slot: Slot, outcome: Outcome) -> Go:
@@ -223,6 +226,8 @@ class Worlds:
 
     def _followed(self, world: World, question: Question, outcome: Outcome) -> World:
         now = world.court
+        if outcome.back:
+            world = self._set_back(world, outcome.back)
         if not outcome.made:
             return World(outcome.record, world.copy, world.shards, world.requests, now)
         # One that knew of no record can't know that a job may have begun a moment ago.
@@ -231,11 +236,23 @@ class Worlds:
         shards = world.shards if world.record is None else tuple(_outlived(one) for one in world.shards)
         return World(outcome.record, world.copy, shards, world.requests, now)
 
+    def _set_back(self, world: World, back: int) -> World:
+        """Others than the one that asked haven't heard that a slot was granted late."""
+        shards = tuple(
+            shard.moved(self.scope, one, 0, 0, -back)._replace(stale=True) if one.gen >= 0 else one
+            for one in world.shards
+        )
+        shards = tuple(
+            one._replace(reply=tuple(reply._replace(stale=True) for reply in one.reply)) for one in shards
+        )
+        requests = tuple(one._replace(late=2 if one.late else 0) for one in world.requests)
+        return world._replace(shards=shards, requests=self._aged(requests, -back))
+
     @staticmethod
     def _wrong(world: World, outcome: Outcome) -> str:
         told = bool(outcome.granted or outcome.begun)
         if told and world.court.hold > 0:
-            return outcome.broken or "the queue is paused, and a slot was told to go"
+            return outcome.broken or "the queue is paused, and a slot was granted"
         return outcome.broken
 
     def _requests(self, world: World) -> Iterator[Step]:
@@ -321,11 +338,7 @@ class Worlds:
     def _aged(self, requests: tuple[Question, ...], went: int) -> tuple[Question, ...]:
         if not requests or not went:
             return requests
-        aged, scope = shard.aged, self.scope
-        return tuple(
-            one._replace(slots=aged(scope, one.slots, went), release=aged(scope, one.release, went))
-            for one in requests
-        )
+        return tuple(shard.arriving(self.scope, one, went) for one in requests)
 
     # --- one form for what is alike -----------------------------------------------------------------
 
@@ -349,7 +362,7 @@ class Worlds:
             past = 0
             while past < len(one.granted) and one.granted[past].instant + scope.window < one.low:
                 past += 1
-            one = shard.gives_up(scope, one, past)
+            one = shard.asks_again(one, past) if scope.late else shard.gives_up(scope, one, past)
         if one.unused and not scope.failovers and not scope.drops and not scope.ephemeral:
             # Only the last slots issued become free again, and no ticket becomes the last one once more.
             own = {slot.ticket for slot in (*one.unused, *one.tickets)} | {go.ticket for go in one.granted}
@@ -364,6 +377,10 @@ class Worlds:
 
 def _with(shards: tuple[Shard, ...], who: int, one: Shard) -> tuple[Shard, ...]:
     return (*shards[:who], one, *shards[who + 1 :])
+
+
+def _at_once(gos: tuple[Go, ...]) -> tuple[Go, ...]:
+    return (gos[0]._replace(at_once=True), *gos[1:]) if gos else gos
 
 
 def _and(requests: tuple[Question, ...], one: Question) -> tuple[Question, ...]:
@@ -389,7 +406,7 @@ def _outlived(one: Shard) -> Shard:
 
 
 def _stepped(one: Shard) -> Shard:
-    """Slots that were told to go before a step of the store's clock, of which their shard hasn't heard."""
+    """Slots that were granted before a step of the store's clock, of which their shard hasn't heard."""
     return one._replace(
         granted=tuple(go._replace(old=go.old | 2) for go in one.granted),
         reply=tuple(

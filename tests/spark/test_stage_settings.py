@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Self
@@ -82,19 +83,21 @@ class _Refused(Exception):
 
 def test_a_retry_after_cools_the_queue_down_for_everybody() -> None:
     queue = IntervalQueue("cool", interval=0.02, tolerance=0.019, retries=1, store="memory://")
-    refused: list[int] = []
+    refused: list[float] = []
+    calls: list[float] = []
 
     async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        calls.append(time.monotonic())
         if not refused:
-            refused.append(row["id"])
+            refused.append(time.monotonic())
             raise _Refused
         return {}
 
-    rows = list(paced_here(call, range(20), queue))
-    starts = sorted(row["_iq"]["started"] for row in rows)
-    gaps = [later - earlier for earlier, later in pairwise(starts)]
-    assert max(gaps) >= 0.19
-    assert gaps.index(max(gaps)) < 8  # only those that were in flight, or told to go, came before
+    list(paced_here(call, range(20), queue))
+    soon = [at for at in calls if refused[0] < at < refused[0] + 0.19]
+    assert len(soon) < 8  # only those that were in flight, or granted before
+    assert len(calls) == 21
+    assert max(later - earlier for earlier, later in pairwise(sorted(calls))) >= 0.15
 
 
 def test_a_function_may_cool_the_queue_down_too() -> None:

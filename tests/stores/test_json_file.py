@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import layouts
 from intervalq import rules
 from intervalq.errors import (
     CorruptState,
@@ -48,7 +49,7 @@ def store(path: Path) -> JSONFileStore:
 
 
 def record(**changes: object) -> dict[str, object]:
-    state = State(generation="g", settings=EACH_SECOND, due=0, at=0, seen=0)
+    state = State(generation="g", settings=EACH_SECOND, due=0, current_due=0, last_now=0)
     return {**state.to_dict(), **changes}
 
 
@@ -109,7 +110,7 @@ async def test_idle_keyed_records_make_room_for_a_new_one(store: JSONFileStore, 
                     "gone:1": record(**old),
                     "held:1": record(**old, held_since=0, held_until=rules.FOREVER),
                     "broken:1": record(**old, ticket=-1),
-                    "newer:1": record(**old, version=2),
+                    "newer:1": record(**old, version=3),
                 },
             }
         )
@@ -148,8 +149,20 @@ BAD = {
     "ticket negative": (content(ticket=-1).encode(), CorruptState),
     "ticket missing": (content().replace('"ticket"', '"tickets"').encode(), CorruptState),
     "current above ticket": (content(current=1).encode(), CorruptState),
-    "record newer": (content(version=2).encode(), VersionMismatch),
+    "record newer": (content(version=3).encode(), VersionMismatch),
 }
+
+
+async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
+    store: JSONFileStore, path: Path
+) -> None:
+    old = {"intervalq": 1, "queues": {"old": layouts.LAYOUT_1, "same": layouts.LAYOUT_1}}
+    path.write_text(json.dumps(old))
+    after = await layouts.is_raised(store, "old")
+    assert json.loads(path.read_text()) == {
+        "intervalq": 1,
+        "queues": {"old": after, "same": layouts.LAYOUT_1},
+    }
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -25,6 +25,7 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -33,7 +34,7 @@ from intervalq.rules import (
 )
 from intervalq.testing import StoreSuite
 from intervalq_stores import _nats_history, _nats_wire
-from intervalq_stores._nats_log import BEGIN, ONE, Plain, fold
+from intervalq_stores._nats_log import BEGIN, ONE, TOLD, Plain, fingerprint, fold
 from intervalq_stores.nats import NATSStore
 from servers import Server
 
@@ -124,9 +125,13 @@ class Writer:
             return Resume(**common)
         used, self.slots = self.slots[:2], self.slots[2:]
         release = tuple(self.slots[-1:]) if random.random() < 0.05 else ()
-        mark = Slot(state.ticket, state.due)
+        mark = Mark(state.ticket, state.due, state.late_total)
         more: dict[str, Any] = {"take": random.choice((0, 1, 2, 5)), "reach": random.choice((0, 3_000))}
-        return Advance(**common, slots=tuple(used), release=release, mark=mark, **more)
+        more["costs"] = random.choice(((), (), (3, 1)))
+        more["error"] = random.choice((0, 0, 0, 50))
+        if random.random() < 0.5:
+            more |= {"until": FOREVER, "notice": random.choice((0, 200))}
+        return Advance(**common, slots=tuple(used), release=release, high_water_mark=mark, **more)
 
     async def step(self, queue: str, now: int) -> Answer:
         answer = await self.store.apply(queue, self.next(), now)
@@ -227,6 +232,50 @@ async def test_one_that_slept_for_longer_than_the_log_is_kept(nats_url: str, ope
     assert (await asleep.apply(queue, take(generation=slept.state.generation), NOW)).count == 0, "it is held"
     assert (await asleep.apply(queue, Resume(), NOW)).woken
     await awake.apply(queue, Drop())
+
+
+async def test_a_late_grant_is_heard_of_by_all(nats_url: str, opened: Open) -> None:
+    """It is counted from the instant at which it was stored; whoever writes next learns of it."""
+    queue, one, other = fresh(), opened(nats_url), opened(nats_url)
+    settings, notice = Settings(1), HOURLY.interval
+    taken = await one.apply(queue, take(settings, nonce="g", take=2))
+    await other.apply(queue, take(settings, generation="g", take=2_000, reach=0, notice=60_000_000))
+    slot, mark = taken.taken[1], Mark(2, taken.taken[1].due)
+    asked = Advance(generation="g", slots=(slot,), until=FOREVER, notice=notice, high_water_mark=mark, take=1)
+    late = await one.apply(queue, asked)
+    assert (late.granted, late.at_once) == ((2,), True)
+    assert late.state is not None
+    assert late.state.late_total == late.now + notice - slot.due > notice
+    last = await history(one).last(queue)
+    assert last is not None
+    assert (last.at, plain_ones([last])) == (late.now, 0)
+    heard = await other.apply(queue, take(settings, generation="g"))
+    assert heard.state is not None
+    assert heard.state.late_total == late.state.late_total
+    assert plain_ones(await log_of(other, queue)) == 1, "it was not sent twice"
+    again = await one.apply(queue, asked)
+    assert (again.granted, again.at_once) == ((2,), False), "in time by now: a copy holds nothing"
+    assert again.state is not None
+    assert again.state.late_total == late.state.late_total
+    await one.apply(queue, Drop())
+
+
+async def test_no_slot_is_taken_that_was_over_long_ago(nats_url: str, opened: Open) -> None:
+    """Tickets were revoked unheard: a plain increment behind them would be granted late, and hold all."""
+    queue, one, asleep = fresh(), opened(nats_url), opened(nats_url)
+    await one.apply(queue, take(nonce="g", take=9, reach=0), NOW)
+    await asleep.apply(queue, take(generation="g"), NOW)
+    later = NOW + 5 * HOURLY.interval
+    await one.apply(queue, Reclaim(), later)
+    answer = await asleep.apply(queue, take(generation="g", take=2), later)
+    assert (answer.first, answer.count) == (Slot(13, later), 2)
+    log = await log_of(one, queue)
+    _, answer_to_plain = fold(BEGIN, log[:4], nats_url)
+    assert isinstance(answer_to_plain, Answer)
+    assert answer_to_plain.first == Slot(11, NOW + HOURLY.interval)
+    assert log[-1].step.command.release == answer_to_plain.taken
+    assert (await one.apply(queue, Inspect(), later)).state == answer.state
+    await one.apply(queue, Drop())
 
 
 # --- what is sent, and what is kept -----------------------------------------------------------------
@@ -495,8 +544,8 @@ async def test_writes_that_were_lost_again(nats_url: str, opened: Open) -> None:
     assert answer.first == Slot(8, NOW + 7 * HOURLY.interval)
     look = await opened(nats_url).apply(queue, Inspect(), NOW)
     assert look.state == answer.state
-    mark = Slot(505, NOW + 504 * HOURLY.interval)
-    healed = await one.apply(queue, take(generation="g", mark=mark), NOW)
+    mark = Mark(505, NOW + 504 * HOURLY.interval)
+    healed = await one.apply(queue, take(generation="g", high_water_mark=mark), NOW)
     assert healed.healed
     assert healed.first == Slot(506, NOW + 505 * HOURLY.interval)
     await one.apply(queue, Drop())
@@ -516,7 +565,7 @@ def by_hand(step: str, increment: int = ONE) -> dict[str, str]:
         (by_hand("theirs"), errors.CorruptState),
         (by_hand('{"v":1,"op":"fly"}'), errors.CorruptState),
         (by_hand(f"[1,{NOW},1,0,null,[]]", ONE), errors.CorruptState),
-        (by_hand('{"v":2,"op":"fly"}'), errors.VersionMismatch),
+        (by_hand('{"v":3,"op":"fly"}'), errors.VersionMismatch),
     ],
 )
 async def test_what_is_not_ours_in_a_log_is_left_as_it_is(
@@ -548,7 +597,7 @@ async def test_a_broken_or_newer_checkpoint(nats_url: str, opened: Open) -> None
     good: dict[str, Any] = {"v": 1, "state": kept.position.state.to_dict(), "value": "7", "sequence": 3}
     broken: list[tuple[Any, type[errors.StoreError]]] = [
         ({**good, "v": 2}, errors.VersionMismatch),
-        ({**good, "state": {**good["state"], "version": 2}}, errors.VersionMismatch),
+        ({**good, "state": {**good["state"], "version": rules.LAYOUT + 1}}, errors.VersionMismatch),
         ({**good, "state": {**good["state"], "ticket": -1}}, errors.CorruptState),
         ({**good, "value": "x"}, errors.CorruptState),
         ({"v": 1}, errors.CorruptState),
@@ -559,6 +608,38 @@ async def test_a_broken_or_newer_checkpoint(nats_url: str, opened: Open) -> None
         with pytest.raises(error, match=queue):
             await opened(nats_url).apply(queue, Inspect(), NOW)
     await purge(store, "intervalq-state", filter=STATE + queue)
+    await store.apply(queue, Drop())
+
+
+async def test_what_was_written_in_layout_1(nats_url: str, opened: Open) -> None:
+    """A checkpoint, and entries behind it: the queue goes on from there, and is kept in layout 2."""
+    queue, store = fresh(), opened(nats_url)
+    await store.apply(queue, take(nonce="g", take=3), NOW)
+    await store.apply(queue, take(), NOW)
+    position, _ = fold(BEGIN, await log_of(store, queue), nats_url)
+    assert position.state is not None
+    record = position.state.to_dict()
+    for name in ("late", "error", "error_until"):
+        del record[name]
+    kept = {"v": 1, "state": {**record, "version": 1}, "value": str(position.value)}
+    said = json.dumps({**kept, "sequence": position.sequence}).encode()
+    await history(store).wire.publish(STATE + queue, {}, said)
+    plain_one = by_hand(f'[1,{NOW},2,0,"g",[[2,{NOW}]]]', ONE + TOLD + 2)
+    text = f'{{"v":1,"op":"advance","generation":"g","take":1,"mark":[6,5],"now":{NOW}}}'
+    full_one = by_hand(text, fingerprint(9))
+    for headers in (plain_one, full_one):
+        await history(store).wire.publish(LOG + queue, headers)
+    await purge(store, "intervalq-log", filter=LOG + queue, seq=position.sequence + 1)
+    newcomer = opened(nats_url)
+    for number in range(64):
+        answer = await newcomer.apply(queue, take(generation="g"), NOW)
+        assert answer.first == Slot(8 + number, NOW + (7 + number) * HOURLY.interval)
+    assert answer.state is not None
+    assert (answer.state.generation, answer.state.current) == ("g", 2)
+    await newcomer.aclose()
+    checkpoint = await history(store).checkpoint(queue)
+    assert checkpoint is not None
+    assert checkpoint.position.sequence > position.sequence
     await store.apply(queue, Drop())
 
 
@@ -693,7 +774,7 @@ def test_trio_is_refused() -> None:
     async def main() -> None:
         store = NATSStore("nats://127.0.0.1")
         for command in (take(), Inspect()):
-            with pytest.raises(errors.BackendUnsupported):
+            with pytest.raises(errors.BackendUnsupported, match=r"trio.*sqlite://.*file://.*memory://"):
                 await store.apply("q", command)
         with pytest.raises(errors.BackendUnsupported):
             await store.names()

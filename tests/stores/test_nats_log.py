@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from intervalq import rules
 from intervalq.rules import (
     FOREVER,
-    MOST_TICKETS,
+    MAX_TICKETS,
     Advance,
     Answer,
     Command,
@@ -21,6 +21,7 @@ from intervalq.rules import (
     Drop,
     Finish,
     Hold,
+    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -45,6 +46,7 @@ from intervalq_stores._nats_log import (
     fingerprint,
     fold,
     increment,
+    is_over,
     others,
     plain,
     told,
@@ -55,20 +57,21 @@ SECOND = 1_000_000
 
 
 def backlog(**changes: object) -> State:
-    """Ten tickets were issued, two were told to go, and the last slot is some seconds away."""
+    """Ten tickets were issued, two were granted, and the last slot is some seconds away."""
     state = State(
         generation="g",
         settings=Settings(SECOND),
         ticket=10,
         due=NOW + 8 * SECOND,
         current=2,
-        at=NOW,
-        seen=NOW,
+        current_due=NOW,
+        last_now=NOW,
     )
     return replace(state, **changes)  # type: ignore[arg-type]  # whatever a test needs
 
 
 TAKE = Advance(generation="g", take=1)
+ASKED = Advance(generation="g", slots=(Slot(3, NOW),), until=NOW + SECOND, notice=SECOND // 10)
 
 
 # --- plain increments -------------------------------------------------------------------------------
@@ -77,33 +80,52 @@ TAKE = Advance(generation="g", take=1)
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_plain_increment_does_what_the_rules_do(seed: int) -> None:
-    """Whenever a command may be sent as one; and it stays so whatever others take in between."""
+    """Whenever a command may be sent as one, and at whatever instant it arrives."""
     source, random = CommandSource(seed), Random(seed)
     model: State | None = None
     for number in range(40):
         command, now = source.next(model)
+        if isinstance(command, Advance) and random.random() < 0.6:  # as most are that shards send
+            command = replace(command, attach=False, release=(), costs=(), error=0)
         after, answer = rules.apply(model, command, now)
         if model is not None and (step := plain(model, command, now, now)) is not None:
             assert increment(model, step) == (after, answer), f"step {number}"
             early = now - random.randint(1, 300)
             step = plain(model, command, early, now)
             assert step is not None
-            if step.now is None:
-                quiet = rules.apply(model, command, now)[0]
-                assert quiet is not None
-                assert increment(model, step)[0] == replace(quiet, seen=model.seen)
-            theirs = random.randint(1, 5)
-            shifted = replace(
-                model, ticket=model.ticket + theirs, due=model.due + theirs * model.settings.interval
-            )
-            assert increment(model, step, theirs) == increment(shifted, step)
-            at = now if step.now is None or step.now <= model.seen else step.now
-            alike, _ = rules.apply(shifted, command, at)
-            assert alike is not None
-            found, _ = increment(shifted, step)
-            assert (found.ticket, found.due) == (alike.ticket, alike.due), "behind those of others too"
+            for at in {now, random.randint(early, now), early}:
+                if at >= model.last_now:
+                    check_alike(model, step, command, at)
+                    check_alike(with_others(model, random), step, command, at)
         model = after
         source.learn(answer)
+
+
+def with_others(state: State, random: Random) -> State:
+    """What plain entries of others may make of a record, before one's own arrives."""
+    theirs = random.randint(1, 5)
+    use = Slot(state.ticket, state.due, random.randint(1, 3))
+    step = Plain(state.last_now, theirs, 0, state.generation, random.choice(((), (use,))))
+    after, _ = increment(state, step)
+    told_of, _ = increment(state, Plain(None, 0, 0, None, ()), theirs)
+    assert (after.ticket, after.due) == (told_of.ticket, told_of.due)
+    return after
+
+
+def check_alike(state: State, step: Plain, command: Command, at: int) -> None:
+    """The entry does what the rules do at an instant; but it may grant fewer of the new slots."""
+    after, answer = rules.apply(state, command, at)
+    found, said = increment(state, step)
+    assert after is not None
+    unknown = step.now is None or step.now < at
+    if unknown:
+        assert step.now is not None or (answer.begun == 0 and not answer.granted), "it was to tell nobody"
+        assert said.begun <= answer.begun
+        assert not said.at_once or answer.at_once
+        answer = replace(answer, begun=said.begun, at_once=said.at_once)
+        after = replace(after, current=found.current, current_due=found.current_due, last_now=found.last_now)
+    assert found == after
+    assert said == replace(answer, state=found, now=said.now)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +135,26 @@ def test_a_plain_increment_does_what_the_rules_do(seed: int) -> None:
         (backlog(held_until=NOW + SECOND), TAKE),
         (backlog(settings=Settings(SECOND, max_running=3)), TAKE),
         (backlog(running={1: NOW + SECOND}), TAKE),
-        (backlog(seen=NOW + 1), TAKE),
+        (backlog(last_now=NOW + 1), TAKE),
         (backlog(due=NOW - SECOND - 1), TAKE),
         (backlog(settings=Settings(SECOND, ephemeral=True), due=NOW - 60 * SECOND), replace(TAKE, take=0)),
         (backlog(due=FOREVER - 20 * SECOND), TAKE),
         (backlog(), replace(TAKE, notice=10 * SECOND)),
-        (backlog(), replace(TAKE, take=MOST_TICKETS + 1)),
+        (backlog(), replace(TAKE, take=MAX_TICKETS + 1)),
         (backlog(), replace(TAKE, take=-1)),
         (backlog(), replace(TAKE, attach=True)),
         (backlog(), replace(TAKE, release=(Slot(10, NOW + 8 * SECOND),))),
-        (backlog(), replace(TAKE, mark=Slot(11, NOW + 9 * SECOND))),
+        (backlog(), replace(TAKE, high_water_mark=Mark(11, NOW + 9 * SECOND))),
+        (backlog(), replace(TAKE, high_water_mark=Mark(10, NOW + 8 * SECOND, 1))),
+        (backlog(late_total=2), replace(TAKE, high_water_mark=Mark(10, NOW + 8 * SECOND, 1))),
+        (backlog(), replace(TAKE, costs=(2,))),
+        (backlog(), replace(TAKE, take=2, costs=(1, 3))),
+        (backlog(), replace(TAKE, error=1)),
+        (backlog(error=7, error_until=NOW), TAKE),
+        (backlog(), replace(ASKED, notice=SECOND // 10 + 1)),
+        (backlog(), replace(ASKED, slots=(Slot(3, NOW - 1), Slot(4, NOW + SECOND)), notice=SECOND // 10)),
         (backlog(), replace(TAKE, slots=(Slot(11, NOW + 9 * SECOND),))),
-        (backlog(void=3), replace(TAKE, slots=(Slot(3, NOW + SECOND),))),
+        (backlog(revoked_through=3), replace(TAKE, slots=(Slot(3, NOW + SECOND),))),
         (backlog(), replace(TAKE, slots=(Slot(3, NOW - SECOND),))),
         (backlog(), replace(TAKE, generation="h", slots=(Slot(3, NOW + SECOND),))),
         (backlog(), Hold()),
@@ -149,6 +179,57 @@ def test_what_may_be_true_by_the_time_it_arrives_counts() -> None:
     slot = replace(TAKE, take=0, slots=(Slot(3, NOW),))
     assert plain(state, slot, NOW, NOW + SECOND // 10) is not None
     assert plain(state, slot, NOW, NOW + SECOND // 10 + 1) is None
+    assert plain(state, ASKED, NOW, NOW) is not None
+    assert plain(state, ASKED, NOW, NOW + 1) is None, "it may be late by then"
+    assert plain(state, replace(ASKED, until=None), NOW, NOW + 1) is not None
+    ahead = replace(ASKED, slots=(Slot(3, NOW + 2),), notice=2 * SECOND)
+    assert plain(state, ahead, NOW, NOW + 1) is not None
+    assert plain(state, ahead, NOW, NOW + 2) is None, "it may have come by then"
+    assert plain(state, replace(TAKE, notice=SECOND + SECOND // 10), NOW, NOW) is not None
+    assert plain(state, replace(TAKE, notice=SECOND + SECOND // 10), NOW, NOW + 1) is None
+    erring = backlog(error=7, error_until=NOW + 1)
+    assert plain(erring, TAKE, NOW, NOW) is not None
+    assert plain(erring, TAKE, NOW, NOW + 1) is None, "it is forgotten by then"
+    same = replace(TAKE, costs=(1,), high_water_mark=Mark(10, NOW + 8 * SECOND, 5))
+    assert plain(backlog(late_total=5), same, NOW, NOW) is not None
+
+
+def test_slots_that_cost_several() -> None:
+    """What is known of the last slot that was granted is the last one that its ticket owns."""
+    use = Plain(NOW, 0, 0, "g", (Slot(3, NOW + SECOND, 4), Slot(4, NOW + 2 * SECOND)))
+    for log in ([use], [use, Plain(NOW, 1, 0, "g", ())]):
+        entries_, value = [], 5
+        for number, step in enumerate(log):
+            value += step.increment
+            entries_.append(Entry(number + 1, NOW, step.increment, value, step))
+        position, _ = fold(Position(backlog(), 5), entries_, "nats://x")
+        assert position.state is not None
+        assert (position.state.current, position.state.current_due) == (4, NOW + 4 * SECOND)
+
+
+def test_a_burst_begins_at_once() -> None:
+    """Where slots lie back because idle time was saved up; but not where the sender isn't sure of it."""
+    state = backlog(settings=Settings(SECOND, burst=5), due=NOW - 2 * SECOND)
+    for at, at_once in ((NOW, True), (NOW - SECOND, True), (NOW - SECOND - 1, False)):
+        step = plain(state, replace(TAKE, reach=3 * SECOND), at, NOW)
+        assert step is not None
+        _, answer = increment(state, step)
+        assert (answer.begun, answer.at_once) == (1, at_once)
+    _, answer = increment(state, Plain(NOW, 1, 0, "g", (Slot(10, NOW),)))
+    assert (answer.granted, answer.begun, answer.at_once) == ((10,), 1, False)
+
+
+def test_new_slots_that_were_over_when_they_were_stored() -> None:
+    end = NOW + 9 * SECOND + SECOND // 10
+    state, answer = increment(backlog(), Plain(NOW, 1, 0, "g", ()))
+    assert not is_over(replace(answer, now=end))
+    assert is_over(replace(answer, now=end + 1))
+    assert not is_over(replace(answer, now=end + 1, blur=1)), "not surely"
+    assert not is_over(replace(answer, now=end + 1, begun=1)), "it was granted"
+    assert not is_over(replace(answer, now=end + 1, first=None))
+    credit = replace(state, settings=Settings(SECOND, burst=3), held_total=7)
+    assert not is_over(replace(answer, now=NOW + 11 * SECOND + 300_007, state=credit))
+    assert is_over(replace(answer, now=NOW + 11 * SECOND + 300_008, state=credit))
 
 
 # --- the log ----------------------------------------------------------------------------------------
@@ -269,6 +350,17 @@ def test_what_can_not_be_done_is_void_for_all() -> None:
     position, outcome = fold(BEGIN, log.entries, "nats://x")
     assert isinstance(outcome, Exception)
     assert position.state == before.state
+    ahead = Mark(9, NOW + 9 * SECOND, FOREVER + 1)
+    for command, at in (
+        (Advance(generation="g", high_water_mark=ahead), NOW - SECOND),
+        (Advance(generation="g", error=1), FOREVER - 1),
+    ):
+        log = started()
+        before, _ = fold(BEGIN, log.entries, "nats://x")
+        log.add(Full(command, at, False))
+        position, outcome = fold(BEGIN, log.entries, "nats://x")
+        assert isinstance(outcome, Exception)
+        assert position.state == before.state
     empty = Log()
     empty.add(Full(Advance(settings=Settings(SECOND), nonce=""), None, False))
     position, outcome = fold(BEGIN, empty.entries, "nats://x")
@@ -319,9 +411,12 @@ COMMANDS: list[Command] = [
         notice=1,
         reach=2,
         lease=5,
-        slots=(Slot(1, -5), Slot(2, 2)),
-        release=(Slot(4, 4),),
-        mark=Slot(9, FOREVER),
+        slots=(Slot(1, -5), Slot(2, 2, 5)),
+        release=(Slot(4, 4, 3),),
+        high_water_mark=Mark(9, FOREVER, 3),
+        costs=(1, 2),
+        until=NOW,
+        error=6,
     ),
     Hold(length=9),
     Resume(settings=Settings(1)),
@@ -399,7 +494,7 @@ def test_what_the_server_says_in_the_place_of_a_message() -> None:
 def test_plain_entries_come_back_as_they_were() -> None:
     for step in (
         Plain(NOW, 0, 5, None, ()),
-        Plain(-3, 7, 0, 'g"\r\n', (Slot(1, -2), Slot(3, 4))),
+        Plain(-3, 7, 0, 'g"\r\n', (Slot(1, -2), Slot(3, 4), Slot(4, 9, 5))),
         Plain(None, 3, 0, "g", ()),
     ):
         assert _nats_entry.entry(message(step)).step == step
@@ -420,6 +515,10 @@ def test_plain_entries_come_back_as_they_were() -> None:
         "[1,2,1,0,7,[]]",
         "[1,2,1,0,null,[[1]]]",
         "[true,2,1,0,null,[]]",
+        '{"v":2,"op":"advance","high_water_mark":[1]}',
+        '{"v":2,"op":"advance","high_water_mark":[1,2,3,4]}',
+        '{"v":2,"op":"advance","costs":2}',
+        '{"v":2,"op":"advance","until":null}',
         '{"v":1}',
         '{"v":1,"op":"fly"}',
         '{"v":1,"op":"hold","length":"x"}',
@@ -433,6 +532,14 @@ def test_plain_entries_come_back_as_they_were() -> None:
 def test_what_was_not_written_here_is_told(text: str) -> None:
     with pytest.raises(Broken):
         _nats_entry.entry(message(Full(Hold(), None, False), **{_nats_entry.STEP: text}))
+
+
+@pytest.mark.parametrize("slot", ["[1]", "[1,2,3,4]", '[1,"2"]', "[1,2,true]", "7"])
+def test_broken_slots(slot: str) -> None:
+    step = Plain(2, 1, 0, None, ())
+    assert _nats_entry.entry(message(step)).step == step
+    with pytest.raises(Broken):
+        _nats_entry.entry(message(step, **{_nats_entry.STEP: f"[2,2,1,0,null,[{slot}]]"}))
 
 
 def test_broken_messages() -> None:
@@ -454,9 +561,22 @@ def test_broken_messages() -> None:
 
 
 def test_newer_entries() -> None:
-    for text in ('[2,"new"]', '{"v":2}'):
+    for text in ('[3,"new"]', '{"v":3}'):
         with pytest.raises(Newer):
             _nats_entry.entry(message(Full(Hold(), None, False), **{_nats_entry.STEP: text}))
+
+
+def test_entries_of_layout_1_are_understood() -> None:
+    asked = Advance(generation="g", take=2, slots=(Slot(3, 5),), high_water_mark=Mark(9, 7), notice=4)
+    text = '{"v":1,"op":"advance","generation":"g","slots":[[3,5]],"take":2,"notice":4,"mark":[9,7]}'
+    step = Full(asked, None, False)
+    assert _nats_entry.entry(message(step, **{_nats_entry.STEP: text})).step == step
+    with pytest.raises(Broken):
+        _nats_entry.entry(message(step, **{_nats_entry.STEP: text.replace('"v":1', '"v":2')}))
+    old = Plain(NOW, 2, 5, "g", (Slot(3, 5),))
+    text = f'[1,{NOW},2,5,"g",[[3,5]]]'
+    assert _nats_entry.entry(message(old, **{_nats_entry.STEP: text})).step == old
+    assert _nats_entry.written(old) == text.replace("[1,", "[2,", 1)
 
 
 def test_what_may_end_a_hold_wakes() -> None:

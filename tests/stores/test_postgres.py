@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, aclosing
+from functools import partial
 from random import Random
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -19,6 +20,7 @@ import pytest
 import trio
 from anyio.from_thread import BlockingPortal
 
+import layouts
 from intervalq import errors, rules
 from intervalq.rules import Advance, Command, Configure, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.store import Store, Waking
@@ -192,18 +194,85 @@ async def test_every_step_is_a_hot_update(url: str) -> None:
     assert hot > 0.9 * updates
 
 
+SCHEMA_1: Final = """
+    create schema intervalq;
+    create table intervalq.version (
+        one boolean primary key default true check (one), number integer not null
+    );
+    create table intervalq.queues (
+        name text collate "C" primary key, version integer not null, generation text not null,
+        interval bigint not null, burst bigint not null, max_running bigint not null,
+        tolerance bigint not null, ephemeral boolean not null, ticket bigint not null, due bigint not null,
+        current bigint not null, at bigint not null, void bigint not null, held bigint not null,
+        held_since bigint, held_until bigint not null, seen bigint not null, running bigint[] not null,
+        leases bigint[] not null
+    ) with (fillfactor = 50);
+    create function intervalq.apply(queue text, command jsonb, now_override bigint) returns jsonb
+        language sql return null::jsonb;
+    create function intervalq._leases(running bigint[], leases bigint[]) returns jsonb
+        language sql return null::jsonb;
+    create function intervalq._shown(r intervalq.queues) returns jsonb
+        language sql return jsonb_build_object('running', intervalq._leases(r.running, r.leases));
+    insert into intervalq.version (number) values (1);
+"""
+"""Schema 1, with those of its functions that schema 2 doesn't have."""
+
+
+async def test_a_schema_of_version_1_is_brought_up_and_its_records_are_raised(url: str) -> None:
+    _sql(url, SCHEMA_1)
+    row = {**layouts.LAYOUT_1, "running": [5, 6], "leases": [*layouts.LAYOUT_1["running"].values()]}
+    with psycopg.connect(url) as connection:
+        for queue in ("old", "same"):
+            into = f"insert into intervalq.queues (name, {', '.join(row)}) values (%s{', %s' * len(row)})"
+            connection.execute(into.encode(), [queue, *row.values()])
+
+    async def begin() -> None:
+        async with aclosing(PostgresStore(url)) as store:
+            assert await store.names() == ["old", "same"]
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(begin)
+    async with aclosing(PostgresStore(url)) as store:
+        after = await layouts.is_raised(store, "old")
+    [(found,)] = _sql(url, "select to_json(q) from intervalq.queues q where name = 'old'")
+    leases = dict(zip(map(str, found.pop("running")), found.pop("leases"), strict=True))
+    assert {**found, "running": leases} == {"name": "old", **after}
+    assert _sql(url, "select version, late from intervalq.queues where name = 'same'") == [(1, 0)]
+    assert _sql(url, "select number from intervalq.version") == [(SCHEMA,)]
+    functions = "from pg_proc where pronamespace = 'intervalq'::regnamespace"
+    assert _sql(url, f"select pronargs {functions} and proname in ('apply', '_shown', '_leases')") == [(4,)]
+
+
+@pytest.mark.parametrize("call", [b"select intervalq.apply(%s, %s, %s) -- %s", postgres._APPLY])
+async def test_a_connected_client_of_an_older_version_is_told_to_upgrade(
+    url: str, monkeypatch: pytest.MonkeyPatch, call: bytes
+) -> None:
+    """What it calls is undefined: nothing is done, and it looks at the version."""
+    monkeypatch.setattr(postgres, "_APPLY", call.replace(b"-- %s", b"where %s > 0"))
+    monkeypatch.setattr(postgres, "LAYOUT", rules.LAYOUT - 1)
+    async with aclosing(PostgresStore(url)) as store:
+        await store.names()
+        old = store._wire.schema._replace(number=SCHEMA - 1)
+        monkeypatch.setattr(store._wire, "schema", old)
+        with pytest.raises(errors.VersionMismatch, match=f"version {SCHEMA}.* version {SCHEMA - 1}: upgrade"):
+            await store.apply("q", NEW)
+        assert _sql(url, "select count(*) from intervalq.queues") == [(0,)]
+
+
 # --- records ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "harm",
     [
-        *("current = ticket + 1", "generation = ''", "due = 9007199254740992", "version = 0", "version = 2"),
+        *("current = ticket + 1", "generation = ''", "due = 9007199254740992", "version = 0", "version = 3"),
+        *("late = -1", "error = -1", "error_until = 9007199254740992"),
         *("running = '{1}'", "running = '{-1}', leases = '{1}'", "running = '{1}', leases = '{null}'"),
     ],
 )
 async def test_a_record_that_is_not_ours_is_refused_and_left_as_it_is(url: str, harm: str) -> None:
-    kind = errors.VersionMismatch if harm == "version = 2" else errors.CorruptState
+    kind = errors.VersionMismatch if harm == "version = 3" else errors.CorruptState
     async with aclosing(PostgresStore(url)) as store:
         await store.apply("q", NEW)
         _sql(url, f"update intervalq.queues set {harm}")
@@ -312,7 +381,7 @@ async def test_steps_wait_for_each_other_and_only_then_read_the_clock(url: str) 
         await store.names()
         for ticket in (2, 4):  # the record is being made; it is there
             with psycopg.connect(url) as other:
-                other.execute("select intervalq.apply('q', %s, null)", [json.dumps(NEW.to_dict())])
+                other.execute("select intervalq.apply('q', %s, null, 2)", [json.dumps(NEW.to_dict())])
                 step = asyncio.create_task(store.apply("q", NEW))
                 await _until_one_waits_for_a_lock(url)
                 [(waited,)] = _sql(url, "select extract(epoch from clock_timestamp()) * 1000000")
@@ -356,8 +425,10 @@ def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_trio_is_refused_by_name(url: str) -> None:
-    with pytest.raises(errors.BackendUnsupported, match="asyncio"):
-        trio.run(PostgresStore(url).names)
+    store = PostgresStore(url)
+    for call in (store.names, partial(store.apply, "q", NEW)):
+        with pytest.raises(errors.BackendUnsupported, match=r"asyncio.*trio.*sqlite://.*file://.*memory://"):
+            trio.run(call)
 
 
 # --- waking and advice ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+import layouts
 import servers
 from intervalq import errors, rules
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
@@ -68,7 +69,7 @@ def test_the_script_has_the_constants_of_the_rules() -> None:
         name: int(value) for name, value in re.findall(r"^local ([A-Z_]+) = (\d+)$", text, re.MULTILINE)
     }
     assert written == {
-        name: getattr(rules, name) for name in ("FOREVER", "LAYOUT", "IDLE_KEPT", "MOST_TICKETS")
+        name: getattr(rules, name) for name in ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT")
     }
 
 
@@ -175,7 +176,7 @@ async def test_no_field_of_a_record_may_be_missing(
     await store.apply("torn", take())
     with redis_client(redis_url) as client:
         whole = client.hgetall(key)
-        assert len(whole) == 16
+        assert len(whole) == 19
         for name in whole:
             client.hdel(key, name)
             with pytest.raises(errors.CorruptState, match=name.decode()):
@@ -196,13 +197,31 @@ async def test_a_key_of_another_type_is_left_as_it_is(
         assert client.getdel("intervalq:{typed}") == b"theirs"
 
 
+async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
+    redis_url: str, opened: Callable[[str], RedisStore]
+) -> None:
+    store, key = opened(redis_url), "intervalq:{old}"
+    record = {name: str(value) for name, value in layouts.LAYOUT_1.items() if name != "running"}
+    record |= {"ephemeral": "0", "held_since": ""}
+    leases = {f"running:{ticket}": str(until) for ticket, until in layouts.LAYOUT_1["running"].items()}
+    with redis_client(redis_url) as client:
+        client.delete(key)
+        client.hset(key, mapping=record | leases)
+        after = await layouts.is_raised(store, "old")
+        leases = {f"running:{ticket}": str(until) for ticket, until in after.pop("running").items()}
+        kept = {name: str(value) for name, value in after.items()} | {"ephemeral": "0", "held_since": ""}
+        found = {name.decode(): value.decode() for name, value in client.hgetall(key).items()}
+        assert found == kept | leases
+        client.delete(key)
+
+
 async def test_a_record_of_a_newer_version(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
     store = opened(redis_url)
     with redis_client(redis_url) as client:
-        client.hset("intervalq:{newer}", mapping={"version": "2", "news": "!"})
+        client.hset("intervalq:{newer}", mapping={"version": "3", "news": "!"})
         with pytest.raises(errors.VersionMismatch):
             await store.apply("newer", take())
-        assert client.hgetall("intervalq:{newer}") == {b"version": b"2", b"news": b"!"}
+        assert client.hgetall("intervalq:{newer}") == {b"version": b"3", b"news": b"!"}
         client.delete("intervalq:{newer}")
 
 

@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 import servers
 from intervalq import errors
 from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
-from intervalq_stores import _redis_wire
+from intervalq_stores import _redis_link
 from intervalq_stores.redis import RedisStore
 from servers import Server, redis_client
 
@@ -71,7 +71,7 @@ async def test_other_ways_to_a_server(own: OwnServer, opened: Open, monkeypatch:
     assert (await store.apply("q", TAKE)).count == 1
     with redis_client(f"{server.url[:-1]}3") as client:
         assert client.keys() == [b"intervalq:{q}"]
-    monkeypatch.setattr(_redis_wire, "WITHIN", 0.05)
+    monkeypatch.setattr(_redis_link, "WITHIN", 0.05)
     for scheme in ("rediss", "rediss+cluster"):  # these servers have no TLS, so nothing may get through
         with pytest.raises(errors.StoreUnavailable):
             await opened(f"{scheme}://127.0.0.1:{server.port}").apply("q", TAKE)
@@ -220,7 +220,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trio_is_refused() -> None:
     async def main() -> None:
         store = RedisStore("redis://127.0.0.1")
-        with pytest.raises(errors.BackendUnsupported):
+        with pytest.raises(errors.BackendUnsupported, match="under trio use sqlite:// or memory://"):
             await store.apply("q", TAKE)
         with pytest.raises(errors.BackendUnsupported):
             async with store.wakeups("q"):
@@ -266,7 +266,7 @@ async def test_a_lost_answer_is_not_asked_for_again(opened: Open) -> None:
 
 
 async def test_no_answer(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_redis_wire, "WITHIN", 0.05)
+    monkeypatch.setattr(_redis_link, "WITHIN", 0.05)
     async with fake(lambda data: b"+OK\r\n" * data.count(b"CLIENT")) as url:
         store = opened(url)
         for _ in range(2):
@@ -304,6 +304,9 @@ async def test_a_cluster_that_moves_slots(redis_cluster_url: str, opened: Open) 
             second.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[0])
             first.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[1])
             await store.apply("asked", TAKE)  # ASK
+            async with anyio.create_task_group() as group:
+                for _ in range(50):  # each needs an ASKING right before it
+                    group.start_soon(store.apply, "asked", Inspect())
 
             for client in (second, first):
                 client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1])

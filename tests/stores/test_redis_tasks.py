@@ -30,7 +30,7 @@ from intervalq.tasks.rules import (
 from intervalq.tasks.store import MOST_ROWS, Ranging, Transactional
 from intervalq.testing import TaskSuite, WakingTaskSuite
 from intervalq_stores import redis_tasks
-from intervalq_stores._redis_wire import Script
+from intervalq_stores._redis_client import Script
 from intervalq_stores.redis_tasks import RedisTaskStore
 from servers import Server, redis_client
 

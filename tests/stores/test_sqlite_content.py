@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import layouts
 from databases import at_rest, make, opened, rows, text
 from intervalq.errors import CorruptState, VersionMismatch
 from intervalq.rules import Advance, Drop, Finish, Inspect, Settings
@@ -106,8 +107,20 @@ BAD = {
     "ticket negative": (ours(ticket=-1), CorruptState),
     "ticket missing": (stored(text().replace('"ticket"', '"tickets"')), CorruptState),
     "current above ticket": (ours(current=1), CorruptState),
-    "record newer": (ours(version=2), VersionMismatch),
+    "record newer": (ours(version=3), VersionMismatch),
 }  # fmt: skip
+
+
+async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
+    store: SQLiteStore, path: Path
+) -> None:
+    old = json.dumps(layouts.LAYOUT_1)
+    make(path, {"old": old, "same": old})
+    after = await layouts.is_raised(store, "old")
+    await at_rest(store)
+    kept = rows(path)
+    assert json.loads(str(kept["old"])) == after
+    assert kept["same"] == old
 
 
 @pytest.mark.parametrize("name", BAD)

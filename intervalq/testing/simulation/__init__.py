@@ -12,7 +12,10 @@ Mixes
     calm; slow (messages that take up to 2.5 s longer); lossy (requests, answers, wake-ups get lost, the way
     is cut); stalls (a process doesn't run for up to 5 s, from any of its steps on); crashes (a process is no
     more, from any of its steps on, and releases nothing); clock (the store's is set forward and back);
-    failover (to an older copy of the records, or to none; half of what is on its way is lost); all.
+    failover (to an older copy of the records, or to none; half of what is on its way is lost); late (timers
+    are late by up to three intervals, requests arrive twice); taken (processors are taken away for 80 % of
+    the time, a turn being up to two intervals); interrupted (a process that was granted stops around then;
+    requests arrive twice, messages are lost, the store fails over); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
@@ -21,27 +24,34 @@ What is checked, by true time and from outside
     spacing     of any `burst + 1` starts in a row, the last is an interval less the tolerance after the first
     order       slots are used in ticket order; jobs of one handle and priority begin in the order added,
                 those of higher priorities first
-    places      every start was told to go by the store, and no slot starts two jobs
-    holds       while the queue is held only jobs begin that were told to go before, and those soon: within
-                twice the slowest round trip that their process has had (or 50 ms), and the tolerance
+    places      every start was granted by the store, and no slot starts two jobs
+    holds       while the queue is held only jobs begin that were granted before, and those soon: within
+                twice the slowest round trip that their process has had (or 50 ms), 100 ms for late timers,
+                the notice that their process gave, and the tolerance
     fates       every job of a live process ends once, with its result, or with an error that is documented
                 and has a cause; it is started as often as it has attempts, and not after it ended otherwise
     limits      no more jobs run than `max_running`
     costs       a job of several slots takes them all
+    progress    where only one process has jobs that wait, the queue isn't held, and the store can be reached,
+                it asks twelve times at most until a job begins, however late its timers are
     misses      a slot is missed only when it is past its tolerance, holds taken off
-    record      counters and the queue's clock never go back; no process is told of a lower ticket than it
-                knew of; no process uses or returns a ticket that its record has not issued
+    record      counters and the queue's clock never go back, but for late grants; no process is told of a
+                lower ticket or of less late grants than it knew of; a question that reaches the store
+                twice sets that clock back once; no process uses or returns a ticket that its record has not
+                issued
     liveness    once faults end, every job ends within a slot for each, the slots that are outstanding, and a
                 fixed time for time-outs, polls and leases; so does everything else that was called
     rest        with nothing to do, a handle has no task and no timer
 
 Allowances, each for what can't be known, and no more
-    tolerance   that of the settings in force when the slots were told to go, or one and a half times the
-                worst error with which the process may know the store's clock: the length of the best round
-                trip that it has had, plus 500 ppm either way of its age; since a step, of the worst one
-    settings    the interval in force when a slot was told to go counts; with bursts, a change of settings
+    tolerance   that of the settings in force when the slots were granted. Where the worst error with
+                which the process may know the store's clock is more than two thirds of that, one and a half
+                times the error; from 2 ms on, half of the error before the slot and half of it after the
+                tolerance. The error is the length of the best round trip that the process has had, plus 500
+                ppm either way of its age; since a step, of the worst one
+    settings    the interval in force when a slot was granted counts; with bursts, a change of settings
                 between two starts excuses them, since the credit is a time
-    steps       one early start (`burst` of them) for each step forward; and a job that was told to go before
+    steps       one early start (`burst` of them) for each step forward; and a job that was granted before
                 a step of either kind, and whose process has not heard from the store since
     losses      one early start (`burst`) for each failover, and for each record that was made anew by a
                 process that knew of no earlier one; and jobs on tickets that were issued before the store
@@ -49,47 +59,54 @@ Allowances, each for what can't be known, and no more
     holds       with a limit of running jobs, a slot that was asked about too early, because its process had
                 not heard of a hold or a step that moved it, may begin long after a pause began
     costs       not judged where the store could not be reached, lost writes, or was paused
+    progress    not judged where jobs cost several slots: one too cheap for the next job is passed over
     processes   a stall falls between two steps of the event loop, never between the last check and the first
                 instruction of an async job: there is no step in between
 
 How sharp the judges are: the bugs in `bugs_in_shards`, `bugs_in_rules` and `bugs_found` (those were real)
 are planted with `--bug NAME`; a test plants each of them. So many schedules of a mix it takes to find them:
 
-    bug                           mix      found
-    slot-resurrected              calm        97
-    owed-in-a-hold                calm       166
-    question-of-another-record    failover    11
-    nobody-woken                  all         83
-    never-sharpened               stalls     804
-    leases-of-keys                calm        41
-    no-notice                     calm         6
-    slots-crowd                   calm         1
-    clock-runs-on                 calm        23
-    hold-ignored                  calm         5
-    heal-goes-back                failover     1
-    not-healed                    failover    57
-    step-not-absorbed             clock        3
-    missed-granted                stalls       3
-    freed-not-dead                calm         8
-    void-ignored                  calm         2
-    generation-ignored            failover   212
-    no-quiet-interval             failover    20
-    old-rate                      calm        19
-    dead-waited-for               crashes      1
-    no-last-check                 stalls       1
-    check-before-answer           stalls       9
-    too-tolerant                  stalls       1
-    tolerance-not-widened         calm         6
-    way-is-nothing                slow         3
-    clocks-compared               calm         3
-    step-unseen                   clock      935
-    slot-used-again               lossy        8
-    used-given-back               stalls       1
-    order-lost                    stalls      31
-    last-in-first-out             calm         1
-    wakeup-lost                   calm         5
-    cost-forgotten                calm        16
-    leases-kept                   calm        32
+    bug                           mix            found
+    question-of-another-record    failover          41
+    nobody-woken                  all               94
+    leases-of-keys                calm              41
+    no-notice                     interrupted       28
+    slots-crowd                   calm               1
+    clock-runs-on                 calm              48
+    hold-ignored                  calm               5
+    heal-goes-back                failover           1
+    not-healed                    failover          11
+    step-not-absorbed             clock              3
+    missed-granted                stalls             1
+    gap-ignored                   stalls             1
+    late-for-nothing              taken              1
+    set-back-short                taken              1
+    late-before-it-came           taken            378
+    late-in-a-pause               late             211
+    late-forgotten                failover         390
+    copy-granted-late             interrupted       15
+    new-at-once                   stalls             3
+    freed-not-dead                calm              31
+    void-ignored                  calm               2
+    generation-ignored            failover         454
+    no-quiet-interval             failover          11
+    old-rate                      calm              19
+    dead-waited-for               crashes            1
+    no-last-check                 stalls             1
+    check-before-answer           stalls             1
+    too-tolerant                  stalls             1
+    tolerance-not-widened         calm              43
+    early-for-nothing             stalls             1
+    way-is-nothing                slow               4
+    clocks-compared               calm               3
+    step-unseen                   clock            935
+    slot-used-again               lossy              8
+    used-given-back               stalls             1
+    order-lost                    stalls             1
+    last-in-first-out             calm               1
+    wakeup-lost                   calm               5
+    cost-forgotten                calm              16
+    leases-kept                   calm              32
 """
 
 from intervalq.testing.simulation.mixes import MIXES

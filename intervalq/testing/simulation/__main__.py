@@ -85,11 +85,11 @@ def _report(run: Run, bug: str) -> None:
 
 
 def _sum_up(tallies: list[Tally], seconds: float) -> None:
-    head = ["mix", "schedules", "starts", "violations", "rate", "given up", "store calls a job"]
+    head = ["mix", "schedules", "starts", "violations", "rate", "given up", "late", "store calls a job"]
     rows = [
         [
             tally.mix, f"{tally.schedules}", f"{tally.starts}", f"{len(tally.broken)}", f"{tally.rate:.3f}",
-            f"{tally.given_up}", f"{tally.calls_a_job:.2f}",
+            f"{tally.given_up}", f"{tally.late}", f"{tally.calls_a_job:.2f}",
         ]
         for tally in tallies
     ]  # fmt: skip

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
 from intervalq import rules
-from intervalq._shard.connection import Link
-from intervalq._shard.grants import Run
-from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
+from intervalq._shard.answers import Answers
+from intervalq._shard.conversation import Conversation
+from intervalq._shard.grants import GrantRange
+from intervalq._timing.clock import CLOCK
+from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Mark, Settings, Slot, State
 from intervalq.testing.simulation.planting import bug, instead
 
 _APPLY: Final = rules.apply
 _ADVANCE: Final = rules._advance  # noqa: SLF001
 _SETTLE: Final = rules.settle
+_USE: Final = rules._use  # noqa: SLF001
 _FRESH: Final = rules._fresh  # noqa: SLF001
 _CONFIGURE: Final = rules._configure  # noqa: SLF001
-_RUN: Final = Link.run
+_ASK: Final = Conversation._ask  # noqa: SLF001
+_RANGE: Final = Answers._range  # noqa: SLF001
+_TAKE: Final = rules._take  # noqa: SLF001
+_USABLE: Final = rules._usable  # noqa: SLF001
+_HEAL: Final = rules._heal  # noqa: SLF001
+_SET_BACK_FOR: Final = rules._set_back_for  # noqa: SLF001
 
 
-@bug("no-notice", "calm", 5)
+@bug("no-notice", "interrupted", 27)
 def _() -> Iterator[None]:
     """New slots are nearer than the answer that tells of them."""
 
@@ -43,7 +51,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_advance", advance)
 
 
-@bug("clock-runs-on", "calm", 22)
+@bug("clock-runs-on", "calm", 47)
 def _() -> Iterator[None]:
     """A hold doesn't stop the queue's clock."""
 
@@ -56,7 +64,7 @@ def _() -> Iterator[None]:
 
 @bug("hold-ignored", "calm", 4)
 def _() -> Iterator[None]:
-    """A held queue goes on telling slots to go."""
+    """A held queue goes on granting slots."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         since = state.held_since
@@ -71,19 +79,19 @@ def _() -> Iterator[None]:
     """A record is healed to what a shard knows, also when that is less."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
-        if command.mark is not None and command.generation == state.generation:
-            state = replace(state, ticket=command.mark.ticket, due=command.mark.due)
+        if command.high_water_mark is not None and command.generation == state.generation:
+            state = replace(state, ticket=command.high_water_mark.ticket, due=command.high_water_mark.due)
         return _ADVANCE(state, command, answer)
 
     yield from instead(rules, "_advance", advance)
 
 
-@bug("not-healed", "failover", 56)
+@bug("not-healed", "failover", 10)
 def _() -> Iterator[None]:
     """A record that lost writes issues the same tickets again, whatever its shards know."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
-        return _ADVANCE(state, replace(command, mark=None), answer)
+        return _ADVANCE(state, replace(command, high_water_mark=None), answer)
 
     yield from instead(rules, "_advance", advance)
 
@@ -93,30 +101,115 @@ def _() -> Iterator[None]:
     """When the store's clock is set back, the queue's clock goes back as well."""
 
     def settle(state: State, now: int) -> State:
-        return _SETTLE(replace(state, seen=min(state.seen, now)), now)
+        return _SETTLE(replace(state, last_now=min(state.last_now, now)), now)
 
     yield from instead(rules, "settle", settle)
 
 
-@bug("missed-granted", "stalls", 2)
+@bug("missed-granted", "stalls", 0)
 def _() -> Iterator[None]:
-    """A slot that is asked about too late is told to go, and its job begins at once."""
+    """A slot that is asked about too late is granted, and its job begins at once, whoever has the next."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         clock = state.clock(answer.now)
         slots = tuple(Slot(slot.ticket, max(slot.due, clock)) for slot in command.slots)
         return _ADVANCE(state, replace(command, slots=slots), answer)
 
-    def run(self: Link, first: Slot, count: int = 0, *, likely: bool = False) -> Run:
-        made = _RUN(self, first, count, likely=likely)
-        made.last += max(0, self.store_clock.latest(self.clock.now()) - made.instant)
+    def range_(self: Answers, first: Slot, state: State, **more: Any) -> GrantRange:
+        made = _RANGE(self, first, state, **more)
+        made.last += max(0, self._time.clock.latest(CLOCK.get().now()) - made.instant)
         return made
 
-    with mock.patch.object(Link, "run", run):
+    with mock.patch.object(Answers, "_range", range_):
         yield from instead(rules, "_advance", advance)
 
 
-@bug("freed-not-dead", "calm", 7)
+@bug("gap-ignored", "stalls", 0)
+def _() -> Iterator[None]:
+    """A slot is granted late although somebody else has a later one."""
+    yield from instead(rules, "_are_last", lambda _, slots: bool(slots))
+
+
+@bug("late-for-nothing", "taken", 0)
+def _() -> Iterator[None]:
+    """A slot is granted late, and the queue's clock goes on as if it were not."""
+
+    def use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, Any]:
+        after, grants = _USE(state, command, now, known=known)
+        if grants.at_once:
+            after = replace(after, held_total=state.held_total)
+        return after, grants
+
+    yield from instead(rules, "_use", use)
+
+
+@bug("set-back-short", "taken", 0)
+def _() -> Iterator[None]:
+    """A late grant leaves no time for its answer."""
+
+    def set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
+        del notice
+        return _SET_BACK_FOR(state, slot, 0, now)
+
+    yield from instead(rules, "_set_back_for", set_back_for)
+
+
+@bug("late-before-it-came", "taken", 377)
+def _() -> Iterator[None]:
+    """A slot that has not come yet is granted late, since it will be over soon."""
+
+    def are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
+        if command.until is None or not rules._are_last(state, slots):  # noqa: SLF001
+            return False
+        return now - state.held_total + command.notice > rules._end(state, slots[0])  # noqa: SLF001
+
+    yield from instead(rules, "_are_late", are_late)
+
+
+@bug("late-in-a-pause", "late", 210)
+def _() -> Iterator[None]:
+    """With `max_running`, a slot that was granted is granted again, late, also while the queue is paused."""
+
+    def usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
+        return _USABLE(replace(state, held_until=0), command, now, known=known)
+
+    yield from instead(rules, "_usable", usable)
+
+
+@bug("late-forgotten", "failover", 389)
+def _() -> Iterator[None]:
+    """A record that lost writes isn't told of the late grants among them."""
+
+    def heal(state: State, mark: Mark | None) -> tuple[State, bool]:
+        return _HEAL(state, None if mark is None else mark._replace(late_total=0))
+
+    yield from instead(rules, "_heal", heal)
+
+
+@bug("copy-granted-late", "interrupted", 14)
+def _() -> Iterator[None]:
+    """A copy of a question that arrives late is granted late as well."""
+
+    def use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, Any]:
+        mark = Mark(0, 0, state.late_total)
+        until = None if command.until is None else FOREVER
+        return _USE(state, replace(command, high_water_mark=mark, until=until), now, known=known)
+
+    yield from instead(rules, "_use", use)
+
+
+@bug("new-at-once", "stalls", 2)
+def _() -> Iterator[None]:
+    """A new slot may be used at once, also where the slot before it is not over."""
+
+    def take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer) -> tuple[State, Answer]:
+        state, answer = _TAKE(state, command, costs, answer)
+        return state, replace(answer, at_once=answer.at_once or answer.begun > 0)
+
+    yield from instead(rules, "_take", take)
+
+
+@bug("freed-not-dead", "calm", 30)
 def _() -> Iterator[None]:
     """Slots that are given back are free, also where later ones are taken already."""
 
@@ -133,14 +226,14 @@ def _() -> Iterator[None]:
     """Tickets that were voided may still be used, beside those that took their place."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
-        void = state.void
-        state, answer = _ADVANCE(replace(state, void=0), command, answer)
-        return replace(state, void=void), answer
+        void = state.revoked_through
+        state, answer = _ADVANCE(replace(state, revoked_through=0), command, answer)
+        return replace(state, revoked_through=void), answer
 
     yield from instead(rules, "_advance", advance)
 
 
-@bug("generation-ignored", "failover", 211)
+@bug("generation-ignored", "failover", 453)
 def _() -> Iterator[None]:
     """Tickets of a record that is gone are good for the one made anew."""
 
@@ -152,7 +245,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "apply", apply)
 
 
-@bug("no-quiet-interval", "failover", 19)
+@bug("no-quiet-interval", "failover", 10)
 def _() -> Iterator[None]:
     """A record that is made anew doesn't wait for what may have begun a moment ago."""
 
@@ -167,7 +260,7 @@ def _() -> Iterator[None]:
     """When the interval grows, the tickets that are out keep their slots."""
 
     def configure(state: State, command: Configure) -> State:
-        return replace(_CONFIGURE(state, command), void=state.void, due=state.due)
+        return replace(_CONFIGURE(state, command), revoked_through=state.revoked_through, due=state.due)
 
     yield from instead(rules, "_configure", configure)
 
@@ -180,4 +273,10 @@ def _() -> Iterator[None]:
         turn = tuple(slot for slot in command.slots if slot.ticket <= state.current + 1)
         return _ADVANCE(state, replace(command, slots=turn), answer)
 
-    yield from instead(rules, "_advance", advance)
+    async def ask(self: Conversation, question: Advance, speculative: int = 0) -> None:
+        await _ASK(self, question, speculative)
+        if not {*question.slots}.isdisjoint(self._grants.tickets):
+            await self._clock.sleep_until(self._clock.now() + 500_000)
+
+    with mock.patch.object(Conversation, "_ask", ask):
+        yield from instead(rules, "_advance", advance)

@@ -3,80 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 from unittest import mock
 
-from intervalq._shard.connection import Link
-from intervalq._shard.grants import Go, Run
+from intervalq._shard.conversation import Conversation
+from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.leases import Leases
-from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Line, Waiter
+from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.estimates import StoreClock
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import FOREVER, Advance, Answer, Settings
-from intervalq.store import Store
+from intervalq.rules import FOREVER, Advance, State
 from intervalq.testing.simulation.planting import bug, instead
 
-_IN_ORDER: Final = Line.in_order
-_ACCEPT: Final = Shard.accept
-_GIVE_UP: Final = Shard.give_up
-_PUT: Final = Shard._put  # noqa: SLF001
-_INIT: Final = Link.__init__
-_BOUNDED: Final = Link.bounded
+_IN_ORDER: Final = WaitQueue.in_order
+_ACCEPT: Final = Dispatcher.accept
+_IS_OVER: Final = Dispatcher._is_over  # noqa: SLF001
+_ASK: Final = Conversation._ask  # noqa: SLF001
+_INIT: Final = StoreTime.__init__
+_BOUNDED: Final = StoreTime.bounded
 _LEARN: Final = StoreClock.learn
-_TOLERANCE: Final = Link.tolerance
+_TOLERANCE: Final = StoreTime.tolerance
 
 
 @bug("no-last-check", "stalls", 0)
 def _() -> Iterator[None]:
-    """A job begins whenever it was told to go, however late that is."""
+    """A job begins whenever its slot was granted, however late that is."""
 
-    def bounded(self: Link, run: Run) -> Run:
-        _BOUNDED(self, run).before = FOREVER
-        return run
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        _BOUNDED(self, granted, state, at).before = FOREVER
+        return granted
 
-    yield from instead(Link, "bounded", bounded)
+    yield from instead(StoreTime, "bounded", bounded)
 
 
-@bug("check-before-answer", "stalls", 8)
+@bug("check-before-answer", "stalls", 0)
 def _() -> Iterator[None]:
     """The last check is made when the slot is handed over, not where the job begins."""
 
-    def accept(self: Shard, waiter: Waiter) -> Go | None:
-        for run in self.slots.granted:
-            self.bounded(run).before = FOREVER
+    def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
+        for granted in self._grants.granted:
+            self._bounded(granted).before = FOREVER
         try:
             return _ACCEPT(self, waiter)
         finally:
-            for run in self.slots.granted:
-                run.known = -1  # for those who hand it over
+            for granted in self._grants.granted:
+                granted.readings = -1  # for those who hand it over
 
-    yield from instead(Shard, "accept", accept)
+    yield from instead(Dispatcher, "accept", accept)
 
 
 @bug("too-tolerant", "stalls", 0)
 def _() -> Iterator[None]:
     """A job may begin half an interval late."""
 
-    def tolerance(self: Link, at: int) -> int:
-        half = self.state.settings.interval // 2 if self.state is not None else 0
-        return max(half, _TOLERANCE(self, at))
+    def tolerance(self: StoreTime, state: State, at: int) -> int:
+        return max(state.settings.interval // 2, _TOLERANCE(self, state, at))
 
-    yield from instead(Link, "tolerance", tolerance)
+    yield from instead(StoreTime, "tolerance", tolerance)
 
 
-@bug("tolerance-not-widened", "calm", 5)
+@bug("tolerance-not-widened", "calm", 42)
 def _() -> Iterator[None]:
     """A shard far away never finds its slots certain enough, and never begins."""
-
-    def tolerance(self: Link, at: int) -> int:
-        del at
-        return self.state.tolerance if self.state is not None else 0
-
-    yield from instead(Link, "tolerance", tolerance)
+    yield from instead(StoreTime, "is_uncertain", lambda *_: False)
 
 
-@bug("way-is-nothing", "slow", 2)
+@bug("early-for-nothing", "stalls", 0)
+def _() -> Iterator[None]:
+    """Any slot may be used as soon as it is granted, not only one that the store grants at once."""
+
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        _BOUNDED(self, granted, state, at).after = -FOREVER
+        return granted
+
+    yield from instead(StoreTime, "bounded", bounded)
+
+
+@bug("way-is-nothing", "slow", 3)
 def _() -> Iterator[None]:
     """An answer is taken to say what the store's clock reads now, however long it took."""
 
@@ -92,101 +98,110 @@ def _() -> Iterator[None]:
     """What one process knows of the store's clock is used by the others, whose own clocks read otherwise."""
     shared = StoreClock()
 
-    def init(self: Link, queue: str, store: Store, settings: Settings | None) -> None:
-        _INIT(self, queue, store, settings)
-        self.store_clock = shared
+    def init(self: StoreTime, *, strict: bool = False) -> None:
+        _INIT(self, strict=strict)
+        self.clock = shared
 
-    yield from instead(Link, "__init__", init)
+    yield from instead(StoreTime, "__init__", init)
 
 
 @bug("step-unseen", "clock", 934)
 def _() -> Iterator[None]:
-    """A slot that was told to go stands, also when the clock that it is fixed on was stepped."""
+    """A grant stays valid, also when the clock that its slot is fixed on was stepped."""
 
-    def bounded(self: Link, run: Run) -> Run:
-        run.steps = self.store_clock.steps
-        return _BOUNDED(self, run)
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        granted.steps = self.clock.steps
+        return _BOUNDED(self, granted, state, at)
 
-    yield from instead(Link, "bounded", bounded)
+    yield from instead(StoreTime, "bounded", bounded)
 
 
 @bug("slot-used-again", "lossy", 7)
 def _() -> Iterator[None]:
     """A slot whose answer was lost is taken for granted, and is asked for once more."""
 
-    async def put(self: Shard, question: Advance) -> Answer:
+    async def ask(self: Conversation, question: Advance, speculative: int = 0) -> None:
         try:
-            return await _PUT(self, question)
+            await _ASK(self, question, speculative)
         except StoreUnavailable:
-            self.slots.granted.extend(self.run(slot) for slot in question.slots)
-            self._beginning.wake()
+            state = self._connection.state
+            if state is not None:
+                made = self._answers._range  # noqa: SLF001 - the bug is planted in there
+                self._grants.granted.extend(made(slot, state) for slot in question.slots)
+                self._dispatcher.look()
             raise
 
-    yield from instead(Shard, "_put", put)
+    yield from instead(Conversation, "_ask", ask)
 
 
 @bug("used-given-back", "stalls", 0)
 def _() -> Iterator[None]:
     """The slot of a job that began is given back with the next question."""
 
-    def accept(self: Shard, waiter: Waiter) -> Go | None:
-        go = _ACCEPT(self, waiter)
-        if go is not None:
-            self.slots.unused.append(go.slot)
-        return go
+    def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
+        grant = _ACCEPT(self, waiter)
+        if grant is not None:
+            self._grants.unused.append(grant.slot)
+        return grant
 
-    yield from instead(Shard, "accept", accept)
+    yield from instead(Dispatcher, "accept", accept)
 
 
-@bug("order-lost", "stalls", 30)
+@bug("order-lost", "stalls", 0)
 def _() -> Iterator[None]:
-    """When a slot is given up, the job that would have had it goes to the end of its shard's line."""
+    """When a job comes too late for its slot, it goes to the end of its shard's line."""
 
-    def give_up(self: Shard, go: Go) -> None:
-        _GIVE_UP(self, go)
-        if (waiter := self.line.first()) is not None:
-            last = max(other.order for other in self.line.in_order())
-            self.line.remove(waiter)
-            self.line.first()  # sweeps it away from its old place
+    def is_over(self: Dispatcher, first: GrantRange) -> None:
+        _IS_OVER(self, first)
+        line = self._line
+        if (waiter := line.first()) is not None:
+            last = max(other.order for other in line.in_order())
+            line.remove(waiter)
+            line.first()  # sweeps it away from its old place
             waiter.order, waiter.gone = (last[0], last[1] + 1), False
-            self.line.add(waiter)
+            line.add(waiter)
 
-    yield from instead(Shard, "give_up", give_up)
+    yield from instead(Dispatcher, "_is_over", is_over)
 
 
 @bug("last-in-first-out", "calm", 0)
 def _() -> Iterator[None]:
     """The job that was added last begins first."""
 
-    def in_order(self: Line) -> Iterator[Waiter]:
+    def in_order(self: WaitQueue) -> Iterator[Waiter]:
         return iter([*_IN_ORDER(self)][::-1])
 
-    def first(self: Line) -> Waiter | None:
+    def first(self: WaitQueue) -> Waiter | None:
         return next(in_order(self), None)
 
-    with mock.patch.object(Line, "in_order", in_order):
-        yield from instead(Line, "first", first)
+    with mock.patch.object(WaitQueue, "in_order", in_order):
+        yield from instead(WaitQueue, "first", first)
 
 
 @bug("wakeup-lost", "calm", 4)
 def _() -> Iterator[None]:
     """A held shard sleeps until it is woken, and never asks by itself."""
 
-    def end_of_hold(self: Shard, patience: int) -> float:
+    def end_of_hold(self: Conversation, patience: int) -> float:
         del self, patience
         return float("inf")
 
-    yield from instead(Shard, "_end_of_hold", end_of_hold)
+    yield from instead(Conversation, "_end_of_hold", end_of_hold)
 
 
 @bug("cost-forgotten", "calm", 15)
 def _() -> Iterator[None]:
     """A job that costs several slots takes one."""
 
-    def let_pass(self: Shard) -> None:
-        self._owed = 0
+    async def ask(self: Conversation, question: Advance, speculative: int = 0) -> None:
+        await _ASK(self, replace(question, costs=()), speculative)
 
-    yield from instead(Shard, "_let_pass", let_pass)
+    def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
+        waiter.cost = 1
+        return _ACCEPT(self, waiter)
+
+    with mock.patch.object(Dispatcher, "accept", accept):
+        yield from instead(Conversation, "_ask", ask)
 
 
 @bug("leases-kept", "calm", 31)

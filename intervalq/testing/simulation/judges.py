@@ -13,8 +13,17 @@ from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import Plan
 from intervalq.testing.simulation.observer import ObservedJob, Observer, Start
 
+_QUESTIONS: Final = 12
+"""So many commands at most does a lone caller need to begin."""
+
 _GRAIN: Final = 10e-6
 """Readings are rounded to microseconds, a few times over."""
+
+_FAR: Final = 2e-3
+"""Where a process knows the store's clock worse than this, its jobs begin at the middle of what it knows."""
+
+_TIMERS: Final = 0.1
+"""Seconds by which a process asks earlier because its timers are late, at most."""
 
 _AGEING: Final = 2 / 2_000
 """The bounds of the store's clock move apart by this much a second (500 ppm either way)."""
@@ -22,7 +31,7 @@ _AGEING: Final = 2 / 2_000
 
 def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
-    for court in (spacing, order, places, holds, fates, limits, costs, misses):
+    for court in (spacing, order, places, holds, fates, limits, costs, misses, progress):
         for at, what in court(seen, plan):
             seen.violated(what, at)
     seen.violations.sort(key=lambda violation: violation.at)
@@ -95,13 +104,13 @@ def _lines(seen: Observer) -> Findings:
 
 
 def places(seen: Observer, plan: Plan) -> Findings:
-    """A slot starts at most one job, and only one that the store has told to go."""
+    """A slot starts at most one job, and only one that the store has granted."""
     del plan
     used: dict[tuple[str, int], Start] = {}
     times: dict[tuple[str, int], int] = defaultdict(int)
     for start in seen.starts:
         if not start.grants:
-            yield start.at, f"{_named(start)} was never told to go"
+            yield start.at, f"{_named(start)} was never granted"
         times[start.slot] += 1
         # a failover makes the store issue numbers again that it forgot
         if times[start.slot] > max(1, len(seen.issues[start.slot])):
@@ -110,7 +119,7 @@ def places(seen: Observer, plan: Plan) -> Findings:
 
 
 def holds(seen: Observer, plan: Plan) -> Findings:
-    """While the queue is held nothing begins, except what was told to go before, and that soon."""
+    """While the queue is held nothing begins, except what was granted before, and that soon."""
     for begin, length in seen.holds:
         ends = [at for at in (*seen.resumes, *seen.losses) if at > begin]
         if length < float("inf"):
@@ -123,7 +132,9 @@ def holds(seen: Observer, plan: Plan) -> Findings:
             told = start.grants[-1].at if start.grants else begin
             granted = (grant.settings for grant in start.grants)
             credit = max(((each.burst - 1) * each.interval for each in granted), default=0) / 1e6
-            soon = _lead(seen, start.job.process, start.at) + _tolerance(seen, plan, start) + credit
+            notice = max((grant.notice for grant in start.grants), default=0.0)
+            lead = _lead(seen, start.job.process, start.at) + notice
+            soon = lead + _tolerance(seen, plan, start) + credit
             unaware = plan.max_running is not None and bool(start.grants) and start.grants[-1].unaware
             if told > begin or (start.at > begin + soon and not unaware):
                 yield (
@@ -168,8 +179,8 @@ def costs(seen: Observer, plan: Plan) -> Findings:
     for process, taken in seen.taken.items():
         if process not in seen.died and process not in seen.closed and not seen.failures[process]:
             used = sum(start.job.plan.cost for start in seen.starts if start.job.process is process)
-            if used > len(taken):
-                yield seen.time(), f"{process.name} used {used} slots and took {len(taken)}"
+            if used > sum(taken.values()):
+                yield seen.time(), f"{process.name} used {used} slots and took {sum(taken.values())}"
 
 
 def misses(seen: Observer, plan: Plan) -> Findings:
@@ -182,6 +193,19 @@ def misses(seen: Observer, plan: Plan) -> Findings:
         late = (miss.at - issued - _held(seen, plan, issued, miss.at)) * rate - seen.ahead[miss.slot]
         if not miss.void and late < -_GRAIN:
             yield miss.at, f"ticket {miss.slot[1]} was missed {-late:.6f} s before its slot"
+
+
+def progress(seen: Observer, plan: Plan) -> Findings:
+    """Where nobody else waits and nothing is in its way, a process asks a few times until a job begins.
+
+    A slot that is too cheap for the job that is next is passed over, which takes a question as well.
+    """
+    del plan
+    if any(job.plan.cost > 1 for job in seen.jobs):
+        return
+    for at, process, questions in seen.alone:
+        if questions == _QUESTIONS + 1:
+            yield at, f"{process.name} waits alone, and has asked {_QUESTIONS} times since anything happened"
 
 
 def _held(seen: Observer, plan: Plan, begin: float, end: float) -> float:
@@ -201,18 +225,29 @@ def _named(start: Start) -> str:
 
 
 def _needed(seen: Observer, plan: Plan, starts: list[Start]) -> float:
-    """How far apart the first and the last of these must be, by the settings they were told to go with."""
+    """How far apart the first and the last of these must be, by the settings they were granted with."""
     intervals = [grant.settings.interval for start in starts for grant in start.grants]
     interval = min(intervals, default=round(plan.interval * 1e6)) / 1e6
-    return interval - max(_tolerance(seen, plan, start) for start in starts)
+    return interval - max(_tolerance(seen, plan, start) for start in starts) - _early(seen, plan, starts[-1])
 
 
 def _tolerance(seen: Observer, plan: Plan, start: Start) -> float:
     """How late after its slot a job may begin."""
+    wished, blur = _wished(plan, start), _blur(seen, start.job.process, start.at)
+    return max(wished, 1.5 * min(blur, _FAR), wished + _early(seen, plan, start))
+
+
+def _early(seen: Observer, plan: Plan, start: Start) -> float:
+    """How early before its slot a job may begin: far away, at the middle of what is known of its slot."""
+    blur = _blur(seen, start.job.process, start.at)
+    return blur / 2 if blur >= _FAR and blur * 3 > _wished(plan, start) * 2 else 0.0
+
+
+def _wished(plan: Plan, start: Start) -> float:
+    """The tolerance that is agreed, whatever the process knows."""
     windows = (grant.settings.burst * grant.settings.interval for grant in start.grants)
     longest = max(windows, default=0) / 1e6
-    wished = longest / 10 if plan.tolerance is None else min(plan.tolerance, longest)
-    return max(wished, 1.5 * _blur(seen, start.job.process, start.at))
+    return longest / 10 if plan.tolerance is None else min(plan.tolerance, longest)
 
 
 def _blur(seen: Observer, process: Process, at: float) -> float:
@@ -232,9 +267,9 @@ def _blur(seen: Observer, process: Process, at: float) -> float:
 
 
 def _lead(seen: Observer, process: Process, at: float) -> float:
-    """How long before its slot a process may be told to go: by its slowest round trip so far."""
+    """How long before its slot a process may be granted: by its slowest round trip and its timers."""
     had = [back - sent for sent, back in seen.exchanges[process] if back <= at]
-    return max(0.05, 2 * max(had, default=0.0) + 0.002)
+    return max(0.05, 2 * max(had, default=0.0)) + _TIMERS
 
 
 def _told(start: Start) -> float:
@@ -251,7 +286,7 @@ def _outlived(seen: Observer, start: Start) -> bool:
 
 
 def _stepped_over(seen: Observer, start: Start) -> bool:
-    """Whether a start was told to go before a step of the store's clock, and couldn't know of it."""
+    """Whether a start was granted before a step of the store's clock, and couldn't know of it."""
     told = _told(start)
     steps = [(at, by) for at, by in seen.steps if told <= at <= start.at]
     if len(steps) != 1:
@@ -262,7 +297,7 @@ def _stepped_over(seen: Observer, start: Start) -> bool:
 
 
 def _disturbed(seen: Observer, earlier: Start, later: Start) -> bool:
-    """Whether the store's clock was stepped, or writes were lost, since the first of them was told to go."""
+    """Whether the store's clock was stepped, or writes were lost, since the first of them was granted."""
     grants = [grant.at for start in (earlier, later) for grant in start.grants]
     begin = min([earlier.at, later.at, *grants])
     return any(begin <= at <= later.at for at in (*seen.losses, *(step for step, _ in seen.steps)))

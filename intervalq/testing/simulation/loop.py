@@ -72,7 +72,7 @@ class ProcessClock:
         lateness: gives how late the next timer is, in seconds.
     """
 
-    spin = 0
+    goes_on = False
 
     def __init__(self, base: int, ppm: float, lateness: Callable[[], float]) -> None:
         self._base = base
@@ -83,7 +83,7 @@ class ProcessClock:
         """See `intervalq._timing.clock.Clock`."""
         return self._base + int(asyncio.get_running_loop().time() * 1e6 * self._rate)
 
-    def alarms(self) -> None:
+    def timers(self) -> None:
         """See `intervalq._timing.clock.Clock`."""
 
     async def sleep_until(self, instant: int) -> None:

@@ -31,6 +31,7 @@ class Tally:
     jobs: int = 0
     starts: int = 0
     given_up: int = 0
+    late: int = 0
     calls: int = 0
     used: int = 0
     wanted: float = 0.0
@@ -44,6 +45,7 @@ class Tally:
         self.jobs += run.jobs
         self.starts += run.starts
         self.given_up += run.given_up
+        self.late += run.late
         self.calls += run.calls
         self.used += run.used
         self.wanted += run.wanted
@@ -55,7 +57,7 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Count all the schedules of another one."""
-        for name in ("schedules", "jobs", "starts", "given_up", "calls", "used", "wanted", "seconds"):
+        for name in ("schedules", "jobs", "starts", "given_up", "late", "calls", "used", "wanted", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.broken += other.broken
 

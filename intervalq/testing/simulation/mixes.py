@@ -1,4 +1,4 @@
-"""The eight mixes of faults, and what one seed makes of a mix: the plan of one run."""
+"""The mixes of faults, and what one seed makes of a mix: the plan of one run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ class Mix:
     """The share of messages that take 0.1 to 2.5 s longer."""
     lost: float = 0.0
     """The share of requests, and again of answers and wake-ups, that get lost."""
+    again: float = 0.0
+    """The share of requests that reach the store twice, the second time up to 2 s later."""
     outages: int = 0
     """The most times that one process can't reach the store for a while."""
     stalls: int = 0
     """The most times that one process doesn't run for a while."""
+    interrupted: float = 0.0
+    """The chance of a process that is granted to stop around then, for up to three intervals."""
+    taken: float = 0.0
+    """The share of the time in which processes don't run: each has its processor for the rest, by turns."""
+    late: float = 0.0
+    """Timers are late by up to so many intervals."""
     crashes: float = 0.0
     """The chance of a process to die."""
     steps: int = 0
@@ -35,6 +43,9 @@ MIXES: Final = {
     "crashes": Mix(crashes=0.4),
     "clock": Mix(steps=4),
     "failover": Mix(losses=3),
+    "late": Mix(late=3.0, again=0.1, lost=0.02),
+    "taken": Mix(taken=0.8, again=0.1),
+    "interrupted": Mix(interrupted=0.5, again=0.2, lost=0.04, losses=1),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }
 """The mixes by name."""
@@ -84,6 +95,8 @@ class PlannedProcess:
     outages: list[tuple[float, float]] = field(default_factory=list)
     stalls: list[tuple[float, int, float]] = field(default_factory=list)
     """From when on, before which step, for how long."""
+    turn: float | None = None
+    """The processor is taken away once in so many seconds; None: never."""
     crash: tuple[float, int] | None = None
 
 
@@ -205,12 +218,17 @@ class _Planner:
             route=self.route(),
             base=random.randint(0, 10**12),
             ppm=random.uniform(-200, 200),
-            lateness=self.spread(0.00002, 0.002),
+            lateness=self.lateness(),
             outages=outages,
             stalls=stalls,
+            turn=self.interval * self.spread(0.05, 2) if mix.taken else None,
             crash=crash,
             close=(self.moment(), self.likely(0.5)) if self.likely(0.05) else None,
         )
+
+    def lateness(self) -> float:
+        late = self.spread(0.00002, 0.002)
+        return self.interval * self.random.uniform(0, self.mix.late) if self.mix.late else late
 
     def route(self) -> Route:
         low, high = (0.0001, 0.002) if self.likely(0.7) else (0.005, 0.04)

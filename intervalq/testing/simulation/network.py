@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -78,6 +79,8 @@ class Network:
         self.primary = 0
         """How many times the store failed over."""
         self.listeners: dict[Callable[[], None], Line] = {}
+        self.interrupt: Callable[[Process, float, float], None] = lambda *_: None
+        """Stops a process in so many seconds, for so many."""
         self._mix = mix
         self._random = random
 
@@ -94,9 +97,18 @@ class Network:
 
     def loses(self, line: Line) -> bool:
         """Whether one message gets lost."""
-        if self.is_healthy or line.is_good or not self._mix.lost:
-            return False
-        return self._random.random() < self._mix.lost
+        return self._happens(line, self._mix.lost)
+
+    def repeats(self, line: Line) -> bool:
+        """Whether one request reaches the store twice."""
+        return self._happens(line, self._mix.again)
+
+    def lag(self) -> float:
+        """How much later a request arrives for the second time."""
+        return self._random.choice((0.0, 0.002, 0.05, 0.5, 2.0)) * self._random.random()
+
+    def _happens(self, line: Line, share: float) -> bool:
+        return bool(share) and not (self.is_healthy or line.is_good) and self._random.random() < share
 
     def resume(self, queue: str) -> None:
         """Somebody ends all pauses."""
@@ -115,6 +127,11 @@ class Network:
         self.observer.stepped(line.process, command, before, self.records.states.get(line.queue), answer)
         if answer.woken:
             self.wake()
+        if (answer.granted or answer.begun) and self._happens(line, self._mix.interrupted):
+            interval = answer.state.settings.interval / 1e6 if answer.state is not None else 0.0
+            self.interrupt(
+                line.process, self._random.uniform(0, 0.05), interval * self._random.uniform(0.1, 3)
+            )
         if not self.loses(line):
             delay, context = self.delay(line, line.route.down), line.process.context
             loop.call_later(delay, line.receive, reply, answer, self.primary, context=context)
@@ -157,7 +174,10 @@ class Line:
         network.observer.sent(self.process, command, lost=lost)
         if not lost:
             delay = network.delay(self, self.route.up)
-            loop.call_later(delay, network.arrive, self, command, reply, network.primary, context=Context())
+            arrive = partial(network.arrive, self, command, reply, network.primary)
+            loop.call_later(delay, arrive, context=Context())
+            if network.repeats(self):
+                loop.call_later(delay + network.lag(), arrive, context=Context())
         timer = loop.call_later(self.route.deadline, _give_up, reply)
         try:
             answer = await reply

@@ -14,6 +14,7 @@ from intervalq.rules import (
     Configure,
     Hold,
     Inspect,
+    Reclaim,
     Resume,
     Settings,
     State,
@@ -63,6 +64,8 @@ class Grant:
 
     at: float
     settings: Settings
+    notice: float
+    """How long its owner said that a job needs to begin, in seconds."""
     unaware: bool
     """Its owner had not heard of a hold or a step of the clock that moved the slot, and asked too early."""
 
@@ -111,8 +114,8 @@ class Observer:
         """When a process heard of the record."""
         self.failures: dict[Process, list[float]] = defaultdict(list)
         """When a process could not reach the store."""
-        self.taken: dict[Process, set[tuple[str, int]]] = defaultdict(set)
-        """The tickets that a process got, less those that it gave back."""
+        self.taken: dict[Process, dict[tuple[str, int], int]] = defaultdict(dict)
+        """The tickets that a process got, less those that it gave back, and how many slots each has."""
         self.misses: list[Miss] = []
         self.made: list[tuple[float, bool]] = []
         """When a record was made, and whether its maker knew of an earlier one."""
@@ -131,11 +134,20 @@ class Observer:
         self.closed: dict[Process, float] = {}
         self.violations: list[Violation] = []
         self.calls = 0
+        self.alone: list[tuple[float, Process, int]] = []
+        """Questions of a process in which alone jobs wait, each with how many in a row it was."""
         self.wanted = 0.0
         """How many slots passed while jobs waited and the queue was not held."""
         self._waiting: set[ObservedJob] = set()
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
+        self._in_row = 0
+        self._late: list[Command] = []  # each was granted late
+
+    @property
+    def late(self) -> int:
+        """How many slots were granted late."""
+        return len(self._late)
 
     # --- what happens -------------------------------------------------------------------------------
 
@@ -150,6 +162,7 @@ class Observer:
     def added(self, process: Process, plan: PlannedJob) -> ObservedJob:
         """A job is about to be added to the queue."""
         self._tick()
+        self._in_row = 0
         job = ObservedJob(number=len(self.jobs), process=process, plan=plan, added=self.time())
         self.jobs.append(job)
         self._waiting.add(job)
@@ -159,6 +172,7 @@ class Observer:
     def started(self, job: ObservedJob, ticket: int, generation: str) -> None:
         """A job's first instruction."""
         self._tick()
+        self._in_row = 0
         self._waiting.discard(job)
         key = self.trace.name(generation)
         start = Start(
@@ -195,6 +209,7 @@ class Observer:
     def sent(self, process: Process, command: Command, *, lost: bool) -> None:
         """A command is on its way."""
         self.calls += 1
+        self._count(process, command, lost=lost)
         self.say(process.name, "asks", command, "(lost)" if lost else "")
 
     def answered(self, process: Process, command: Command, answer: Answer, sent: float) -> None:
@@ -209,6 +224,7 @@ class Observer:
 
     def failed(self, process: Process) -> None:
         """No answer came."""
+        self._in_row = 0
         self.failures[process].append(self.time())
         self.say(process.name, "gives up")
 
@@ -220,8 +236,12 @@ class Observer:
         state = answer.state
         if state is not None:
             self._pace = (state.held_since is not None, state.settings.interval)
+        if state is None or state.held_since is not None or isinstance(command, Configure | Reclaim | Hold):
+            self._in_row = 0
         if before is not None and after is not None and before.generation == after.generation:
-            for counter in ("ticket", "current", "void"):
+            if after.late_total > before.late_total and not answer.healed:
+                self._granted_late(process, command)
+            for counter in ("ticket", "current", "revoked_through", "late_total"):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
         if before is None and after is not None:
@@ -233,23 +253,25 @@ class Observer:
     def _note(self, process: Process, command: Command, answer: Answer, state: State) -> None:
         now = self.time()
         key = self.trace.name(state.generation)
-        clock = state.clock(answer.now)
+        clock = state.clock(answer.now) + state.late_total  # it goes back for late grants only
         if not isinstance(command, Inspect):  # a look leaves nothing behind, not even when it was
             if clock < self.clocks.get(key, clock):
                 self.violated(f"the queue's clock went back by {self.clocks[key] - clock} us")
             self.clocks[key] = clock
         for slot in answer.taken:
             self.issues[key, slot.ticket].append(now)
-            self.ahead[key, slot.ticket] = (slot.due - clock) / 1e6
+            self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
             self.dues[key, slot.ticket] = slot.due
-            self.taken[process].add((key, slot.ticket))
+            self.taken[process][key, slot.ticket] = slot.cost
         if isinstance(command, Advance) and command.generation == state.generation:
             self._advanced(process, command, answer, key, state)
         heard, known = self.known.get(process, (now, state))
-        unaware = known.held != state.held or any(at > heard for at, _ in self.steps)
+        unaware = known.held_total != state.held_total or any(at > heard for at, _ in self.steps)
+        notice = command.notice / 1e6 if isinstance(command, Advance) else 0.0
         begun = [slot.ticket for slot in answer.taken[: answer.begun]]
         for ticket in (*answer.granted, *begun):
-            self.grants[key, ticket].append(Grant(at=now, settings=state.settings, unaware=unaware))
+            grant = Grant(at=now, settings=state.settings, notice=notice, unaware=unaware)
+            self.grants[key, ticket].append(grant)
         if isinstance(command, Hold):
             self.holds.append((now, command.length / 1e6 if command.length < FOREVER else float("inf")))
         elif isinstance(command, Resume):
@@ -258,17 +280,20 @@ class Observer:
             self.changes.append(now)
 
     def _advanced(self, process: Process, command: Advance, answer: Answer, key: str, state: State) -> None:
-        if command.mark is not None and state.ticket < command.mark.ticket:
-            self.violated(f"{process.name} knew of ticket {command.mark.ticket} of {key}, and was ignored")
-        self.taken[process] -= {(key, slot.ticket) for slot in command.release}
+        mark = command.high_water_mark
+        if mark is not None and (state.ticket < mark.ticket or state.late_total < mark.late_total):
+            self.violated(f"{process.name} knew of {mark} of {key}, and was ignored")
+        for slot in command.release:
+            self.taken[process].pop((key, slot.ticket), None)
         for slot in (*command.slots, *command.release):
             if (key, slot.ticket) not in self.issues:
                 self.violated(f"{process.name} has ticket {slot.ticket} of {key}, which never issued it")
         for ticket in answer.missed:
-            self.misses.append(Miss(at=self.time(), slot=(key, ticket), void=ticket <= state.void))
+            self.misses.append(Miss(at=self.time(), slot=(key, ticket), void=ticket <= state.revoked_through))
 
     def lost(self, age: float | None, *, everything: bool) -> None:
         """The store lost writes."""
+        self._in_row = 0
         self.losses.append(self.time())
         self.clocks.clear()
         if not everything:
@@ -277,10 +302,25 @@ class Observer:
 
     def clock_set(self, seconds: float) -> None:
         """The store's clock was stepped."""
+        self._in_row = 0
         self.steps.append((self.time(), seconds))
         self.say("store", "steps its clock", f"{seconds:+.6f} s")
 
     # --- inside -------------------------------------------------------------------------------------
+
+    def _granted_late(self, process: Process, command: Command) -> None:
+        if any(command is other for other in self._late):
+            self.violated(f"a copy of a question of {process.name} set the queue's clock back once more")
+        self._late.append(command)
+
+    def _count(self, process: Process, command: Command, *, lost: bool) -> None:
+        """Count the questions of a process that has all the jobs that wait, with nothing in its way."""
+        alone = all(job.process is process for job in self._waiting)
+        if lost or not alone:
+            self._in_row = 0
+        elif self._waiting and isinstance(command, Advance | Inspect):
+            self._in_row += 1
+            self.alone.append((self.time(), process, self._in_row))
 
     def _tick(self) -> None:
         now = self.time()

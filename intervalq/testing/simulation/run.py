@@ -29,6 +29,8 @@ class Run:
     wanted: float
     """How many slots there were while jobs waited."""
     given_up: int
+    late: int
+    """How many slots were granted late."""
     calls: int
     seconds: float
     """True time at the end."""
@@ -60,6 +62,7 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
         used=sum(start.job.plan.cost for start in seen.starts),
         wanted=seen.wanted,
         given_up=sum(actor.shard.given_up for actor in world.actors if actor.shard is not None),
+        late=seen.late,
         calls=seen.calls,
         seconds=world.ended,
     )

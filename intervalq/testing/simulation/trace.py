@@ -43,7 +43,8 @@ class Trace:
         if state is None:
             return ["no record"]
         said = [
-            f"{self.name(state.generation)} ticket={state.ticket} current={state.current} void={state.void}",
+            f"{self.name(state.generation)} ticket={state.ticket} current={state.current}",
+            f"revoked={state.revoked_through} late={state.late_total}",
             f"clock={state.clock(answer.now)} due={state.due}",
         ]
         if state.held_since is not None:

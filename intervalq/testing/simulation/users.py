@@ -8,7 +8,7 @@ from typing import Any, cast
 import anyio
 
 from intervalq import IntervalQueue
-from intervalq._shard.grants import Go
+from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
@@ -30,21 +30,21 @@ class Actor:
         self.line = line
         self.queue = queue
         self.shard: Shard | None = None
-        self.begins: Go | None = None  # the slot that was accepted last
+        self.begins: Grant | None = None  # the slot that was accepted last
         self.busy = 0  # calls of users that have not come back
 
     def open(self) -> Shard:
         """The handle's shard, in the process's context; what it accepts is noted."""
         if self.shard is None:
             self.shard = shard = self.queue.shard()
-            accept = shard.accept
+            accept = shard.dispatcher.accept
 
-            def noting(waiter: Waiter) -> Go | None:
-                go = accept(waiter)
-                self.begins = go or self.begins
-                return go
+            def noting(waiter: Waiter) -> Grant | None:
+                grant = accept(waiter)
+                self.begins = grant or self.begins
+                return grant
 
-            shard.accept = noting  # type: ignore[method-assign]
+            shard.dispatcher.accept = noting  # type: ignore[method-assign]
         return self.shard
 
 
@@ -101,7 +101,7 @@ class Users:
                 await actor.queue.run(body, retries=wanted.retries, **timing)
             else:
                 async with actor.queue.slot(**timing) as slot:
-                    actor.begins = cast("Go", slot)  # a slot that was ready isn't accepted by anybody
+                    actor.begins = cast("Grant", slot)  # a slot that was ready isn't accepted by anybody
                     await body()
         except (IntervalqError, JobError) as error:
             return type(error).__name__

@@ -26,6 +26,9 @@ _KEY: Final = "key"
 
 _NEAR: Final = Route(up=(0.0002, 0.001), down=(0.0002, 0.001), deadline=5.0)
 
+_TIMER: Final = 0.002
+"""Seconds by which the timers of a healthy machine are late at most."""
+
 _PATIENCE: Final = 50.0
 """Seconds, beside the slots, that a queue may take to recover: time-outs, pauses between attempts to reach
 the store, polls of held shards, cool-downs, and the leases of dead processes."""
@@ -39,13 +42,15 @@ class World:
 
     def __init__(self, mix: str, seed: int, loop: WorldLoop) -> None:
         self.loop = loop
-        self.plan = plan(MIXES[mix], f"{mix}:{seed}:plan")
+        self.mix = MIXES[mix]
+        self.plan = plan(self.mix, f"{mix}:{seed}:plan")
         self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
         self.seen = Observer(loop.time)
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
         self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose
-        self.network = Network(self.records, MIXES[mix], self.dice, self.seen)
+        self.network = Network(self.records, self.mix, self.dice, self.seen)
+        self.network.interrupt = self._interrupt
         self.actors: list[Actor] = []
         self.busy = 0  # the sum of theirs
         self.idle: asyncio.Future[None] = loop.create_future()
@@ -55,7 +60,7 @@ class World:
 
     def _actor(self, planned: PlannedProcess) -> Actor:
         lateness = planned.lateness
-        clock = ProcessClock(planned.base, planned.ppm, lambda: self.dice.uniform(0, lateness))
+        clock = ProcessClock(planned.base, planned.ppm, lambda: self._lateness(lateness))
         process = Process(planned.name, clock)
         kind = WakingLine if self.plan.waking else Line
         line = kind(self.network, process, planned.route, self.queue)
@@ -63,6 +68,11 @@ class World:
         actor = Actor(process, line, queue[_KEY] if self.plan.keyed else queue)
         self.actors.append(actor)
         return actor
+
+    def _lateness(self, most: float) -> float:
+        if self.network.is_healthy:
+            most = min(most, _TIMER)
+        return self.dice.uniform(0, most)
 
     def _at(self, instant: float, action: Callable[..., object], *args: object) -> None:
         self.loop.call_at(instant, action, *args, context=Context())
@@ -80,6 +90,8 @@ class World:
                 self._at(end, partial(self._cut, actor, is_cut=False))
             for when, steps, length in planned.stalls:
                 self._at(when, actor.process.trap, steps, partial(self._stall, actor, length))
+            if planned.turn is not None:
+                self._take_turns(actor, planned.turn)
             if planned.crash is not None:
                 when, steps = planned.crash
                 self._at(when, actor.process.trap, steps, partial(self._crash, actor))
@@ -130,6 +142,16 @@ class World:
         if self.loop.time() < self.plan.ends:
             self.seen.say(actor.process.name, "stalls", f"{seconds:.6f} s")
             self.loop.stop_process(actor.process, seconds)
+
+    def _interrupt(self, process: Process, delay: float, seconds: float) -> None:
+        actor = next(actor for actor in self.actors if actor.process is process)
+        self._at(self.loop.time() + delay, self._stall, actor, seconds)
+
+    def _take_turns(self, actor: Actor, turn: float) -> None:
+        """Take the processor away for a part of each turn, now and in all that follow."""
+        if self.loop.time() < self.plan.ends:
+            self.loop.stop_process(actor.process, turn * self.mix.taken)
+            self._at(self.loop.time() + turn, self._take_turns, actor, turn)
 
     def _crash(self, actor: Actor) -> None:
         if self.loop.time() < self.plan.ends:

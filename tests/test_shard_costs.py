@@ -1,19 +1,20 @@
-"""What a shard still owes or has to give back when jobs leave, close, or find the store away."""
+"""What jobs cost in slots, and what a shard gives back when jobs leave, close, or find the store away."""
 
 from __future__ import annotations
 
 import logging
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from intervalq._shard.grants import Run, Slots
+from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
-from intervalq.errors import StoreUnavailable
+from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings, Slot
 from intervalq.testing import virtual_time
-from virtual_store import BACKENDS, FarStore, told
+from virtual_store import BACKENDS, FarStore, Starts, granted, queue_on
 
 SECOND = 1_000_000
 EACH_SECOND = Settings(interval=SECOND)
@@ -26,13 +27,13 @@ def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int |
 @pytest.mark.parametrize("kind", ["tickets", "granted", "unused"])
 def test_a_slot_of_any_kind_is_a_slot(kind: str) -> None:
     """With any, losing a keyed queue's record matters: the new one begins with a quiet interval."""
-    slots = Slots()
+    slots = Grants()
     assert not slots
     slot = Slot(1, 0)
     if kind == "tickets":
         slots.tickets.append(slot)
     elif kind == "granted":
-        slots.granted.append(Run(slot, held=0, steps=0))
+        slots.granted.append(GrantRange(slot, held_total=0, steps=0))
     else:
         slots.unused.append(slot)
     assert slots
@@ -40,40 +41,115 @@ def test_a_slot_of_any_kind_is_a_slot(kind: str) -> None:
     assert not slots
 
 
-# --- slots that are owed ----------------------------------------------------------------------------
+# --- costs ------------------------------------------------------------------------------------------
+
+
+@BACKENDS
+@pytest.mark.parametrize("cost", [2, 3, 10**9])
+@pytest.mark.parametrize("limit", [0, 1])
+def test_what_a_job_costs_is_in_the_record_when_it_begins(backend: str, cost: int, limit: int) -> None:
+    """Its process may die right then."""
+
+    async def scenario() -> None:
+        store = FarStore(delay=0.01)
+        grant = await shard_on(store, Settings(interval=SECOND, max_running=limit)).slot(Waiter(cost=cost))
+        state = store.behind._records.states["q"]
+        assert (grant.ticket, grant.slot.cost) == (1, cost)
+        assert state.due == grant.slot.due + (cost - 1) * SECOND
+        assert state.current_due == state.due, "it outlasts a `reclaim`"
+
+    virtual_time(scenario, backend=backend)
 
 
 @BACKENDS
 @pytest.mark.parametrize("cost", [2, 3])
 @pytest.mark.parametrize("closes", [False, True])
-def test_what_a_job_costs_is_paid_though_nobody_waits_any_more(backend: str, cost: int, closes: bool) -> None:
-    async def scenario() -> float:
-        store = FarStore()
+def test_the_next_job_of_anybody_begins_when_the_slots_of_the_one_before_are_over(
+    backend: str, cost: int, closes: bool
+) -> None:
+    async def scenario() -> list[float]:
+        store, starts = FarStore(), Starts()
         shard = shard_on(store, lookahead=1)
-        await shard.slot(Waiter(cost=cost))
+        for each in (cost, 1, cost):
+            await shard.slot(Waiter(cost=each))
+            await starts.job(each)
         if closes:
             await shard.close(drain=True)
-        await anyio.sleep(0.01)  # else the other may ask first
         await shard_on(FarStore(store.behind)).slot(Waiter())
-        return anyio.current_time()
+        await starts.job("of another shard")
+        return starts.gaps
 
-    assert virtual_time(scenario, backend=backend) == pytest.approx(cost, abs=0.01)
+    assert virtual_time(scenario, backend=backend) == pytest.approx([cost, 1, cost], abs=0.01)
 
 
 @BACKENDS
-def test_what_a_job_costs_is_paid_when_it_held_the_queue_itself(backend: str) -> None:
+def test_slots_that_a_job_paid_for_stand_still_while_it_holds_the_queue(backend: str) -> None:
     async def scenario() -> float:
         store, settings = FarStore(), Settings(interval=SECOND, max_running=1)
         shard = shard_on(store, settings, lookahead=1)
-        go = await shard.slot(Waiter(cost=3))
+        grant = await shard.slot(Waiter(cost=3))
         await anyio.sleep(5)
-        shard.leases.ended(go.ticket)
+        shard.leases.ended(grant.ticket)
         ended = anyio.current_time()
         await anyio.sleep(0.1)
         await shard_on(FarStore(store.behind), settings).slot(Waiter())
         return anyio.current_time() - ended
 
     assert virtual_time(scenario, backend=backend) == pytest.approx(3, abs=0.05)
+
+
+async def begin(shard: Shard, starts: Starts, cost: int, priority: int = 0) -> None:
+    grant = await shard.slot(Waiter(cost=cost, priority=priority))
+    await starts.job((cost, grant.slot.cost))
+
+
+@BACKENDS
+def test_a_slot_too_cheap_for_the_first_job_is_passed_by(backend: str) -> None:
+    async def scenario() -> None:
+        shard, starts = shard_on(FarStore()), Starts()
+        await begin(shard, starts, 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(begin, shard, starts, 1)
+            await anyio.sleep(0.1)
+            group.start_soon(begin, shard, starts, 3, 1)
+            group.start_soon(begin, shard, starts, 1, -1)
+        assert starts.order == [(1, 1), (3, 3), (1, 1), (1, 1)]
+        assert starts.gaps == pytest.approx([2, 3, 1], abs=0.01)
+        assert +shard.dispatcher.skipped == {"cheap": 1}
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_dearer_slot_is_taken_by_whoever_is_first(backend: str) -> None:
+    """It is granted, and its price is paid; the dear job comes behind it."""
+
+    async def scenario() -> None:
+        shard, starts = shard_on(FarStore()), Starts()
+        await begin(shard, starts, 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(begin, shard, starts, 3)
+            await anyio.sleep(0.1)
+            group.start_soon(begin, shard, starts, 1, 1)
+        assert starts.order == [(1, 1), (1, 3), (3, 3)]
+        assert starts.gaps == pytest.approx([1, 3], abs=0.01)
+        assert not +shard.dispatcher.skipped
+
+    virtual_time(scenario, backend=backend)
+
+
+def test_a_cost_that_no_store_can_count_is_refused_by_name() -> None:
+    async def scenario() -> None:
+        async with queue_on(FarStore(), interval=86_400) as queue:
+            for cost in (2**53 // 86_400_000_000 + 1, 10**9):
+                with pytest.raises(InvalidOption, match="use a smaller cost"):
+                    await queue.run(anyio.lowlevel.checkpoint, cost=cost)
+            for cost in (0, 10**9 + 1):
+                with pytest.raises(InvalidOption, match="cost"):
+                    await queue.run(anyio.lowlevel.checkpoint, cost=cost)
+            await queue.run(anyio.lowlevel.checkpoint, cost=2**53 // 86_400_000_000 // 2)
+
+    virtual_time(scenario)
 
 
 # --- how many slots at once -------------------------------------------------------------------------
@@ -92,7 +168,7 @@ def test_a_shard_never_has_more_slots_than_its_lookahead_allows(
                 group.start_soon(shard.slot, Waiter())
             await anyio.sleep(0.001)
             while shard.line:
-                most = max(most, len([*shard.slots.coming()]))
+                most = max(most, len([*shard.grants.coming()]))
                 await anyio.sleep(0.001)
         return most
 
@@ -105,15 +181,15 @@ def test_slots_that_come_soon_after_another_are_asked_about_with_it_but_not_wher
     backend: str, limit: int
 ) -> None:
     async def scenario() -> None:
-        shard = shard_on(FarStore(), Settings(interval=10_000, max_running=limit))
+        shard = shard_on(FarStore(delay=0.0003), Settings(interval=10_000, max_running=limit))
         began = (await shard.slot(Waiter())).due
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(shard.slot, Waiter())
             await anyio.sleep(began + 0.005 - shard.store_time())
-            assert told(shard) == ([] if limit else [2, 3])
-            await anyio.sleep(began + 0.009 - shard.store_time())
-            assert told(shard) == ([2] if limit else [2, 3])
+            assert granted(shard) == []
+            await anyio.sleep(began + 0.0095 - shard.store_time())
+            assert granted(shard) == [2, 3] if not limit else 3 not in granted(shard)
             group.cancel_scope.cancel()
 
     virtual_time(scenario, backend=backend)
@@ -125,7 +201,7 @@ def test_slots_that_come_soon_after_another_are_asked_about_with_it_but_not_wher
 @BACKENDS
 @pytest.mark.parametrize("limit", [0, 3])
 def test_whenever_all_jobs_leave_everything_goes_back(backend: str, limit: int) -> None:
-    """Also what is told to go, or asked for, at that very moment; and none counts as running."""
+    """Also what is granted, or asked for, at that very moment; and none counts as running."""
 
     async def scenario(leave: float) -> None:
         store = FarStore(delay=0.1)
@@ -136,15 +212,15 @@ def test_whenever_all_jobs_leave_everything_goes_back(backend: str, limit: int) 
                     group.start_soon(begin_and_end, shard, cost)
         await anyio.sleep(5)
         states = store.behind._records.states
-        assert not shard.driven
+        assert not shard.conversation.runs
         assert not shard.has_slots()
         if "q" in states:
             assert states["q"].running == {}
-            assert states["q"].due <= states["q"].at
+            assert states["q"].due <= states["q"].current_due
 
     async def begin_and_end(shard: Shard, cost: int) -> None:
-        go = await shard.slot(Waiter(cost=cost))
-        shard.leases.ended(go.ticket)
+        grant = await shard.slot(Waiter(cost=cost))
+        shard.leases.ended(grant.ticket)
 
     for step in range(1, 60):
         virtual_time(scenario, step * 0.03, backend=backend)
@@ -227,7 +303,7 @@ def test_whoever_waits_for_tickets_is_told_when_the_answer_is_a_hold(backend: st
         shard.enter(waiter := Waiter())
         with anyio.fail_after(1):
             await shard.placed()
-        assert shard.held
+        assert shard.is_held
         shard.leave(waiter)
 
     virtual_time(scenario, backend=backend)
@@ -242,7 +318,7 @@ def test_a_first_question_that_fails_beside_a_look_fails_with_what_the_store_say
 
         async def asks() -> None:
             with pytest.raises(StoreUnavailable):
-                await shard._put(Advance(take=1))
+                await shard.conversation._ask(Advance(take=1))
 
         async with anyio.create_task_group() as group:
             group.start_soon(shard.command, Inspect())

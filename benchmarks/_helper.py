@@ -1,0 +1,36 @@
+"""A process that helps a benchmark, and ends with it, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+
+_ENDS_WITHIN = 10.0
+
+
+@contextlib.contextmanager
+def helper(*command: str, ready: bool = False) -> Iterator[str]:
+    """A process that ends when its standard input is closed: here, or because this process has ended.
+
+    Gives its first line if it is to say one when it is ready.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE if ready else None,
+        text=True,
+        start_new_session=True,  # an interrupt from the keyboard is for the one who started it
+    )
+    try:
+        yield process.stdout.readline().strip() if process.stdout is not None else ""
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

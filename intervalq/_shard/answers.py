@@ -1,0 +1,79 @@
+"""Sorts a shard's slots by what the store answered."""
+
+from __future__ import annotations
+
+from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import GrantRange, Grants
+from intervalq._shard.leases import Leases
+from intervalq._shard.store_time import StoreTime
+from intervalq.rules import Advance, Answer, Slot, State
+
+
+class Answers:
+    """Takes in what the store granted, missed and issued.
+
+    Args:
+        grants: where it goes.
+        time: of the store.
+        leases: told of slots that have one and won't be used.
+        dispatcher: counts what was missed.
+    """
+
+    def __init__(self, grants: Grants, time: StoreTime, leases: Leases, dispatcher: Dispatcher) -> None:
+        self._grants = grants
+        self._time = time
+        self._leases = leases
+        self._dispatcher = dispatcher
+
+    def take_in(self, question: Advance, answer: Answer, speculative: int, at: int) -> None:
+        """What became of the question's slots, and what is new; `at` is the process's own clock."""
+        state = answer.state
+        assert state is not None
+        furthest = at + self._time.together(state) + question.notice
+        granted = [
+            slot
+            for slot in question.slots
+            # A hold that was not heard of may have moved it far away: then it is asked about again. Not with
+            # a limit: the lease that the store has for it can't be told from that of the second time.
+            if slot.ticket in answer.granted
+            and (state.settings.max_running > 0 or self._time.comes(slot, state) <= furthest)
+        ]
+        here = self._grants.answered({*question.slots}, {*granted}, {*answer.missed}, state.revoked_through)
+        for slot in granted:
+            if slot in here:
+                at_once = answer.at_once and slot.ticket == answer.granted[0]
+                self._grants.granted.append(self._range(slot, state, at_once=at_once))
+        kept = {*here, *self._grants.tickets}
+        for slot in question.slots:
+            if slot not in kept and slot.ticket in state.running:
+                self._leases.ended(slot.ticket)  # its lease is of no use any more
+        for ticket in answer.missed:
+            self._dispatcher.missed("late" if ticket > state.revoked_through else "revoked")
+        if answer.at_once and answer.granted:
+            self._dispatcher.granted_late()
+        self._take_in_new(answer, state, speculative)
+
+    def _take_in_new(self, answer: Answer, state: State, speculative: int) -> None:
+        new, begun = answer.taken, answer.begun
+        if begun:
+            at_once = answer.at_once and not answer.granted
+            alone = begun if answer.costs else int(at_once and begun > 1)
+            for slot in new[:alone]:
+                self._grants.granted.append(self._range(slot, state, at_once=at_once and slot is new[0]))
+            if begun > alone:
+                rest = self._range(
+                    new[alone], state, count=begun - alone, at_once=at_once and begun == 1,
+                    speculative=speculative > 0,
+                )  # fmt: skip
+                self._grants.granted.append(rest)
+        self._grants.tickets.extend(new[begun:])
+
+    def _range(
+        self, first: Slot, state: State, *, count: int = 1, at_once: bool = False, speculative: bool = False
+    ) -> GrantRange:
+        """Slots that were granted, fixed on the store's clock."""
+        return GrantRange(
+            first, held_total=state.held_total, steps=self._time.clock.steps, count=count,
+            granted_at=state.last_now,
+            step=state.settings.interval, at_once=at_once, speculative=speculative,
+        )  # fmt: skip

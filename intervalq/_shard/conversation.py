@@ -1,0 +1,339 @@
+"""Talks to the store for one shard, from the first job that waits until nobody does.
+
+It asks what the planner says, when it says so, and sits out holds and outages. One question at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from intervalq._shard.answers import Answers
+from intervalq._shard.connection import Connection
+from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import Grants
+from intervalq._shard.leases import LEASE, Leases
+from intervalq._shard.listener import Listener
+from intervalq._shard.planner import Ask, Situation, next_question, plan
+from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import WaitQueue
+from intervalq._shard.warnings import Warnings
+from intervalq._timing.backends import spawn
+from intervalq._timing.clock import Clock
+from intervalq._timing.outage import Outage
+from intervalq._timing.wakeable_sleep import WakeableSleep
+from intervalq.errors import QueueNotFound, StoreError, StoreUnavailable
+from intervalq.rules import FOREVER, Advance, Inspect
+
+log: Final = logging.getLogger("intervalq")
+
+_QUESTION: Final = 400
+"""How long a question and its answer keep an event loop busy, in parts, on a slow machine."""
+
+_STARTED: Final = 20
+"""Allowance for a due job to actually start."""
+
+_UNTIL: Final = 100_000
+"""How long, beside a few round trips, a question may take so that it still can be granted late."""
+
+_PATIENCE: Final = {True: 5_000_000, False: 500_000}
+"""Poll interval while held: long if the store sends wake-ups (one may be lost), short if not."""
+
+_LISTEN_AGAIN: Final = 30_000_000
+"""A held shard that isn't woken by the store tries to listen once more after this."""
+
+
+class Conversation:
+    """The questions of one shard, and when they are asked.
+
+    Args:
+        clock: the process's own.
+        connection: to the record.
+        line: who waits.
+        grants: what they wait for.
+        time: of the store.
+        leases: told of slots that won't be used.
+        dispatcher: told of slots that were granted.
+        lookahead: see `IntervalQueue`.
+        is_closed: whether no more jobs are taken.
+        failed: called with an error that keeps slots from being handed out.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        connection: Connection,
+        line: WaitQueue,
+        grants: Grants,
+        time: StoreTime,
+        leases: Leases,
+        dispatcher: Dispatcher,
+        lookahead: int | None,
+        is_closed: Callable[[], bool],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.runs = False
+        """Whether there is a task that talks to the store."""
+        self._queue = connection.queue
+        self._store = connection.store
+        self._clock = clock
+        self._connection = connection
+        self._line = line
+        self._grants = grants
+        self._time = time
+        self._leases = leases
+        self._dispatcher = dispatcher
+        self._answers = Answers(grants, time, leases, dispatcher)
+        self._warnings = Warnings(self._queue, self._store.url)
+        self.outage = Outage()
+        """The present one of the store, if there is any."""
+        self._lookahead = lookahead
+        self._is_closed = is_closed
+        self._failed = failed
+        self._counted = 0  # jobs that had begun at the last question
+        self.waits_for_a_start = False
+        """Whether nothing is asked until a job begins."""
+        self._unplaced: list[anyio.Event] = []  # who waits for tickets to be taken
+        self._asking = WakeableSleep(clock)
+        self._parked = WakeableSleep(clock)
+        self._idle = anyio.Event()
+
+    def someone_waits(self) -> None:
+        """A job came in line."""
+        if not self.runs:
+            self.runs = True
+            self._idle = anyio.Event()
+            spawn(self._drive)
+        self._asking.wake()
+
+    def ask_anew(self) -> None:
+        """The situation has changed: look what is to be asked."""
+        self._asking.wake()
+
+    def hold_ended(self) -> None:
+        """The queue goes on."""
+        self._parked.wake()
+
+    def nobody_waits(self) -> None:
+        """The last job has left the line."""
+        self._asking.wake()
+        self._parked.wake()
+
+    async def ended(self) -> None:
+        """Return once there is nothing to say any more."""
+        if self.runs:
+            self.nobody_waits()
+            await self._idle.wait()
+
+    async def placed(self) -> None:
+        """Wait until the jobs in line have the tickets that they should have by now; not during a hold."""
+        if self.runs and not self._connection.is_held:
+            event = anyio.Event()
+            self._unplaced.append(event)
+            await event.wait()
+
+    def changed(self) -> None:
+        """The store may have to be asked something else than before."""
+        self._asking.wake()
+        if not self._line.waiting or self._grants.tickets:
+            self._parked.wake()
+
+    async def _drive(self) -> None:
+        """Runs from the first job that waits until nobody does."""
+        try:
+            while self._line or self._grants:
+                try:
+                    await self._talk()
+                except Exception as trouble:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+                    self._grants.forget()
+                    self._failed(trouble)
+        finally:
+            self.runs = False
+            self._dispatcher.stop()
+            self._asking.end()
+            self._parked.end()
+            self._idle.set()
+            self.set_placed()
+
+    async def _talk(self) -> None:
+        """Talk to the store for as long as there is something to say."""
+        self.outage.ended()
+        while True:
+            await checkpoint()  # jobs that are added in one turn of the event loop share one question
+            try:
+                if not self._line:
+                    if (end := self._end_of_speculation()) > self._clock.now():
+                        await self._asking.until(end)
+                        continue
+                    if (farewell := self._farewell()) is None:
+                        return
+                    await self._ask(farewell)
+                elif not await self._check_clock():
+                    await self._ask_or_wait()
+                self.outage.ended()
+            except StoreUnavailable as error:
+                await self._bear(error)
+
+    async def _ask_or_wait(self) -> None:
+        if self._connection.is_held:
+            await self._sit_out()
+            return
+        now = self._situation()
+        decision = plan(now)
+        if isinstance(decision, Ask):
+            await self._ask(self._advance(decision), decision.speculative)
+        else:
+            self.set_placed()
+            self.waits_for_a_start = (
+                decision <= now.at
+            )  # as many are granted as may be: when the next job begins
+            await self._dispatcher.sleep_until(
+                self._asking, float("inf") if self.waits_for_a_start else decision
+            )
+            self.waits_for_a_start = False
+
+    async def _bear(self, error: StoreUnavailable) -> None:
+        """The store doesn't answer: wait before it is asked again, or give up."""
+        now, attached = self._clock.now(), self._connection.attached
+        if self.outage.began(now) and attached and self._line:
+            log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
+        if not attached or not self._line or self.outage.is_over(now):
+            raise error
+        await self._parked.until(self.outage.again(now))
+
+    async def _check_clock(self) -> bool:
+        """Ask only to know the store's clock, or the queue's, better, where that matters soon."""
+        state, at = self._connection.state, self._clock.now()
+        if state is None:
+            wanted = self._connection.is_new()
+        elif state.held_since is not None:
+            wanted = False
+        else:
+            lead, due = self._time.lead(), next_question(self._situation()) <= at
+            close = bool(self._grants.granted) or due
+            # With a limit, most holds aren't heard of: they moved the slot, and to be granted it too early
+            # would hold the queue until it comes.
+            unaware = self._connection.is_limited and at - self._connection.heard_at > lead
+            wanted = close and self._time.wants_check(state, lead, at)
+            wanted = wanted or (due and unaware and bool(self._grants.tickets))
+        if wanted:
+            await self._connection.command(Inspect())
+            self._dispatcher.recheck()
+        return wanted
+
+    def _situation(self) -> Situation:
+        return Situation(
+            at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
+            grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
+            urgent=bool(self._unplaced),
+        )  # fmt: skip
+
+    def _advance(self, ask: Ask) -> Advance:
+        at, state = self._clock.now(), self._connection.state
+        self._counted = self._dispatcher.begun
+        until = None
+        if ask.slots:
+            until = self._time.clock.latest(at) + _UNTIL + 2 * (self._time.trips.slow() or 0) + ask.notice
+        return Advance(
+            release=self._grants.given_back(self._connection.last_ticket()),
+            slots=ask.slots,
+            take=len(ask.costs),
+            costs=() if all(cost == 1 for cost in ask.costs) else ask.costs,
+            notice=ask.notice,
+            reach=ask.reach,
+            lease=LEASE,
+            until=until,
+            high_water_mark=self._connection.mark,
+            error=0 if state is None else self._time.error_to_report(state, at),
+        )
+
+    def _farewell(self) -> Advance | None:
+        """What to give back when nobody waits any more; None: nothing."""
+        state = self._connection.state
+        if state is not None and state.settings.max_running:
+            for slot in self._grants.coming():
+                if slot.ticket <= state.current:
+                    self._leases.ended(slot.ticket)
+        self._dispatcher.not_ready()
+        back = self._grants.give_all_back(self._connection.last_ticket())
+        return Advance(release=back, high_water_mark=self._connection.mark) if back else None
+
+    async def _ask(self, question: Advance, speculative: int = 0) -> None:
+        """Ask, and sort the slots by the answer."""
+        before = self._connection.state
+        self._dispatcher.not_ready()
+        try:
+            await self._keep_clear()
+            answer = await self._connection.command(question)
+        except BaseException:
+            # The store heard of them or not; giving them back twice does no harm, unless to another record.
+            state = self._connection.state
+            if before is not None and state is not None and before.generation == state.generation:
+                self._grants.unused.extend(question.release)
+            raise
+        self.outage.ended()
+        if answer.state is None:
+            raise QueueNotFound(self._queue)
+        if question.take and not answer.count and not self._connection.is_held:
+            raise StoreError(
+                self._store.url,
+                f"queue {self._queue!r}: costs reach beyond the time that a record can count: drop the queue",
+            )
+        self._answers.take_in(question, answer, speculative, self._clock.now())
+        self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
+        self._dispatcher.look()
+        self.set_placed()
+
+    async def _keep_clear(self) -> None:
+        """Let a job begin first that is about to: a question takes as long as some tolerances are."""
+        state = self._connection.state
+        if state is not None and self._grants.granted and state.tolerance < _QUESTION:
+            at = self._clock.now()
+            opens = self._time.bounded(self._grants.granted[0], state, at).opens
+            if 0 < opens - at < _QUESTION <= state.settings.interval // 2:
+                await self._asking.until(opens + _STARTED)
+
+    def _end_of_speculation(self) -> int:
+        """Until when there are slots for jobs that are likely to come."""
+        last = self._grants.granted[-1] if self._grants.granted else None
+        if last is None or not last.speculative or self._is_closed() or self._connection.is_held:
+            return 0
+        return self._time.bounded(last, self._connection.state, self._clock.now()).last + last.before
+
+    def set_placed(self) -> None:
+        """Whoever waits for tickets to be taken may go on."""
+        for event in self._unplaced:
+            event.set()
+        self._unplaced.clear()
+
+    async def _sit_out(self) -> None:
+        """Wait for the end of a hold; asks when it is told of one, and now and then."""
+        listener = Listener(self._store, self._queue, self._parked.wake)
+        began = self._clock.now()
+        try:
+            await listener.start()
+            while True:
+                # Asked only after listening began: the hold may have ended in between.
+                decision = plan(self._situation())
+                if isinstance(decision, Ask):
+                    await self._ask(self._advance(decision), decision.speculative)
+                else:
+                    await self._ask(Advance(high_water_mark=self._connection.mark))
+                if not self._connection.is_held or not self._line:
+                    return
+                await self._parked.until(self._end_of_hold(_PATIENCE[listener.hears]))
+                if not self._line or (not listener.hears and self._clock.now() - began > _LISTEN_AGAIN):
+                    return
+        finally:
+            listener.stop()
+
+    def _end_of_hold(self, patience: int) -> float:
+        poll = self._clock.now() + patience
+        state = self._connection.state
+        until = state.held_until if state is not None else 0
+        return min(poll, self._time.clock.surely(until)) if 0 < until < FOREVER else poll

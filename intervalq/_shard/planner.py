@@ -1,0 +1,176 @@
+"""What a shard asks its store, and when: the decisions of the protocol, without a clock, a task or a store.
+
+`plan` is given the situation and says what to ask now, or until when there is nothing to ask.
+
+- A slot is asked about a little before it comes (`StoreTime.lead`), together with those of the shard's own
+  that follow it without a gap: the owner of the slot before it may be late until then, and is granted it late
+  only if nobody has a later one.
+- Tickets are taken for jobs that have none, `lookahead` of them at most. They ride along with a question
+  about a slot where one is due soon: so tickets are taken in runs, and one question serves several starts.
+- A grant that is over is asked for again at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from intervalq._shard.grants import Grants
+from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import WaitQueue
+from intervalq.rules import MAX_TICKETS, Slot, State
+
+_SPECULATIVE: Final = 1_000
+"""Tickets may be taken ahead of jobs for as long as this, where at least ten slots fit into it."""
+
+_EACH: Final = 10
+"""How long one more job of a burst takes to begin."""
+
+_RIDE: Final = 50_000
+"""Maximum time that the next ticket waits for a question about a slot, to ride along with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that a decision depends on. Instants are on the process's own clock, in microseconds."""
+
+    at: int
+    state: State | None
+    """The record as the last answer showed it."""
+    time: StoreTime
+    line: WaitQueue
+    grants: Grants
+    lookahead: int | None
+    began: int = 0
+    """How many jobs began since the last question."""
+    urgent: bool = False
+    """Somebody waits for tickets to be taken: they may not ride along with a later question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Something to ask now; see `rules.Advance`."""
+
+    slots: tuple[Slot, ...]
+    costs: tuple[int, ...]
+    """Of the tickets to take."""
+    speculative: int
+    """How many of these are for jobs that are only likely to come."""
+    notice: int
+    reach: int
+
+
+def plan(now: Situation) -> Ask | float:
+    """What to ask, or until when to wait: infinity is until something changes."""
+    slots = _slots_to_ask(now)
+    costs = _costs_to_take(now, len(slots))
+    again = next_question(now)
+    if not slots and (not costs or (not now.urgent and now.at < again <= now.at + _RIDE)):
+        return again
+    speculative = _speculative(now) if costs else 0
+    first = now.line.first()
+    notice = now.time.notice() + (first.early if first is not None else 0)
+    if now.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
+        notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
+    return Ask(
+        slots=tuple(slots),
+        costs=(*costs, *[1] * speculative)[:MAX_TICKETS],
+        speculative=speculative,
+        notice=notice,
+        reach=_reach(now, len(slots), notice),
+    )
+
+
+def next_question(now: Situation) -> float:
+    """When to ask about the next ticket, or for tickets to follow those that are granted."""
+    tickets, granted = now.grants.tickets, now.grants.granted
+    if tickets:
+        return _ask_at(now, tickets[0])
+    if now.line.waiting <= now.grants.granted_count:
+        return math.inf
+    return now.time.clock.surely(granted[-1].last) - _lead(now) if granted else 0
+
+
+def _ask_at(now: Situation, slot: Slot) -> float:
+    if _is_leased(now.state, slot):
+        return now.at  # the queue is held for it
+    return now.time.comes(slot, now.state) - _lead(now)
+
+
+def _lead(now: Situation) -> int:
+    """How long before a slot to ask for its grant: a job that begins early needs it early."""
+    first = now.line.first()
+    return now.time.lead() + (0 if first is None else first.early)
+
+
+def _is_leased(state: State | None, slot: Slot) -> bool:
+    """Whether the queue is at its limit of running jobs, and the store counts this one among them."""
+    if state is None or state.held_since is None or state.held_until:
+        return False
+    return slot.ticket in state.running
+
+
+def _slots_to_ask(now: Situation) -> list[Slot]:
+    state, tickets = now.state, now.grants.tickets
+    if not tickets or _ask_at(now, tickets[0]) > now.at:
+        return []
+    if _is_leased(state, tickets[0]):
+        return [slot for slot in now.grants.in_row(math.inf, 0) if _is_leased(state, slot)]
+    ahead = now.time.together(state) - max(0, now.time.comes(tickets[0], state) - now.at)
+    # What was granted before has to be asked about with the first that is over, however far it lies.
+    return now.grants.in_row(ahead, 0 if state is None else state.current)
+
+
+def _costs_to_take(now: Situation, asked: int) -> list[int]:
+    """The costs of tickets for jobs that have none yet, in the order of their jobs."""
+    granted = now.grants.granted_count + asked
+    room = now.line.waiting - granted
+    if now.lookahead is not None:  # the next ticket comes with the answer that grants the last one
+        room = min(room, now.lookahead, max(2, now.lookahead) - granted)
+    if not now.line.mixed:
+        return [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked)))
+    jobs = max(0, granted + room)
+    return list(islice(_unmatched(now, jobs), MAX_TICKETS))
+
+
+def _unmatched(now: Situation, jobs: int) -> Iterator[int]:
+    """Costs of those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
+    coming = now.grants.coming()
+    for waiter in islice(now.line.in_order(), jobs):
+        if all(slot.cost < waiter.cost for slot in coming):  # takes slots up to the first that fits
+            yield waiter.cost
+
+
+def _speculative(now: Situation) -> int:
+    """How many jobs are likely to come at once, beside those that wait.
+
+    Where slots are closer together than questions to the store can be, callers that come again and again
+    would wait for an answer each time. So tickets are taken for twice as many jobs as began since the
+    last question: for a millisecond at most, so that as little is lost if nobody comes.
+    """
+    state = now.state
+    limit = 0 if state is None or state.settings.max_running else _SPECULATIVE // state.settings.interval
+    if limit < 10:
+        return 0
+    room = MAX_TICKETS if now.lookahead is None else now.lookahead - now.line.waiting
+    return max(0, min(2 * now.began, limit, room))
+
+
+def _reach(now: Situation, asked: int, notice: int) -> int:
+    """How far ahead new slots are granted: a ticket that is not asked about yet comes before any new one.
+
+    Behind somebody else's slot only as far as one's own questions need: its owner may still be late.
+    """
+    if asked < len(now.grants.tickets):
+        return 0
+    last = now.state.ticket if now.state is not None else 0
+    own = next(reversed(now.grants.tickets), None)
+    if own is None and now.grants.granted:
+        is_last = now.grants.granted[-1].end - 1 == last
+    else:
+        is_last = own is not None and own.ticket == last
+    reach = now.time.together(now.state) if is_last or now.state is None else now.time.lead()
+    return max(reach, notice)

@@ -1,0 +1,99 @@
+"""Group commit: commands that come while a statement is under way are sent together in the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import anyio
+
+A = TypeVar("A")
+
+_MOST: Final = 100
+"""Commands of one statement. With more of them, slots go by before the answers are there."""
+
+
+class Step(NamedTuple):
+    """A command for the record of one queue."""
+
+    queue: str
+    command: dict[str, Any]
+    now: int | None
+
+
+Send: TypeAlias = Callable[[Sequence[Step]], Awaitable[Sequence[A | Exception]]]
+"""Does these steps, and gives the outcome of each. No other call is made before it has ended."""
+
+
+class _Call(NamedTuple, Generic[A]):
+    step: Step
+    answer: asyncio.Future[A]
+
+
+class Batcher(Generic[A]):
+    """Calls `send` in a task of its own, which ends when no command waits: who gives up harms nobody else."""
+
+    def __init__(self, send: Send[A]) -> None:
+        self._send = send
+        self._waiting: list[_Call[A]] = []
+        self._sent: list[_Call[A]] = []
+        self._scope: anyio.CancelScope | None = None  # of the call of `send` that is under way
+        self._task: asyncio.Task[None] | None = None
+
+    async def do(self, step: Step) -> A:
+        """The outcome of a step, which waits for one call of `send` at most, unless very many do."""
+        loop = asyncio.get_running_loop()
+        if self._task is not None and self._task.get_loop() is not loop:  # it ended without a word
+            self._waiting, self._sent, self._task = [], [], None
+        answer: asyncio.Future[A] = loop.create_future()
+        self._waiting.append(_Call(step, answer))
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._scope is not None and all(call.answer.done() for call in self._sent):
+                self._scope.cancel()  # nobody is left who wants to know
+            raise
+
+    async def idle(self) -> None:
+        """Return when nothing is under way."""
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        mine = asyncio.current_task()
+        try:
+            while self._next():
+                with anyio.CancelScope() as self._scope:
+                    await self._deliver()
+                self._scope = None
+        finally:
+            if self._task is mine:  # else another event loop has taken over
+                for call in (*self._sent, *self._waiting):  # there are none, unless this loop ends
+                    call.answer.cancel()
+                self._waiting, self._sent, self._task = [], [], None
+
+    def _next(self) -> bool:
+        waiting = [call for call in self._waiting if not call.answer.done()]
+        # Sorted by queue, as all who lock the same rows do it: else they might wait for each other.
+        self._sent = sorted(waiting[:_MOST], key=lambda call: call.step.queue)
+        self._waiting = waiting[_MOST:]
+        return bool(self._sent)
+
+    async def _deliver(self) -> None:
+        outcomes: Sequence[A | Exception]
+        try:
+            outcomes = await self._send([call.step for call in self._sent])
+        except Exception as error:  # noqa: BLE001 - the callers raise it
+            outcomes = [error] * len(self._sent)
+        for call, outcome in zip(self._sent, outcomes, strict=True):
+            if call.answer.done():
+                continue
+            if isinstance(outcome, Exception):
+                call.answer.set_exception(outcome)
+                call.answer.exception()  # no complaint if its caller is cancelled at this moment
+            else:
+                call.answer.set_result(outcome)
+        self._sent = []

@@ -1,0 +1,135 @@
+"""The client of the stores in Redis, without its driver: a worker thread imports it at the first command."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha1
+from importlib.util import find_spec
+from ssl import VerifyFlags
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from anyio import to_thread
+
+from intervalq.errors import BackendUnsupported, InvalidOption, MissingExtra
+from intervalq.store import shown_url
+
+if TYPE_CHECKING:
+    from intervalq_stores._redis_link import Trip
+    from intervalq_stores._redis_wire import Address, Wire
+
+_OPTIONS: Final = re.compile("host|port|path|username|password|db|client_name|ssl_.+")
+"""What a URL may say; the driver's other options would undo what the connections take care of."""
+
+
+class Script:
+    """A script and the digest by which a server finds it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Client:
+    """Makes a `Wire` for the running event loop at the first command, and passes commands on to it.
+
+    Importing the driver may take a second on a busy machine, for which the event loop must not stand still.
+    """
+
+    def __init__(self, url: str, what: str) -> None:
+        if find_spec("redis") is None:
+            raise MissingExtra(what, "redis")
+        try:
+            fits = _fits(url)
+        except ValueError:  # its text may have a part of the password, if that holds a / or a #
+            fits = False
+        if not fits:
+            raise InvalidOption(
+                "this isn't a URL of a Redis: redis://[user:password@]host[:port][/db] (rediss:// for TLS), "
+                "unix:///path, or redis+cluster://host[:port]; the query may have "
+                "db, client_name, and ssl_... options; a password with : / ? # @ or % must be percent-encoded"
+            )
+        self.url = shown_url(url)
+        self._url = url
+        self._what = what
+        self._wire: Wire | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()
+
+    async def run(self, key: str, script: Script, *arguments: str | bytes) -> tuple[Any, Trip]:
+        """See `Wire.run`."""
+        return await (await self._opened()).run(key, script, *arguments)
+
+    async def call(self, *command: str, node: Address = None) -> Any:  # noqa: ANN401 - see there
+        """See `Wire.call`."""
+        return await (await self._opened()).call(*command, node=node)
+
+    async def nodes(self) -> list[Address]:
+        """See `Wire.nodes`."""
+        return await (await self._opened()).nodes()
+
+    @asynccontextmanager
+    async def subscribed(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Wire.subscribed`."""
+        async with (await self._opened()).subscribed(channel) as next_message:
+            yield next_message
+
+    async def close(self) -> None:
+        """See `Wire.close`."""
+        if self._wire is not None:
+            await self._wire.close()
+
+    async def _opened(self) -> Wire:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise BackendUnsupported(
+                self.url,
+                "the driver of Redis needs asyncio: run this with asyncio; "
+                "under trio use sqlite:// or memory://, or for queues and ledgers file://",
+            ) from None
+        if self._loop is not loop:  # the connections ended with theirs
+            self._loop, self._wire, self._turn = loop, None, asyncio.Lock()
+        if self._wire is not None:
+            return self._wire
+        async with self._turn:
+            wire = self._wire  # another caller may have made it meanwhile
+            if wire is None:
+                kind = await to_thread.run_sync(self._import, abandon_on_cancel=True)
+                wire = self._wire = kind(self._url)
+            return wire
+
+    def _import(self) -> type[Wire]:
+        try:
+            from intervalq_stores._redis_wire import Wire  # noqa: PLC0415 - needs the extra
+        except ImportError as missing:
+            raise MissingExtra(self._what, "redis") from missing
+        return Wire
+
+
+def _fits(url: str) -> bool:
+    """Whether a URL is right, as far as its parts can tell; some that aren't are a `ValueError`."""
+    scheme, _, rest = url.partition("://")
+    kind = scheme.lower().removesuffix("+cluster")
+    parts = urlsplit(f"{kind}://{rest}")
+    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    db = query.get("db") or parts.path.strip("/")
+    for number in (parts.port, query.get("port"), query.get("db"), query.get("ssl_min_version")):
+        int(number or 0)
+    for flags in (query.get("ssl_include_verify_flags"), query.get("ssl_exclude_verify_flags")):
+        for flag in (flags or "").strip("[]").split(",") if flags else ():
+            if flag.strip() not in VerifyFlags.__members__:
+                return False
+    if not all(map(_OPTIONS.fullmatch, query)):
+        return False
+    if kind == "unix":
+        return bool(parts.path or "path" in query)
+    clustered = scheme.lower().endswith("+cluster")
+    return (
+        kind in {"redis", "rediss"}
+        and re.fullmatch(r"/?\d*", parts.path) is not None
+        and not (clustered and int(db or 0))
+    )

@@ -1,0 +1,97 @@
+"""Commands of many queues of one store are under way together; who waits loses no time of its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from faults.proxy import Fault, Proxy, proxied
+from intervalq.rules import Advance, Answer, Settings
+from intervalq_stores import _nats_wire, nats
+from intervalq_stores.nats import NATSStore
+
+NEW = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def proxy(nats_url: str) -> AsyncIterator[Proxy]:
+    async with proxied(nats_url) as proxy:
+        yield proxy
+
+
+def some(count: int) -> list[str]:
+    """Names of queues that nobody else uses."""
+    return [f"{secrets.token_hex(8)}.{number}" for number in range(count)]
+
+
+async def tickets(store: NATSStore, queues: list[str]) -> list[int]:
+    """One of each, asked for at the same time."""
+
+    async def own(queue: str) -> Answer:
+        return await store.apply(queue, NEW)
+
+    answers = await asyncio.gather(*map(own, queues))
+    return [slot.ticket for answer in answers for slot in answer.taken]
+
+
+def count(proxy: Proxy, what: bytes) -> int:
+    """How often something was sent and passed on."""
+    return b"".join(data for _, data in proxy.passed).count(what)
+
+
+async def test_commands_of_many_queues_are_in_flight_together(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are held back until all have arrived at the server, however long that takes."""
+    for limit in ("WITHIN", "_AGAIN"):
+        monkeypatch.setattr(_nats_wire, limit, 60)
+    queues = some(100)
+    async with aclosing(NATSStore(proxy.url)) as store:
+        assert await tickets(store, queues) == [1] * 100
+        proxy.passed.clear()
+        await proxy.begin(Fault.HOLD_ANSWERS)
+        asked = asyncio.create_task(tickets(store, queues))
+        with anyio.fail_after(60):  # a guard against hanging
+            await proxy.until(lambda: count(proxy, b"HPUB intervalq.log.") == 100)
+        assert not asked.done()
+        await proxy.heal()
+        assert await asked == [2] * 100
+    assert proxy.connections == 1
+
+
+async def test_many_that_begin_together_prepare_the_streams_once(proxy: Proxy) -> None:
+    async with aclosing(NATSStore(proxy.url)) as store:
+        assert await tickets(store, some(50)) == [1] * 50
+    assert count(proxy, b"STREAM.CREATE.") == 2
+
+
+async def test_the_time_limit_begins_when_a_command_has_its_turn(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits longer than its own limit for another's turn is sent after that."""
+    monkeypatch.setattr(nats, "_IN_FLIGHT", 1)
+    one, two = some(2)
+    async with aclosing(NATSStore(proxy.url)) as store:
+        await tickets(store, [one])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_nats_wire, "WITHIN", 1.0)
+            await proxy.begin(Fault.SWALLOW, once=True)
+            late = asyncio.create_task(tickets(store, [one]))
+            await proxy.until(lambda: proxy.hits == 1)
+            patch.setattr(_nats_wire, "WITHIN", 0.5)
+            waiting = asyncio.create_task(tickets(store, [two]))
+            await anyio.wait_all_tasks_blocked()
+        assert not late.done()
+        assert await waiting == [1]
+        await asyncio.wait([late])
+        late.exception()  # its answer was lost: whether it got another one doesn't matter here

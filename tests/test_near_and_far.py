@@ -1,0 +1,67 @@
+"""Shards near to their store and far from it pace one queue together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import anyio
+
+from intervalq import IntervalQueue, QueueState
+from intervalq.testing import virtual_time
+from virtual_store import FarStore
+
+INTERVAL = 0.02
+SECONDS = 6
+
+
+def together(*, strict: bool) -> tuple[list[tuple[float, int]], list[QueueState]]:
+    """The starts of four near shards and of four 20 to 40 ms away, and what one of each tells."""
+    starts: list[tuple[float, int]] = []
+    states: list[QueueState] = []
+
+    async def scenario() -> None:
+        near = FarStore(delay=0.0005)
+        far = FarStore(near.behind, delay=0.02, seed=1)
+        stores = [near, far] * 4
+        queues = [IntervalQueue("q", interval=INTERVAL, store=store, strict=strict) for store in stores]
+
+        async def caller(queue: IntervalQueue) -> None:
+            while anyio.current_time() < end:
+                async with queue.slot() as slot:
+                    starts.append((anyio.current_time(), slot.ticket))
+
+        end = anyio.current_time() + SECONDS
+        async with anyio.create_task_group() as group:
+            for queue in queues:
+                for _ in range(3):
+                    group.start_soon(caller, queue)
+        states.extend([await queue.inspect() for queue in queues[:2]])
+
+    virtual_time(scenario)
+    return starts[10:], states
+
+
+def short(starts: list[tuple[float, int]]) -> int:
+    return sum(later[0] - earlier[0] < 0.9 * INTERVAL - 1e-6 for earlier, later in pairwise(starts))
+
+
+def inversions(starts: list[tuple[float, int]]) -> int:
+    return sum(later[1] < earlier[1] for earlier, later in pairwise(starts))
+
+
+def test_far_shards_begin_at_the_middle_of_what_is_possible() -> None:
+    """So distances are even between near and far ones; strictly, far ones begin late."""
+    starts, _ = together(strict=False)
+    assert len(starts) > 0.85 * SECONDS / INTERVAL
+    assert short(starts) <= len(starts) // 100
+    assert inversions(starts) == 0
+    strictly, _ = together(strict=True)
+    assert short(strictly) > len(strictly) // 20
+
+
+def test_near_shards_know_what_far_ones_can_be_wrong_about() -> None:
+    """The spacing that is guaranteed is that of the whole queue, whoever is asked."""
+    _, (near, far) = together(strict=False)
+    assert 0 <= near.spacing < 0.9 * INTERVAL
+    assert abs(near.spacing - far.spacing) < 0.005
+    assert near.expected_spacing >= near.spacing

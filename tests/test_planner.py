@@ -1,0 +1,395 @@
+"""What a shard asks, and when: tables and properties of `plan`, without an event loop, a clock or a store."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intervalq._shard.grants import GrantRange, Grants
+from intervalq._shard.planner import Ask, Situation, next_question, plan
+from intervalq._shard.store_time import REACTION, StoreTime
+from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq.rules import FOREVER, MAX_TICKETS, Settings, Slot, State
+
+AT = 1_000_000_000
+TRIP, LATE = 1_000, 500
+LEAD = 2 * TRIP + LATE
+NOTICE = TRIP + REACTION
+RIDE = 50_000
+TOGETHER = 20_000
+INTERVAL = 1_000_000
+
+# The store's clock reads what the process's own reads, and is known to a microsecond on either side, and to a
+# 2,000th of what is ahead: so a slot at AT + n may come a little earlier.
+
+
+def known_time() -> StoreTime:
+    time = StoreTime()
+    time.clock.learn(AT, AT, AT)
+    time.trips.add(TRIP)
+    time.lateness.add(LATE)
+    return time
+
+
+def record(settings: Settings, **fields: Any) -> State:
+    usual: dict[str, Any] = {"generation": "g", "due": AT, "current_due": AT, "last_now": AT}
+    return State(settings=settings, **usual | fields)
+
+
+def line_of(jobs: list[Waiter]) -> WaitQueue:
+    line = WaitQueue()
+    for waiter in jobs:
+        line.add(waiter)
+    return line
+
+
+def grants_of(tickets: list[Slot], granted: list[Slot]) -> Grants:
+    grants = Grants()
+    grants.tickets.extend(tickets)
+    grants.granted.extend(GrantRange(slot, held_total=0, steps=0) for slot in granted)
+    return grants
+
+
+def situation(
+    tickets: list[Slot] | None = None,
+    granted: list[Slot] | None = None,
+    *,
+    jobs: int | list[Waiter] = 1,
+    settings: Settings | None = None,
+    known: bool = True,
+    fields: dict[str, Any] | None = None,
+    **others: Any,
+) -> Situation:
+    """Some jobs wait, and some slots are known; `fields` are the record's."""
+    mine = [*(granted or []), *(tickets or [])]
+    last = {"ticket": mine[-1].ticket if mine else 0}
+    state = record(settings or Settings(INTERVAL), **last | (fields or {})) if known else None
+    return Situation(
+        at=AT,
+        state=state,
+        time=known_time(),
+        line=line_of([Waiter() for _ in range(jobs)] if isinstance(jobs, int) else jobs),
+        grants=grants_of(tickets or [], granted or []),
+        **{"lookahead": 16} | others,
+    )
+
+
+def slot(ticket: int, ahead: int, cost: int = 1) -> Slot:
+    return Slot(ticket, AT + ahead, cost)
+
+
+def row(first: int, ahead: int, count: int, step: int = INTERVAL) -> list[Slot]:
+    return [slot(first + n, ahead + n * step) for n in range(count)]
+
+
+def asked(now: Situation) -> Ask:
+    decision = plan(now)
+    assert isinstance(decision, Ask)
+    return decision
+
+
+def tickets_asked(now: Situation) -> list[int]:
+    return [slot.ticket for slot in asked(now).slots]
+
+
+# --- when to ask about a ticket ---------------------------------------------------------------------
+
+
+def test_a_ticket_is_asked_about_when_it_is_due_and_not_before() -> None:
+    assert tickets_asked(situation([slot(7, LEAD + 1)])) == [7]
+    assert plan(situation([slot(7, LEAD + 20)])) == pytest.approx(AT + 18, abs=2)
+    assert plan(situation([slot(7, 10**9)])) == pytest.approx(AT + 10**9 - LEAD, abs=10**6)
+
+
+def test_a_ticket_of_a_job_that_begins_early_is_due_earlier() -> None:
+    early = Waiter(early=2_000)
+    assert tickets_asked(situation([slot(7, LEAD + 2_001)], jobs=[early])) == [7]
+    assert plan(situation([slot(7, LEAD + 2_020)], jobs=[early])) == pytest.approx(AT + 17, abs=3)
+    assert asked(situation([slot(7, 0)], jobs=[early])).notice == NOTICE + 2_000
+
+
+def test_a_held_queue_moves_its_slots() -> None:
+    assert plan(situation([slot(7, LEAD)], fields={"held_total": 20})) == pytest.approx(AT + 18, abs=2)
+    paused = {"held_since": AT - 5, "held_until": FOREVER}
+    assert plan(situation([slot(7, -5)], fields=paused)) == math.inf
+
+
+WAITS = {
+    "nobody waits": ({"jobs": 0}, math.inf),
+    "all jobs have grants": ({"granted": [slot(1, 9_000)], "jobs": 1}, math.inf),
+    "lookahead is used up": (
+        {"granted": [slot(1, 9_000)], "jobs": 3, "lookahead": 1, "tickets": [slot(2, 109_000)]},
+        AT + 109_000 - 1 - LEAD,
+    ),
+    "the next ticket": ({"tickets": row(1, 9_000, 3), "jobs": 3}, AT + 9_000 - 1 - LEAD),
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_until_when_there_is_nothing_to_ask(what: str) -> None:
+    options, until = WAITS[what]
+    assert plan(situation(**options)) == pytest.approx(until, abs=100)  # type: ignore[arg-type]
+
+
+def test_who_waits_and_has_nothing_asks_at_once() -> None:
+    for known in (False, True):
+        ask = asked(situation(known=known))
+        assert (ask.slots, ask.costs) == ((), (1,))
+
+
+def test_tickets_behind_the_last_grant_are_asked_for_before_it_comes() -> None:
+    now = situation([], [slot(1, 9_000)], jobs=2, lookahead=2)
+    then = next_question(now)
+    assert then == pytest.approx(AT + 9_000 - LEAD, abs=10)
+    assert plan(now) == then, "it is soon"
+    assert asked(replace(now, at=round(then))).costs == (1,)
+
+
+# --- what is listed ---------------------------------------------------------------------------------
+
+
+def test_only_a_row_without_a_gap_is_listed() -> None:
+    tickets = [slot(5, 0), slot(6, 5_000), slot(8, 10_000), slot(9, 15_000)]
+    assert tickets_asked(situation(tickets, jobs=4)) == [5, 6]
+
+
+def test_slots_that_come_soon_after_are_listed_too() -> None:
+    for ahead, listed in ((0, [1, 2, 3]), (-5_000, [1, 2, 3]), (2_000, [1, 2])):
+        assert tickets_asked(situation(row(1, ahead, 9, 10_000), jobs=9)) == listed
+
+
+def test_with_a_limit_of_running_jobs_they_are_not() -> None:
+    settings = Settings(10_000, max_running=5)
+    assert tickets_asked(situation(row(1, 0, 9, 10_000), jobs=9, settings=settings)) == [1]
+
+
+def test_what_was_granted_before_is_listed_with_the_first_that_is_over() -> None:
+    """However far it lies; but not behind a gap, where somebody else was granted one."""
+    tickets = row(1, -500_000, 6)
+    assert tickets_asked(situation(tickets, jobs=6)) == [1]
+    assert tickets_asked(situation(tickets, jobs=6, fields={"current": 5})) == [1, 2, 3, 4, 5]
+    del tickets[2]
+    assert tickets_asked(situation(tickets, jobs=6, fields={"current": 5})) == [1, 2]
+
+
+def test_at_the_limit_only_tickets_with_a_lease_are_asked_about() -> None:
+    """The queue is held for them: grants that the shard did not hear of, or missed."""
+    settings = Settings(INTERVAL, max_running=2)
+    full = {"held_since": AT - 10, "running": {3: AT + INTERVAL, 4: AT + INTERVAL}, "current": 4}
+    assert tickets_asked(situation(row(3, 10**6, 3), jobs=3, settings=settings, fields=full)) == [3, 4]
+    assert tickets_asked(situation(row(4, 10**6, 2), jobs=2, settings=settings, fields=full)) == [4]
+    assert plan(situation(row(5, -10, 1), jobs=1, settings=settings, fields=full)) == math.inf
+    paused = full | {"held_until": FOREVER}
+    assert plan(situation(row(3, 10**6, 3), jobs=3, settings=settings, fields=paused)) == math.inf
+
+
+# --- what is taken ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_new_tickets_ride_along_with_a_question_that_is_near(urgent: bool) -> None:
+    near, far = slot(1, LEAD + 1 + RIDE), slot(1, LEAD + 100 + RIDE)
+    decision = plan(situation([near], jobs=3, urgent=urgent))
+    if urgent:
+        assert isinstance(decision, Ask)
+        assert (decision.slots, decision.costs) == ((), (1, 1))
+    else:
+        assert decision == pytest.approx(AT + RIDE, abs=100)
+    assert asked(situation([far], jobs=3, urgent=urgent)).costs == (1, 1)
+    assert asked(situation([slot(1, 0)], jobs=3, urgent=urgent)).costs == (1, 1)
+
+
+COSTS = {
+    "in the order of the jobs": ([1, 3, 1, 2], [], (1, 3, 1, 2)),
+    "those that come are used first": ([1, 3, 1, 2], [1], (3, 1, 2)),
+    "a dearer one does": ([1, 3], [3], (3,)),
+    "cheaper ones are passed": ([3, 1, 1], [1, 1, 3, 1], (1,)),
+    "none fits": ([3, 1], [1, 1], (3, 1)),
+    "the first to fit": ([2, 1, 2], [1, 2, 1, 1, 2], ()),
+    "nothing is left": ([2], [], (2,)),
+}
+
+
+@pytest.mark.parametrize("what", COSTS)
+def test_costs_are_matched_with_the_slots_that_come(what: str) -> None:
+    jobs, coming, taken = COSTS[what]
+    for granted in range(len(coming) + 1):
+        slots = [slot(n, RIDE * 2 * n + 10 * LEAD, cost) for n, cost in enumerate(coming, 1)]
+        now = situation(
+            slots[granted:], slots[:granted], jobs=[Waiter(cost=cost) for cost in jobs], urgent=True
+        )
+        decision = plan(now)
+        assert (decision.costs if isinstance(decision, Ask) else ()) == taken
+
+
+def test_one_question_takes_so_many_tickets_and_no_more() -> None:
+    assert asked(situation(jobs=5_000, lookahead=None)).costs == (1,) * MAX_TICKETS
+    dear = [Waiter(cost=2) for _ in range(1_500)]
+    assert asked(situation(jobs=dear, lookahead=None)).costs == (2,) * MAX_TICKETS
+
+
+def test_a_lookahead_of_one_takes_the_next_ticket_with_the_grant_of_the_last() -> None:
+    ask = asked(situation([slot(1, 0)], jobs=5, lookahead=1))
+    assert (tuple(each.ticket for each in ask.slots), ask.costs) == ((1,), (1,))
+
+
+SPECULATIVE = {
+    "twice as many as began": (Settings(10), 5, None, 10),
+    "for a millisecond": (Settings(10), 500, None, 100),
+    "for a millisecond of longer intervals": (Settings(100), 500, None, 10),
+    "not at longer ones": (Settings(101), 500, None, 0),
+    "within the lookahead": (Settings(10), 500, 16, 15),
+    "nobody began": (Settings(10), 0, None, 0),
+    "with a limit of running jobs": (Settings(10, max_running=3), 5, None, 0),
+}
+
+
+@pytest.mark.parametrize("what", SPECULATIVE)
+def test_tickets_for_jobs_that_are_likely_to_come(what: str) -> None:
+    settings, began, lookahead, expected = SPECULATIVE[what]
+    ask = asked(situation(jobs=1, settings=settings, began=began, lookahead=lookahead))
+    assert ask.speculative == expected
+    assert ask.costs == (1,) * (1 + expected)
+
+
+def test_slots_that_are_granted_count_too() -> None:
+    """A process that dies leaves no more slots empty than its lookahead."""
+    ask = asked(situation([], row(1, 5, 2, 10), jobs=3, settings=Settings(10), began=50, lookahead=5))
+    assert ask.costs == (1,) * 3
+
+
+def test_without_a_job_that_waits_nothing_is_likely() -> None:
+    assert plan(situation(jobs=0, settings=Settings(10), began=100)) == math.inf
+
+
+# --- how far ahead, and how soon ----------------------------------------------------------------------
+
+
+def test_new_slots_are_granted_far_ahead_only_behind_ones_own() -> None:
+    own, others = situation([slot(4, 0)], jobs=3), situation([slot(4, 0)], jobs=3, fields={"ticket": 9})
+    assert asked(own).reach == TOGETHER
+    assert asked(others).reach == LEAD, "the owner of the slot before it may still be late"
+    granted = [slot(4, 200_000)]
+    assert asked(situation([], granted, jobs=3, urgent=True)).reach == TOGETHER
+    assert asked(situation([], granted, jobs=3, urgent=True, fields={"ticket": 9})).reach == LEAD
+    limited = Settings(INTERVAL, max_running=2)
+    assert asked(situation([slot(4, 0)], jobs=3, settings=limited)).reach == LEAD
+
+
+def test_no_new_slot_is_granted_before_a_ticket_that_is_not() -> None:
+    assert asked(situation([slot(1, 0), slot(2, INTERVAL)], jobs=5)).reach == 0
+
+
+def test_a_burst_gives_all_of_its_jobs_the_time_to_begin() -> None:
+    assert asked(situation(jobs=9)).notice == NOTICE
+    assert asked(situation(jobs=9, settings=Settings(INTERVAL, burst=20))).notice == NOTICE + 90
+
+
+# --- any situation ----------------------------------------------------------------------------------
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    interval = draw(st.sampled_from([10, 100, 1_000, 10_000, 100_000, INTERVAL]))
+    number, due, slots = draw(st.integers(1, 5)), AT + draw(st.integers(-30_000, 60_000)), []
+    for _ in range(draw(st.integers(0, 8))):
+        cost = draw(st.sampled_from([1, 1, 1, 2, 5]))
+        slots.append(Slot(number, due, cost))
+        others = draw(st.sampled_from([0, 0, 0, 1, 3]))
+        number, due = number + 1 + others, due + interval * (cost + others)
+    granted = draw(st.integers(0, len(slots)))
+    last = number + draw(st.integers(0, 2)) - 1
+    limit = draw(st.sampled_from([0, 0, 2]))
+    held: dict[str, Any] = {}
+    if draw(st.integers(0, 4)) == 0:
+        held["held_since"] = AT - draw(st.integers(0, 10_000))
+        if limit:
+            held["running"] = dict.fromkeys(range(max(1, last - 1), last + 1), AT + 10**7)
+        else:
+            held["held_until"] = FOREVER
+    jobs = [
+        Waiter(cost=draw(st.sampled_from([1, 1, 1, 2, 5])), early=draw(st.sampled_from([0, 0, 2_000])))
+        for _ in range(draw(st.integers(0, 9)))
+    ]
+    return situation(
+        slots[granted:],
+        slots[:granted],
+        jobs=jobs,
+        settings=Settings(interval, max_running=limit),
+        fields={"ticket": last, "current": draw(st.integers(0, last))} | held,
+        lookahead=draw(st.sampled_from([1, 2, 5, 16, None])),
+        began=draw(st.integers(0, 50)),
+        urgent=draw(st.booleans()),
+    )
+
+
+def is_due(now: Situation, slot: Slot) -> bool:
+    state, first = now.state, now.line.first()
+    assert state is not None
+    if state.held_since is not None:
+        return not state.held_until and slot.ticket in state.running
+    early = 0 if first is None else first.early
+    return now.time.comes(slot, state) - LEAD - early <= now.at
+
+
+@given(situations())
+def test_what_is_listed_is_due_and_a_row(now: Situation) -> None:
+    decision, tickets, state = plan(now), [*now.grants.tickets], now.state
+    assert state is not None
+    listed = [*decision.slots] if isinstance(decision, Ask) else []
+    assert listed == tickets[: len(listed)]
+    assert bool(listed) == bool(tickets and is_due(now, tickets[0])), "all that is due is asked about at once"
+    for before, after in pairwise(listed):
+        assert after.ticket == before.ticket + 1
+        if state.held_since is not None:
+            assert after.ticket in state.running
+        else:
+            together = LEAD if state.settings.max_running else TOGETHER
+            assert after.ticket <= state.current or after.due <= max(AT, listed[0].due) + together
+    if listed and state.held_since is None:
+        # All that a late grant demands, as far as the shard has it: up to the last that was granted.
+        rest = tickets[len(listed) :]
+        assert not (rest and rest[0].ticket == listed[-1].ticket + 1 and rest[0].ticket <= state.current)
+
+
+@given(situations())
+def test_no_more_is_taken_than_the_lookahead_allows_or_jobs_wait(now: Situation) -> None:
+    decision = plan(now)
+    if isinstance(decision, Ask):
+        waiting = len(now.grants.tickets) - len(decision.slots)
+        taken = len(decision.costs)
+        if taken and now.lookahead is not None:
+            most = max(2, now.lookahead)
+            assert taken <= most
+            if not now.line.mixed:  # else those that are too cheap are passed by
+                assert waiting + taken <= now.lookahead
+                assert now.grants.granted_count + len(decision.slots) + waiting + taken <= most
+        jobs = [waiter.cost for waiter in now.line.in_order()]
+        needed = decision.costs[: taken - decision.speculative]
+        places = iter(jobs)
+        assert all(cost in places for cost in needed), "costs are those of jobs, in their order"
+        assert decision.speculative == 0 or taken > decision.speculative
+
+
+@given(situations())
+def test_an_instant_to_wait_for_is_one_at_which_there_is_something_to_ask(now: Situation) -> None:
+    decision = plan(now)
+    if not isinstance(decision, Ask) and AT < decision < math.inf:
+        later = replace(now, at=math.ceil(decision))
+        if now.grants.tickets:
+            assert tickets_asked(later)
+        else:
+            assert isinstance(plan(later), Ask) or now.grants.granted, "or as many are granted as may be"
+
+
+@given(situations())
+def test_to_plan_changes_nothing(now: Situation) -> None:
+    before = ([*now.grants.tickets], now.grants.granted_count, now.line.waiting)
+    assert plan(now) == plan(now)
+    assert before == ([*now.grants.tickets], now.grants.granted_count, now.line.waiting)
