@@ -135,10 +135,15 @@ class Connection:
     def _measure(self, sent: int, received: int, answer: Answer) -> None:
         self.heard_at = received
         time = self._time
-        time.trips.add(received - sent)
         steps = time.clock.steps
+        took: int | None = received - sent
         if answer.trip is not None and sent <= answer.trip[0] <= answer.trip[1] <= received:
             sent, received = answer.trip
+        if self.calls == 1:
+            # It connected, too, and perhaps imported a driver: as a round trip it would move slots far away.
+            took = None if answer.trip is None else received - sent
+        if took is not None:
+            time.trips.add(took)
         time.clock.learn(sent - answer.blur, received + answer.blur, answer.now)
         if time.clock.steps != steps:
             self._owner.clock_stepped()
