@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import anyio
 import pytest
 
+from intervalq import IntervalQueue
 from intervalq._shard.shard import Shard
 from intervalq._timing.clock import CLOCK
 from intervalq.rules import Advance, Answer, Command, Inspect, Settings
@@ -61,3 +63,23 @@ async def test_records_of_idle_keyed_queues_do_not_stay() -> None:
     assert 1 < len(names) < 10
     clock += 1_000_000_000
     assert await store.names() == ["lasting"]
+
+
+def test_what_connecting_took_moves_no_slot() -> None:
+    """The first command connects, and perhaps imports a driver: slots would be handed out that far ahead."""
+
+    class Connecting(FarStore):
+        async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+            if not self.calls:
+                await anyio.sleep(0.4)
+            return await super().apply(queue, command, now)
+
+    async def scenario() -> list[float]:
+        queue = IntervalQueue("q", interval=0.01, store=Connecting(delay=0.001))
+        starts: list[float] = []
+        for _ in range(4):
+            async with queue.slot():
+                starts.append(anyio.current_time())
+        return [later - earlier for earlier, later in pairwise(starts)]
+
+    assert max(virtual_time(scenario)) < 0.03
