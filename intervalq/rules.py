@@ -11,10 +11,9 @@ is granted again, late: the queue's clock is set back so far that the slot ends 
 lateness costs its own length. Nobody else may have been granted a later slot by then, and tickets before it
 that were not granted are dead.
 
-All times are whole microseconds: exact in JSON, in Lua's doubles (below 2**53) and in SQL.
-
-A store either applies these functions to a document, or says the same again in Lua or SQL; the property suite
-in `intervalq.testing` holds the second kind to these functions, answer by answer.
+All times are whole microseconds: exact in JSON, in Lua's doubles (below 2**53) and in SQL. A store either
+applies these functions to a document, or says the same again in Lua or SQL; the property suite in
+`intervalq.testing` holds the second kind to these functions, answer by answer.
 """
 
 from __future__ import annotations
@@ -174,8 +173,8 @@ def _full_until(state: State) -> int:
 def _fresh(command: Command, settings: Settings, now: int) -> State:
     if not command.nonce:
         raise ValueError("a command that may make a record needs a nonce")
-    # A sender that knows an earlier record proves that this one was lost, and that a job may have begun a
-    # moment ago: then one quiet interval, without burst credit. Else the queue is new and has been idle.
+    # A sender that knows an earlier record proves that this one was lost, and that a job may have begun just
+    # now: then one quiet interval, without burst credit. Else the queue is new and has been idle.
     due = now if command.generation is not None else now - settings.burst * settings.interval
     return State(generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now)
 
@@ -197,8 +196,8 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     if known:
         state, healed = _heal(state, command.high_water_mark)
         state = _give_back(state, command.release)
-    if command.error:
-        state = _note_error(state, command.error, answer.now)
+    if command.error and command.error >= state.error:  # the largest that a shard has reported of late counts
+        state = replace(state, error=command.error, error_until=answer.now + ERROR_KEPT)
     state, grants = _use(state, command, answer.now, known=known)
     answer = replace(
         answer,
@@ -232,11 +231,6 @@ def _set_back(state: State, length: int) -> State:
     return replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
 
 
-def _note_error(state: State, error: int, now: int) -> State:
-    """Remember the largest error that a shard has reported of late."""
-    return state if error < state.error else replace(state, error=error, error_until=now + ERROR_KEPT)
-
-
 class _Grants(NamedTuple):
     """What became of the slots that a command lists; those in neither list are left alone."""
 
@@ -249,7 +243,7 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
     """Grant the listed slots, or find them dead."""
     held = state.held_since is not None
     slots = _usable(state, command, now, known=known)
-    if held and not slots:
+    if (held and not slots) or _are_too_far(state, command, slots, now):
         return state, _Grants()
     late = _are_late(state, command, slots, now)
     mark = command.high_water_mark
@@ -285,6 +279,12 @@ def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[S
     return slots if _are_last(state, slots) else ()
 
 
+def _are_too_far(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
+    """Whether the first of these slots was not granted yet, and comes later than its owner believes."""
+    ahead = FOREVER if command.ahead is None else command.ahead
+    return bool(slots) and slots[0].ticket > state.current and slots[0].due > state.clock(now) + ahead
+
+
 def _are_last(state: State, slots: tuple[Slot, ...]) -> bool:
     """Whether these are all the tickets from the first of them to the last one that was granted."""
     listed = {slot.ticket for slot in slots}
@@ -300,21 +300,18 @@ def _are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int)
     if command.until is None or not _are_last(state, slots):
         return False
     elapsed = now - state.held_total
-    return slots[0].due <= elapsed and elapsed + command.notice > _end(state, slots[0])
-
-
-def _end(state: State, slot: Slot) -> int:
-    """Until when a job may begin in a slot, on the queue's clock."""
-    return slot.due + state.tolerance + state.credit
+    return (
+        slots[0].due <= elapsed and elapsed + command.notice > slots[0].due + state.tolerance + state.credit
+    )
 
 
 def _set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
     """Set the queue's clock back so far that the slot ends in `notice` from now.
 
-    Tickets before it would move behind what was granted: those that were not granted are dead. While the
-    queue is at its limit of running jobs, its hold begins anew: what counted as late is not held once more.
+    Tickets before it that were not granted would move behind what was: they are dead. While the queue is at
+    its limit of running jobs, its hold begins anew: what counted as late is not held once more.
     """
-    state = _set_back(state, now - state.held_total + notice - _end(state, slot))
+    state = _set_back(state, now - state.held_total + notice - slot.due - state.tolerance - state.credit)
     if state.held_since is not None:
         state = replace(state, held_since=now)
     return replace(state, revoked_through=max(state.revoked_through, slot.ticket - 1))
@@ -330,9 +327,12 @@ def _take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer
     count = bisect_right(starts, room) - 1
     if count <= 0:
         return state, answer
+    reach, mark = command.reach, command.high_water_mark
+    if mark is not None and mark.ticket != state.ticket:
+        reach = min(reach, command.notice)  # there are owners before it that the sender has not heard of
+    near = bisect_right(starts, (clock + reach - due) // step, 0, count)
     first = Slot(state.ticket + 1, due, costs[0])
     state = replace(state, ticket=state.ticket + count, due=due + (starts[count] - 1) * step)
-    near = bisect_right(starts, (clock + command.reach - due) // step, 0, count)
     begun = 0
     while begun < near and state.held_since is None:
         begun = begun + 1 if state.settings.max_running else near  # any may be the last of `max_running`

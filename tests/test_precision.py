@@ -60,17 +60,28 @@ def test_who_misses_all_the_time_looks_for_nearly_all_of_the_share(share: float)
     assert 0.5 * share <= spent / at <= 1.1 * share
 
 
-def test_it_is_longer_the_more_slots_are_missed_and_ends_somewhere() -> None:
+def test_it_is_longer_the_more_slots_are_missed_up_to_what_timers_may_do() -> None:
     precision, looks = Precision(SHARE, Looking()), [0]
     assert precision.look(0) == 0, "nothing was missed"
     for _ in range(20):
         precision.missed(100)
         looks.append(precision.look(0))
-    assert looks[1] == 200, "twice as late as it usually wakes"
-    assert looks == sorted(looks)
-    assert looks[-1] == LONGEST
+    assert looks[1:4] == [200, 300, 400], "twice as late as it usually wakes, and more while that doesn't do"
+    assert looks[-1] == 400, "what is later than that is no timer"
+    precision.missed(SECOND)
+    assert precision.look(0) == LONGEST
     precision = settled(typical=SECOND)
     assert precision.look(0) == LONGEST
+
+
+def test_a_slot_that_is_missed_while_it_looks_makes_it_look_less() -> None:
+    """The processor was taken away: the sooner, the more of it was used."""
+    precision = settled(typical=1_000)
+    precision.missed(1_000, looked=True)
+    assert precision.look(0) == 1_000
+    for _ in range(20):
+        precision.missed(1_000, looked=True)
+    assert precision.look(0) == 0
 
 
 def test_it_is_shorter_with_each_slot_that_is_kept_down_to_nothing() -> None:

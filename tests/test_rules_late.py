@@ -59,3 +59,53 @@ def test_on_a_full_queue_the_slots_of_a_run_are_late_once() -> None:
     _, answer = late(state, two, now=now + 1)
     assert answer.granted == (2,)
     assert not answer.at_once, "its slot hasn't come: the first job may have begun a moment ago"
+
+
+def running_late() -> tuple[State, tuple[Slot, ...], tuple[Slot, ...]]:
+    """One shard has three slots in a row and was granted the first; another has the two behind them."""
+    settings = Settings(INTERVAL, tolerance=TOLERANCE)
+    state, answer = do(None, Advance(settings=settings, nonce="g", take=3, reach=1), T0)
+    assert answer.begun == 1
+    state, others = do(state, Advance(generation="g", take=2), T0)
+    return state, answer.taken, others.taken
+
+
+def ask_ahead(state: State, slots: tuple[Slot, ...], ahead: int | None, now: int) -> tuple[State, Answer]:
+    return do(state, Advance(generation="g", slots=slots, ahead=ahead, take=1), now)
+
+
+def test_slots_that_are_further_ahead_than_their_owner_believes_are_not_granted_yet() -> None:
+    """Else a shard that did not hear of a late grant would take theirs from others that are late, too."""
+    state, (one, two, three), others = running_late()
+    now = T0 + 5 * INTERVAL
+    state, answer = late(state, one, now=now)
+    assert answer.at_once
+    asked_at = others[0].due - 20  # where it lay before
+    before, answer = ask_ahead(state, others, 20, max(now, asked_at))
+    assert (answer.granted, answer.missed, answer.count) == ((), (), 1), "new tickets are issued all the same"
+    assert before.current == 1
+    state, answer = late(state, two, three, now=now + 4 * INTERVAL)
+    assert answer.granted == (2, 3), "so these can be granted late"
+    comes = others[0].due + state.held_total
+    for ahead, at, granted in (
+        (20, comes - 21, ()),
+        (20, comes - 20, (4, 5)),
+        (None, comes - 200, (4, 5)),
+    ):
+        assert ask_ahead(state, others, ahead, at)[1].granted == granted
+
+
+def test_what_was_granted_before_is_granted_again_however_far_it_is() -> None:
+    state, (one, _, _), _ = running_late()
+    assert ask_ahead(state, (one,), 0, T0 - INTERVAL)[1].granted == (1,)
+
+
+def test_new_slots_are_granted_ahead_only_behind_tickets_that_are_known() -> None:
+    state, _, _ = running_late()
+    mark = Mark(3, 0, 0)
+    ahead = Advance(generation="g", take=1, reach=10 * INTERVAL, notice=1, high_water_mark=mark)
+    assert do(state, ahead, T0)[1].begun == 0
+    assert do(state, Advance(generation="g", take=1, reach=10 * INTERVAL), T0)[1].begun == 1
+    last = Mark(state.ticket, state.due, 0)
+    known = Advance(generation="g", take=1, reach=10 * INTERVAL, notice=1, high_water_mark=last)
+    assert do(state, known, T0)[1].begun == 1

@@ -230,22 +230,34 @@ def test_no_slot_comes_while_the_queue_is_held() -> None:
 # --- how soon ------------------------------------------------------------------------------------------
 
 
-def test_the_reaction_doubles_with_each_answer_that_came_too_late_and_comes_down_with_jobs() -> None:
+def test_the_reaction_doubles_with_each_answer_that_was_used_too_late_and_comes_down_with_jobs() -> None:
     time = time_of(2)
-    lead, notice = time.lead(), time.notice()
+    lead = time.lead()
     seen = []
     for _ in range(20):
         seen.append(time.reaction)
-        time.answer_came_late()
+        time.answer_came_late(10**9)
     assert seen[:4] == [REACTION, 2 * REACTION, 4 * REACTION, 8 * REACTION]
     assert seen[-1] == 1_000_000
-    assert time.notice() - notice == 1_000_000 - REACTION
     assert time.lead() - lead == 100_000  # what is later still is granted late
     for _ in range(200):
         before = time.reaction
         time.job_began()
         assert REACTION * 7 // 8 <= time.reaction <= before
     assert time.reaction <= REACTION
+
+
+def test_only_repetitions_wait_longer_for_an_answer_that_was_slow_itself() -> None:
+    time = time_of(2)
+    usual, notices = time.notice(0), []
+    for _ in range(30):
+        notices.append(time.notice(0))
+        time.answer_came_late(REACTION)
+    assert notices[:3] == [usual, 2 * usual, 4 * usual]
+    assert notices[-1] == 1_000_000
+    assert time.reaction == REACTION
+    time.job_began()
+    assert time.notice(0) == usual
 
 
 def test_the_lead_has_room_for_two_slow_trips_and_a_late_timer() -> None:
@@ -255,8 +267,14 @@ def test_the_lead_has_room_for_two_slow_trips_and_a_late_timer() -> None:
     assert time.lead() == 2 * 700 + 2_000, "how late this process wakes is not known yet"
     time.lateness.add(300)
     assert time.lead() == 2 * 700 + 300
-    assert time.notice() == 700 + REACTION
+    assert time.notice(0) == 700 + REACTION
     limited = replace(record(), settings=Settings(INTERVAL, max_running=1))
-    assert (time.together(record()), time.together(limited), time.together(None)) == (20_000, 1_700, 20_000)
+    assert (time.together(record()), time.together(limited), time.together(None)) == (50_000, 1_700, 50_000)
     time.trips.add(30_000)
     assert time.together(record()) == time.lead() > 60_000
+    assert time.notice(0) == 30_000 + REACTION, "as long as there were only a few"
+    for _ in range(8):
+        time.trips.add(700)
+    for _ in range(12):
+        time.trips.add(5_000)
+    assert time.notice(0) == 700 + REACTION, "the quicker answers count: a slow one is asked for again"

@@ -278,9 +278,8 @@ class IntervalQueue(Handle):
     async def pause(self) -> None:
         """Stop every shard of the queue until somebody resumes it.
 
-        Jobs whose slots were granted before may still begin: those of the next 20 ms, or of two round trips,
-        and of up to 100 ms more in a process that wakes late.
-        Slots move by the length of the pause, and keep their order.
+        Jobs whose slots were granted before may still begin: those of the next 50 ms, or of two round trips,
+        and of up to 100 ms more in a process that wakes late. Slots move by the length of the pause, and keep their order.
         """
         await self._command(Hold())
 

@@ -42,7 +42,7 @@ class Answers:
         for slot in granted:
             if slot in here:
                 at_once = answer.at_once and slot.ticket == answer.granted[0]
-                self._grants.granted.append(self._range(slot, state, at_once=at_once))
+                self._grants.grant(self._range(slot, state, at_once=at_once))
         kept = {*here, *self._grants.tickets}
         for slot in question.slots:
             if slot not in kept and slot.ticket in state.running:
@@ -59,13 +59,13 @@ class Answers:
             at_once = answer.at_once and not answer.granted
             alone = begun if answer.costs else int(at_once and begun > 1)
             for slot in new[:alone]:
-                self._grants.granted.append(self._range(slot, state, at_once=at_once and slot is new[0]))
+                self._grants.grant(self._range(slot, state, at_once=at_once and slot is new[0]))
             if begun > alone:
                 rest = self._range(
                     new[alone], state, count=begun - alone, at_once=at_once and begun == 1,
                     speculative=speculative > 0,
                 )  # fmt: skip
-                self._grants.granted.append(rest)
+                self._grants.grant(rest)
         self._grants.tickets.extend(new[begun:])
 
     def _range(

@@ -186,7 +186,8 @@ class Conversation:
         now = self._situation()
         decision = plan(now)
         if isinstance(decision, Ask):
-            await self._ask(self._advance(decision), decision.speculative)
+            if not await self._keeps_clear():
+                await self._ask(self._advance(decision), decision.speculative)
         else:
             self.set_placed()
             self.waits_for_a_start = (
@@ -214,13 +215,8 @@ class Conversation:
         elif state.held_since is not None:
             wanted = False
         else:
-            lead, due = self._time.lead(), next_question(self._situation()) <= at
-            close = bool(self._grants.granted) or due
-            # With a limit, most holds aren't heard of: they moved the slot, and to be granted it too early
-            # would hold the queue until it comes.
-            unaware = self._connection.is_limited and at - self._connection.heard_at > lead
-            wanted = close and self._time.wants_check(state, lead, at)
-            wanted = wanted or (due and unaware and bool(self._grants.tickets))
+            close = bool(self._grants.granted) or next_question(self._situation()) <= at
+            wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
             await self._connection.command(Inspect())
             self._dispatcher.recheck()
@@ -248,6 +244,7 @@ class Conversation:
             reach=ask.reach,
             lease=LEASE,
             until=until,
+            ahead=ask.ahead if ask.slots else None,
             high_water_mark=self._connection.mark,
             error=0 if state is None else self._time.error_to_report(state, at),
         )
@@ -268,7 +265,6 @@ class Conversation:
         before = self._connection.state
         self._dispatcher.not_ready()
         try:
-            await self._keep_clear()
             answer = await self._connection.command(question)
         except BaseException:
             # The store heard of them or not; giving them back twice does no harm, unless to another record.
@@ -289,14 +285,19 @@ class Conversation:
         self._dispatcher.look()
         self.set_placed()
 
-    async def _keep_clear(self) -> None:
-        """Let a job begin first that is about to: a question takes as long as some tolerances are."""
+    async def _keeps_clear(self) -> bool:
+        """Let a job begin first that is about to: a question takes as long as some tolerances are.
+
+        Returns whether it waited, so that something else may have to be asked by now.
+        """
         state = self._connection.state
         if state is not None and self._grants.granted and state.tolerance < _QUESTION:
             at = self._clock.now()
             opens = self._time.bounded(self._grants.granted[0], state, at).opens
             if 0 < opens - at < _QUESTION <= state.settings.interval // 2:
                 await self._asking.until(opens + _STARTED)
+                return True
+        return False
 
     def _end_of_speculation(self) -> int:
         """Until when there are slots for jobs that are likely to come."""

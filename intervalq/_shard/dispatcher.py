@@ -22,6 +22,7 @@ from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock
 from intervalq._timing.precision import Precision
+from intervalq._timing.slices import run_soon
 from intervalq._timing.wakeable_sleep import WakeableSleep
 
 _HANDOFF: Final = 80
@@ -102,6 +103,7 @@ class Dispatcher:
         self._runs = False  # there is a task that waits for slots
         self._wanted = False  # there may be slots to wait for
         self._refuses = False
+        self._looked = 0  # the end of the range whose slot was seen coming
 
     def told_to(self, asker: Asker) -> None:
         """Tell it of what happens from now on."""
@@ -174,7 +176,7 @@ class Dispatcher:
     def undo(self, grant: Grant) -> None:
         """A job that took a slot could not begin in it: its thread came too late."""
         if grant.range.at_once:
-            self._time.answer_came_late()
+            self._time.answer_came_late(self._now() - self._connection.heard_at)
         self.give_up(grant, "thread")
         self.begun -= 1
 
@@ -195,7 +197,7 @@ class Dispatcher:
         grant = self._grants.use()
         self.begun += 1
         self.begun_at = at
-        if self._time.reaction > REACTION:
+        if self._time.repeated or self._time.reaction > REACTION:
             self._time.job_began()
         if self._precision.looks:
             self._precision.kept()
@@ -219,10 +221,12 @@ class Dispatcher:
             self.give_up(self._grants.use(), "stepped")
         else:
             if first.at_once:
-                self._time.answer_came_late()
+                self._time.answer_came_late(self._now() - self._connection.heard_at)
             else:
-                self._precision.missed(self._time.lateness.typical())
+                self._precision.missed(self._time.lateness.typical(), looked=self._looked == first.end)
             self._grants.ask_again()
+            if self._clock.goes_on and self._precision.share:
+                run_soon()
         self._asker.changed()
 
     # --- waiting for slots --------------------------------------------------------------------------
@@ -308,6 +312,7 @@ class Dispatcher:
             if left > look:
                 await self.sleep_until(self._sleep, at + left - look)
             else:
+                self._looked = first.end
                 while self._now() < at + left:
                     await checkpoint()
                 self._precision.looked(self._now(), left)

@@ -138,9 +138,20 @@ class Grants:
         self.granted: deque[GrantRange] = deque()
         self.unused: list[Slot] = []
         """To be given back with the next question."""
+        self.through = 0
+        """The last ticket that was granted to this shard."""
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
+
+    def grant(self, granted: GrantRange) -> None:
+        """Slots were granted; perhaps again, so that they lie before others that are."""
+        later = []
+        while self.granted and self.granted[-1].end > granted.end:
+            later.append(self.granted.pop())
+        self.granted.append(granted)
+        self.granted.extend(reversed(later))
+        self.through = self.granted[-1].end - 1
 
     @property
     def granted_count(self) -> int:
@@ -235,3 +246,4 @@ class Grants:
         self.tickets.clear()
         self.granted.clear()
         self.unused.clear()
+        self.through = 0

@@ -32,6 +32,9 @@ _EACH: Final = 10
 _RIDE: Final = 50_000
 """Maximum time that the next ticket waits for a question about a slot, to ride along with it."""
 
+_BEGUN: Final = 300
+"""How long after its slot a job has begun, and its caller may have come back, where nothing is late."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -61,18 +64,21 @@ class Ask:
     """How many of these are for jobs that are only likely to come."""
     notice: int
     reach: int
+    ahead: int
+    """How far ahead the first of the slots may be; see `rules.Advance.ahead`."""
 
 
 def plan(now: Situation) -> Ask | float:
     """What to ask, or until when to wait: infinity is until something changes."""
     slots = _slots_to_ask(now)
     costs = _costs_to_take(now, len(slots))
-    again = next_question(now)
-    if not slots and (not costs or (not now.urgent and now.at < again <= now.at + _RIDE)):
-        return again
+    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now):
+        costs = []
+    if not slots and not costs:
+        return next_question(now)
     speculative = _speculative(now) if costs else 0
     first = now.line.first()
-    notice = now.time.notice() + (first.early if first is not None else 0)
+    notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if now.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
         notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
     return Ask(
@@ -81,29 +87,67 @@ def plan(now: Situation) -> Ask | float:
         speculative=speculative,
         notice=notice,
         reach=_reach(now, len(slots), notice),
+        ahead=_lead(now, slots[0]) + now.time.clock.error(now.at) if slots else 0,
     )
 
 
 def next_question(now: Situation) -> float:
     """When to ask about the next ticket, or for tickets to follow those that are granted."""
     tickets, granted = now.grants.tickets, now.grants.granted
+    if _costs_to_take(now, 0):
+        return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now))
     if tickets:
         return _ask_at(now, tickets[0])
     if now.line.waiting <= now.grants.granted_count:
         return math.inf
-    return now.time.clock.surely(granted[-1].last) - _lead(now) if granted else 0
+    return now.time.clock.surely(granted[-1].last) - now.time.lead() if granted else 0
+
+
+def _take_at(now: Situation) -> float:
+    """When to take tickets for jobs that have none.
+
+    For as many as possible together, so that their slots lie in a row and one question is enough for them:
+    once the slots of this shard have been used, or before the queue has no more that anybody waits for. At
+    once with a `lookahead` of one: then a shard takes turns with others.
+    """
+    if now.urgent or now.lookahead == 1:
+        return now.at
+    state, tickets = now.state, now.grants.tickets
+    if state is None or state.held_since is not None or not (tickets or now.grants.granted):
+        return now.at
+    tail = now.time.clock.surely(state.due + state.held_total) - now.time.lead()
+    end = min(tail, _end_of_run(now, state) + _BEGUN)
+    if end <= now.at + _RIDE:
+        return end
+    about = _ask_at(now, tickets[0]) if tickets else math.inf
+    return about if now.at < about <= now.at + _RIDE else now.at
+
+
+def _end_of_run(now: Situation, state: State) -> int:
+    """When the last of the next slots in a row comes, on the process's own clock; or one far ahead."""
+    time, granted = now.time, now.grants.granted
+    ticket = granted[-1].end if granted else now.grants.tickets[0].ticket
+    end = time.clock.surely(granted[-1].last) if granted else now.at
+    for slot in now.grants.tickets:
+        if slot.ticket != ticket or end > now.at + _RIDE:
+            break
+        ticket += 1
+        end = time.clock.surely(slot.due + state.held_total)
+    return end
 
 
 def _ask_at(now: Situation, slot: Slot) -> float:
     if _is_leased(now.state, slot):
         return now.at  # the queue is held for it
-    return now.time.comes(slot, now.state) - _lead(now)
+    return now.time.comes(slot, now.state) - _lead(now, slot)
 
 
-def _lead(now: Situation) -> int:
+def _lead(now: Situation, slot: Slot) -> int:
     """How long before a slot to ask for its grant: a job that begins early needs it early."""
     first = now.line.first()
-    return now.time.lead() + (0 if first is None else first.early)
+    own = slot.ticket <= now.grants.through + 1
+    lead = now.time.lead() if own else now.time.lead_behind(now.state)
+    return lead + (0 if first is None else first.early)
 
 
 def _is_leased(state: State | None, slot: Slot) -> bool:

@@ -28,7 +28,7 @@ _MOST_LATE: Final = 100_000
 cost of its own length; slots granted long before they come would outlast a pause, and hold a queue with a
 limit."""
 
-_TOGETHER: Final = 20_000
+_TOGETHER: Final = 50_000
 """Slots that come so soon after one that is asked about are granted with it."""
 
 _FIRST_LEAD: Final = 50_000
@@ -58,15 +58,26 @@ class StoreTime:
         """How long jobs take to begin after the answer with their grant, by those that came too late."""
         self._strict = strict
         self._checks = 0
+        self.repeated = 0
+        """How many answers in a row came too late for their slot."""
 
     # --- what goes in -------------------------------------------------------------------------------
 
-    def answer_came_late(self) -> None:
-        """A slot that might be used at once was over before its job could begin."""
-        self.reaction = min(_MAX_REACTION, 2 * self.reaction)
+    def answer_came_late(self, waited: int) -> None:
+        """A slot that might be used at once was over before its job could begin.
+
+        Args:
+            waited: how long the answer had been here by then. Was it long, this process is slow, and will be
+                for a while. Else the answer was: the next one may be faster, so only repetitions wait longer.
+        """
+        if waited > self.reaction:
+            self.reaction = min(_MAX_REACTION, 2 * self.reaction)
+        else:
+            self.repeated += 1
 
     def job_began(self) -> None:
         """A job began in its slot."""
+        self.repeated = 0
         if self.reaction > REACTION:
             self.reaction -= self.reaction // 8
 
@@ -171,9 +182,28 @@ class StoreTime:
         limited = state is not None and state.settings.max_running > 0
         return self.lead() if limited else max(self.lead(), _TOGETHER)
 
-    def notice(self) -> int:
+    def lead_behind(self, state: State | None) -> int:
+        """How long before a slot to ask for its grant, if somebody else has the slot before it.
+
+        Its owner may be late, and is granted it late only as long as nobody has a later one. So not before
+        that slot is over, unless many answers would then come too late for this one.
+        """
+        lead, trip = self.lead(), self.trips.typical()
+        if state is None:
+            return lead
+        over = state.settings.interval - state.tolerance - REACTION - self.lateness.typical()
+        return min(lead, max(over, trip + trip // 2))
+
+    def soon(self) -> int:
+        """What is to be asked within this is asked with a question that is sent now."""
+        return 2 * self.trips.typical() + self.lateness.typical()
+
+    def notice(self, at: int) -> int:
         """How long an answer needs to come back, and its job to begin.
 
-        An answer that is slower than most finds its slot over: the slot is granted once more, soon.
+        It is time that nobody uses, and where an answer was slow, its slot is soon asked for once more. So
+        this suits the quicker ones, and doubles with each repetition.
         """
-        return self.trips.typical() + self.reaction
+        trip = self.trips.typical() if self.repeated else self.trips.quick()
+        needed = trip + self.reaction + min(trip, self.clock.error(at))
+        return max(needed, min(_MAX_REACTION, needed << min(self.repeated, 20)))

@@ -54,8 +54,8 @@ class Advance(Command):
     """Slots that won't be used, in ticket order. The last ones issued become free again."""
     slots: tuple[Slot, ...] = ()
     """Slots that the shard is about to use, in ticket order: each is granted, is missed (a new ticket is
-    issued for it), or is left alone because the queue is held. To be granted late, a slot has to be listed
-    with all tickets from it to the last one that was granted (see `until`)."""
+    issued for it), or is left alone: the queue is held, or they are too far ahead. To be granted late, a slot
+    has to be listed with all tickets from it to the last one that was granted (see `until`)."""
     take: int = 0
     """How many new tickets to issue; one step issues MAX_TICKETS at most."""
     costs: tuple[int, ...] = ()
@@ -63,13 +63,18 @@ class Advance(Command):
     notice: int = 0
     """How long the answer needs to come back, and its job to begin: no slot is granted that ends sooner."""
     reach: int = 0
-    """New slots at most this far ahead are granted in the same step."""
+    """New slots at most this far ahead are granted in the same step; not beyond `notice` if tickets were
+    issued that the sender has not heard of (`high_water_mark`): their owners may be late."""
     lease: int = 0
     """How long a job counts as running unless its shard says so again; used only with `max_running`."""
     until: int | None = None
     """Slots that are late may be granted late until then, on the store's clock; None: not at all.
 
     A copy of a request that arrives long afterwards must not hold the queue for the time it took."""
+    ahead: int | None = None
+    """Listed slots are granted only if the first of them comes within this; None: whenever it comes. Else the
+    sender has not heard that the queue's clock was set back: a grant of them now would cost late owners of
+    slots before them theirs. It asks again when they come."""
     high_water_mark: Mark | None = None
     """The highest ticket that the shard knows of, and the `late_total` that it knows. A slot is granted late
     only if the record has the same: so a copy of the request, or one sent again, holds the queue once."""

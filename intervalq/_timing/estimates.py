@@ -91,6 +91,11 @@ class Recent:
         ordered = sorted(self._recent)
         return ordered[len(ordered) // 2] if ordered else 0
 
+    def quick(self) -> int:
+        """A quarter of them were no longer than this; what is typical, as long as there were only a few."""
+        ordered = sorted(self._recent)
+        return ordered[len(ordered) // 4] if len(ordered) > 8 else self.typical()
+
     def slow(self) -> int | None:
         """Nearly all of them were no longer than this; None: there were none yet.
 

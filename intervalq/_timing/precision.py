@@ -15,6 +15,11 @@ _MAX_LOOK: Final = 5_000
 """The longest look before one slot, in microseconds: timers that are later than that are not helped by it."""
 
 
+_MOST_TYPICAL: Final = 4
+"""The longest look in terms of how late the process usually wakes. What is later than that is no timer, but
+other work on the machine."""
+
+
 class Looking:
     """How much one process has been looking at the clock of late: shared by all of its queues."""
 
@@ -46,7 +51,7 @@ class Precision:
     """
 
     def __init__(self, share: float = SHARE, looking: Looking = PROCESS) -> None:
-        self._share = share
+        self.share = share
         self._looking = looking
         self._look = 0
 
@@ -62,17 +67,26 @@ class Precision:
         """
         if not self._look:
             return 0
-        left = 1 - self._looking.share(at) / self._share
+        left = 1 - self._looking.share(at) / self.share
         return int(self._look * min(1.0, max(0.0, 2 * left)))
 
     def looked(self, at: int, micros: int) -> None:
         """A wait ended with so much of it."""
         self._looking.add(at, micros)
 
-    def missed(self, typical: int) -> None:
-        """A process woke too late for its slot; `typical` is how late it usually wakes."""
-        if self._share:
-            self._look = min(_MAX_LOOK, max(2 * typical, self._look + self._look // 2))
+    def missed(self, typical: int, *, looked: bool = False) -> None:
+        """A job came too late for its slot.
+
+        Args:
+            typical: how late the process usually wakes.
+            looked: it had woken before the slot, and looked at the clock: the processor was taken from it. It
+                is taken the sooner, the more of it is used; so a shorter look helps.
+        """
+        if looked:
+            self._look //= 2
+        elif self.share:
+            longer = min(self._look + self._look // 2, _MOST_TYPICAL * typical)
+            self._look = min(_MAX_LOOK, max(2 * typical, longer))
 
     def kept(self) -> None:
         """A slot was used in time: a little less may do."""

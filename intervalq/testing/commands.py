@@ -161,6 +161,7 @@ class CommandSource:
             reach=pick((0, 0, 1, interval, 3 * interval)),
             lease=pick((1, interval, 10 * interval)),
             until=pick((None, self.now, self.now - 1, self.now + interval, self.now + interval)),
+            ahead=pick((None, 0, 1, interval, 3 * interval)),
             high_water_mark=self._mark(state, slots),
             error=pick((0, 0, 0, 1, interval // 10, interval)),
         )

@@ -25,7 +25,7 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores._nats_log import Entry, Full, Plain, fingerprint, others
+from intervalq_stores._nats_step import Entry, Full, Plain, fingerprint, others
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -35,6 +35,9 @@ STEP: Final = "Iq-Step"
 
 _LAYOUT: Final = 2
 """Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name."""
+
+_BEFORE: Final = 6
+"""So many parts has a plain entry of layout 1."""
 
 _LONG: Final = 8_192
 _MOST: Final = 4_000_000
@@ -68,7 +71,9 @@ def written(step: Plain | Full) -> str:
         pairs = [slot[:2] if slot.cost == 1 else slot for slot in step.slots]
         slots = json.dumps(pairs, separators=(",", ":")) if pairs else "[]"
         now = "null" if step.now is None else step.now
-        return f"[{_LAYOUT},{now},{step.take},{step.reach},{generation},{slots}]"
+        ahead = "null" if step.ahead is None else step.ahead
+        behind = "" if step.last is None else f",{step.last},{step.notice}"
+        return f"[{_LAYOUT},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
     said: dict[str, Any] = {"v": _LAYOUT, **step.command.to_dict()}
     if step.now is not None:
         said["now"] = step.now
@@ -167,7 +172,10 @@ def _unpacked(text: str) -> str:
 def _plain(said: list[Any]) -> Plain:
     if _whole(said[0]) > _LAYOUT:
         raise Newer(f"an entry has layout {said[0]}, this version of intervalq knows up to {_LAYOUT}")
-    _, now, take, reach, generation, slots = said
+    if len(said) == _BEFORE:
+        said = [*said, None]
+    _, now, take, reach, generation, slots, ahead, *behind = said
+    last, notice = behind or (None, 0)
     if generation is not None and type(generation) is not str:
         raise Broken("its generation isn't text")
     return Plain(
@@ -176,6 +184,9 @@ def _plain(said: list[Any]) -> Plain:
         _whole(reach),
         generation,
         _slots(slots) if slots else (),
+        None if ahead is None else _whole(ahead),
+        None if last is None else _whole(last),
+        _whole(notice),
     )
 
 
@@ -230,7 +241,7 @@ def _whole(number: object) -> int:
 _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(
         (
-            *("take", "notice", "reach", "lease", "until", "error"),
+            *("take", "notice", "reach", "lease", "until", "ahead", "error"),
             *("length", "interval", "burst", "max_running"),
         ),
         _whole,

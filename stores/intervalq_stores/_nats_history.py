@@ -15,8 +15,9 @@ from intervalq.rules import BadRecord, NewerRecord, State
 from intervalq.store import stopwatch
 from intervalq_stores import _nats_entry
 from intervalq_stores._nats_entry import STEP, Broken, Newer
-from intervalq_stores._nats_log import Entry, Full, Gap, Plain, Position
+from intervalq_stores._nats_log import Gap
 from intervalq_stores._nats_names import decoded
+from intervalq_stores._nats_step import Entry, Full, Plain, Position
 from intervalq_stores._nats_wire import Refused, Stored, Wire
 
 if TYPE_CHECKING:

@@ -6,17 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from intervalq.rules import State
-from intervalq_stores._nats_log import (
-    BEGIN,
-    Entry,
-    Gap,
-    Outcome,
-    Position,
-    beginning,
-    entries,
-    fold,
-    others,
-)
+from intervalq_stores._nats_log import Gap, Outcome, beginning, fold
+from intervalq_stores._nats_step import BEGIN, Entry, Position, entries, others
 
 if TYPE_CHECKING:
     from intervalq_stores._nats_history import Checkpoint, History

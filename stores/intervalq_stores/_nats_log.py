@@ -12,25 +12,14 @@ at which it was stored. Costs, and reports of an error, are no plain entries eit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from intervalq import rules
 from intervalq.errors import StoreError
-from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Command, Drop, Slot, State
-
-ONE: Final = 1 << 53
-"""What every entry adds: one entry."""
-
-TOLD: Final = 1 << 96
-"""What a plain entry adds besides that may tell slots to go."""
-
-_OTHERS: Final = 139
-"""Where the fingerprint begins in a sum."""
-
-_TICKETS: Final = ONE - 1
-_ENTRIES: Final = (1 << (96 - 53)) - 1
+from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Command, Slot, State
+from intervalq_stores._nats_step import Entry, Full, Plain, Position
 
 _LATE: Final = 10_000_000
 """So long before a record may be forgotten, commands are sent in full."""
@@ -43,86 +32,8 @@ class Gap(Exception):
     """Entries are missing: what the log comes to can't be told from here."""
 
 
-class Plain(NamedTuple):
-    """An entry of the plain kind: slots to use, and tickets behind all that were issued."""
-
-    now: int | None
-    """What the sender knows that the store's clock has reached; None: it tells no slot to go."""
-    take: int
-    reach: int
-    generation: str | None
-    slots: tuple[Slot, ...]
-
-    @property
-    def increment(self) -> int:
-        """What it adds."""
-        return ONE + self.take if self.now is None else TOLD + ONE + self.take
-
-
-class Full(NamedTuple):
-    """Any other entry: a command for the rules."""
-
-    command: Command
-    now: int | None
-    """The store's clock; None: the instant at which the entry was stored."""
-    reset: bool
-    """The record before is lost."""
-
-    @property
-    def begins(self) -> bool:
-        """Whether it comes to the same whatever was before."""
-        return self.reset or isinstance(self.command, Drop)
-
-
-class Entry(NamedTuple):
-    """One message of the log."""
-
-    sequence: int
-    at: int
-    """When it was stored, in microseconds."""
-    increment: int
-    value: int
-    """The sum after it."""
-    step: Plain | Full
-
-
-class Position(NamedTuple):
-    """What a log comes to at one of its entries."""
-
-    state: State | None
-    value: int = 0
-    sequence: int = 0
-
-
 Outcome: TypeAlias = Answer | Exception | None
 """Of an entry: its answer, why it could not be done, or None for a plain one that found no place."""
-
-BEGIN: Final = Position(None)
-
-
-def tickets(value: int) -> int:
-    """How many tickets plain entries took, in a sum."""
-    return value & _TICKETS
-
-
-def entries(value: int) -> int:
-    """How many entries a sum is of."""
-    return value >> 53 & _ENTRIES
-
-
-def told(value: int) -> int:
-    """How many of the plain ones may have told slots to go."""
-    return value >> 96 & _ENTRIES
-
-
-def others(value: int) -> int:
-    """The fingerprint, in a sum, of the entries that are not plain."""
-    return value >> _OTHERS
-
-
-def fingerprint(number: int) -> int:
-    """What an entry that is not plain adds."""
-    return (number << _OTHERS) + ONE
 
 
 def _takes_plain(state: State | None) -> bool:
@@ -146,14 +57,29 @@ def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
         return None
     clock, free = late - state.held_total, state.due + state.settings.interval
     known = command.generation == state.generation
-    if (command.slots and not (known and _are_in_time(state, command, clock))) or not _is_next(
-        state, command, clock
-    ):
+    if not _is_next(state, command, clock):
+        return None
+    if command.slots and not (known and _are_in_time(state, command, clock)):
+        return None
+    if _are_too_far(state.current, command.slots, command.ahead, now - state.held_total):
         return None
     if state.settings.ephemeral and rules.lapses(state) <= late + _LATE:
         return None
     tells = command.slots or command.reach > 0 or free <= clock or now == late
-    return Plain(now if tells else None, command.take, command.reach, command.generation, command.slots)
+    ahead = command.ahead if command.slots else None
+    mark, last, notice = command.high_water_mark, None, 0
+    if mark is not None and command.take and command.reach > command.notice:
+        last, notice = mark.ticket, command.notice
+    return Plain(
+        now if tells else None,
+        command.take,
+        command.reach,
+        command.generation,
+        command.slots,
+        ahead,
+        last,
+        notice,
+    )
 
 
 def _is_simple(state: State, command: Advance, late: int) -> bool:
@@ -178,6 +104,11 @@ def _are_in_time(state: State, command: Advance, clock: int) -> bool:
         return False
     first = command.slots[0].due
     return command.until is None or clock < first or clock + command.notice <= first + window
+
+
+def _are_too_far(current: int, slots: Sequence[Slot], ahead: int | None, clock: int) -> bool:
+    """Whether these slots are too far ahead of the queue's clock; see `Advance.ahead`."""
+    return ahead is not None and bool(slots) and slots[0].ticket > current and slots[0].due > clock + ahead
 
 
 def _is_next(state: State, command: Advance, clock: int) -> bool:
@@ -211,24 +142,24 @@ def increment(
     interval, take = state.settings.interval, step.take
     ticket, due = state.ticket + taken, state.due + taken * interval
     current, at = state.current, state.current_due
-    granted: tuple[int, ...] = ()
-    if step.slots:
-        current, at, granted = _use(state, step, ticket)
+    used = _used(state, step, ticket, current)
+    for slot in used:
+        current, at = max(current, slot.ticket), max(at, slot.due + (slot.cost - 1) * interval)
     first, begun, at_once = None, 0, False
     if take:
         first = Slot(ticket + 1, due + interval)
         ticket, due = ticket + take, due + take * interval
-        begun = _begun(state.held_total, step, first.due, interval, state.credit)
+        begun = _begun(state, step, first)
         if begun:
             current = max(current, first.ticket + begun - 1)
             at = max(at, first.due + (begun - 1) * interval)
-            at_once = not granted and step.now is not None and first.due <= step.now - state.held_total
+            at_once = not used and step.now is not None and first.due <= step.now - state.held_total
     seen = state.last_now if step.now is None else max(state.last_now, step.now)
     state = _moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen)
     answer = Answer(
         state=state,
         now=now or step.now or 0,
-        granted=granted,
+        granted=tuple([slot.ticket for slot in used]),
         at_once=at_once,
         first=first,
         count=take,
@@ -239,25 +170,26 @@ def increment(
     return state, answer
 
 
-def _use(state: State, step: Plain, ticket: int) -> tuple[int, int, tuple[int, ...]]:
-    current, at = state.current, state.current_due
+def _used(state: State, step: Plain, ticket: int, current: int) -> list[Slot]:
+    """Those of its slots that are granted, where `ticket` is the last one, and `current` was granted last."""
     if step.generation != state.generation:
-        return current, at, ()
+        return []
     used = [slot for slot in step.slots if state.revoked_through < slot.ticket <= ticket]
-    for slot in used:
-        end = slot.due + (slot.cost - 1) * state.settings.interval
-        current, at = max(current, slot.ticket), max(at, end)
-    return current, at, tuple([slot.ticket for slot in used])
+    clock = (step.now or 0) - state.held_total
+    # The queue's clock may have been set back since the sender looked.
+    return [] if _are_too_far(current, used, step.ahead, clock) else used
 
 
-def _begun(held: int, step: Plain, first: int, interval: int, credit: int) -> int:
+def _begun(state: State, step: Plain, first: Slot) -> int:
     """How many of the new slots go at once: none, where the first lies further back than any may.
 
     So it does where slots were voided or given back since the sender looked.
     """
-    if step.now is None or first < step.now - held - credit:
+    if step.now is None or first.due < step.now - state.held_total - state.credit:
         return 0
-    return max(0, min(step.take, (step.now - held + step.reach - first) // interval + 1))
+    reach = step.reach if step.last is None or step.last == first.ticket - 1 else step.notice
+    ahead = step.now - state.held_total + reach - first.due
+    return max(0, min(step.take, ahead // state.settings.interval + 1))
 
 
 def _moved(state: State, *, ticket: int, due: int, current: int, at: int, seen: int) -> State:
@@ -334,21 +266,13 @@ def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
     """Do some plain entries in a row, with the outcome of the last."""
     if state is None or not _takes_plain(state):
         return state, None
-    interval, held, void, credit = (
-        state.settings.interval,
-        state.held_total,
-        state.revoked_through,
-        state.credit,
-    )
+    interval = state.settings.interval
     ticket, due, current, at, seen = state.ticket, state.due, state.current, state.current_due, state.last_now
     for step in run[:-1]:
-        if step.slots and step.generation == state.generation:
-            for slot in step.slots:
-                if void < slot.ticket <= ticket:
-                    end = slot.due + (slot.cost - 1) * interval
-                    current, at = max(current, slot.ticket), max(at, end)
+        for slot in _used(state, step, ticket, current) if step.slots else ():
+            current, at = max(current, slot.ticket), max(at, slot.due + (slot.cost - 1) * interval)
         if step.take:
-            begun = _begun(held, step, due + interval, interval, credit)
+            begun = _begun(state, step, Slot(ticket + 1, due + interval))
             if begun:
                 current, at = max(current, ticket + begun), max(at, due + begun * interval)
             ticket += step.take

@@ -35,23 +35,9 @@ from intervalq_stores._nats_clock import ServerClock
 from intervalq_stores._nats_entry import STEP, ends_hold, is_ephemeral
 from intervalq_stores._nats_history import Appended, History
 from intervalq_stores._nats_known import Known
-from intervalq_stores._nats_log import (
-    Full,
-    Gap,
-    Outcome,
-    Plain,
-    Position,
-    entries,
-    fingerprint,
-    full,
-    increment,
-    is_over,
-    others,
-    plain,
-    tickets,
-    told,
-)
+from intervalq_stores._nats_log import Gap, Outcome, full, increment, is_over, plain
 from intervalq_stores._nats_names import decoded, encoded
+from intervalq_stores._nats_step import Full, Plain, Position, entries, fingerprint, others, tickets, told
 from intervalq_stores._nats_wire import Wire
 
 if TYPE_CHECKING:

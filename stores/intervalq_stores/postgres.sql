@@ -452,6 +452,9 @@ begin
     if held and slots = '[]' then
         return a;
     end if;
+    if (slots -> 0 ->> 0)::bigint > r.current and due > intervalq._clock(r, now) + (command ->> 'ahead')::bigint then
+        return a;  -- too far ahead: its sender has not heard that the queue's clock was set back
+    end if;
     if intervalq._is_late(r, due, notice, now) and command ? 'until'
         and intervalq._are_last(slots, r.current)
     then
@@ -530,7 +533,10 @@ declare
     notice constant bigint := greatest(0, (command ->> 'notice')::bigint - intervalq._tolerance(r));
     due constant bigint := greatest(free, clock + notice - intervalq._credit(r));
     room constant bigint := (9007199254740991 - due) / r.interval;
-    reach constant bigint := clock + (command ->> 'reach')::bigint - due;
+    reach constant bigint := clock - due + case (command -> 'high_water_mark' ->> 0)::bigint <> r.ticket
+        when true then least((command ->> 'reach')::bigint, (command ->> 'notice')::bigint)
+        else (command ->> 'reach')::bigint
+    end;
     t constant bigint := r.ticket;
     starts bigint[];  -- null: each one slot behind the one before
     near bigint := 0;

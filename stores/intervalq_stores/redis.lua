@@ -264,6 +264,11 @@ local function note_error(state, reported, now)
   state.error, state.error_until = reported, now + ERROR_KEPT
 end
 
+local function are_too_far(state, command, slots, now)
+  if not command.ahead or #slots == 0 or slots[1][1] <= state.current then return false end
+  return slots[1][2] > clock_of(state, now) + command.ahead
+end
+
 local function are_last(state, slots)
   local listed = {}
   for _, slot in ipairs(slots) do listed[slot[1]] = true end
@@ -310,7 +315,7 @@ end
 -- Grants the listed slots; gives those that are missed.
 local function use(state, command, answer, now)
   local held, slots = state.held_since, usable(state, command, now)
-  if held and #slots == 0 then return {} end
+  if (held and #slots == 0) or are_too_far(state, command, slots, now) then return {} end
   if are_late(state, command, slots, now) then
     local mark = command.high_water_mark
     if not mark or mark[3] ~= state.late or now > command['until'] then return {} end
@@ -363,6 +368,8 @@ local function take(state, command, missed, answer, now)
   local clock, step = clock_of(state, now), state.interval
   local free = state.due + step
   local due = math.max(free, clock + math.max(0, command.notice - tolerance(state)) - credit(state))
+  local reach, mark = command.reach, command.high_water_mark
+  if mark and mark[1] ~= state.ticket then reach = math.min(reach, command.notice) end
   local costs, ones = costs_of(command, missed)
   local starts, total = starts_of(costs, ones, math.floor((FOREVER - due) / step))
   local count = #starts
@@ -373,7 +380,7 @@ local function take(state, command, missed, answer, now)
   if total > count then
     for i = 1, count do answer.costs[i] = costs[i] or 1 end
   end
-  local reach = math.floor((clock + command.reach - due) / step)
+  reach = math.floor((clock + reach - due) / step)
   local near = reach < 0 and 0 or count
   while near > 0 and starts[near] > reach do near = near - 1 end
   local granted = #answer.granted

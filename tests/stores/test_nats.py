@@ -34,7 +34,8 @@ from intervalq.rules import (
 )
 from intervalq.testing import StoreSuite
 from intervalq_stores import _nats_history, _nats_wire
-from intervalq_stores._nats_log import BEGIN, ONE, TOLD, Plain, fingerprint, fold
+from intervalq_stores._nats_log import fold
+from intervalq_stores._nats_step import BEGIN, ONE, TOLD, Plain, fingerprint
 from intervalq_stores.nats import NATSStore
 from servers import Server
 

@@ -161,7 +161,7 @@ def _() -> Iterator[None]:
     def are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
         if command.until is None or not rules._are_last(state, slots):  # noqa: SLF001
             return False
-        return now - state.held_total + command.notice > rules._end(state, slots[0])  # noqa: SLF001
+        return now - state.held_total + command.notice > slots[0].due + state.tolerance + state.credit
 
     yield from instead(rules, "_are_late", are_late)
 
