@@ -26,9 +26,9 @@ from intervalq.errors import (
     short,
 )
 from intervalq.tasks._demand import FIRST_POLL
-from intervalq.tasks._desk import Settle
 from intervalq.tasks._policy import Policy
 from intervalq.tasks._session import WorkSession
+from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import Change, Delete, Depend, Insert
 from intervalq.tasks.store import MOST_ROWS

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq._timing.backends import Waker, loop_clock
+from intervalq._timing.backends import loop_clock
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
+from intervalq.tasks._handed import Handed
 from intervalq.tasks._ranges import OpenRange
+from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import Change, Delete, Finished, Row, Select, Work, Worked
 from intervalq.tasks.store import MOST_ROWS, Ranging, TaskStore
@@ -30,42 +32,6 @@ _LONGEST: Final = 1.0
 
 _DRAIN: Final = 2.0
 """Seconds in which a session that is to end claims nothing, so that it comes to own nothing."""
-
-
-class Settle:
-    """A claim on its way to be settled."""
-
-    # Of the class until they differ: there are very many, and of most only claim and part matter.
-    bell: Waker | None = None
-    """Who waits for it."""
-    keeps = False
-    """It is a renewal."""
-    lost = False
-    again = False
-    """It was sent before, and may have been done then."""
-    error: IntervalqError | None = None
-
-    def __init__(self, claim: Claim, part: Delete | Change, bell: Waker | None = None) -> None:
-        self.claim = claim
-        self.part = part
-        if bell is not None:
-            self.bell = bell
-            self.keeps = isinstance(part, Change) and part.keep
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether who waits has been told."""
-        return self.bell is not None and self.bell.done()
-
-    @property
-    def lease(self) -> int | None:
-        """Of a renewal: for how long."""
-        return self.part.lease if isinstance(self.part, Change) else None
-
-    def end(self) -> None:
-        """Tell who waits."""
-        if self.bell is not None and not self.bell.done():
-            self.bell.set_result(None)
 
 
 class Desk:
@@ -90,6 +56,7 @@ class Desk:
         self._ranges: dict[str, OpenRange] = {}  # by the ids of their claims
         self._poked = anyio.Event()
         self._doubt = False  # a call may have claimed something that nobody knows of
+        self._handed = Handed()
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
         self._claims_from = 0.0  # until then nothing is claimed
         self._lapses = 0  # what a call brings that began before the last one is lost
@@ -155,8 +122,9 @@ class Desk:
         if not self._poked.is_set():
             self._poked.set()
 
-    def ask_now(self) -> None:
-        """There may be tasks."""
+    def ask_now(self, *, missed: bool = False) -> None:
+        """There may be tasks; and `missed`, some that the store has claimed and nobody was told of."""
+        self._handed.missed = self._handed.missed or missed
         for demand in self._demands:
             demand.due = 0.0
         self.poke()
@@ -175,7 +143,7 @@ class Desk:
         command: Work | None = None
         self.busy = True
         try:
-            if self._doubt:
+            if self._doubt or self._handed.missed:
                 await self._recover()
             command = self._command(demand, batch, finished)
             if demand is not None:
@@ -275,7 +243,20 @@ class Desk:
         if not worked.alive:
             self._owner.lapsed()
 
-    def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
+    def hand(self, worked: Worked) -> None:
+        """Take what the store has claimed for this session, in its place."""
+        rows = tuple(self._handed.news(worked.claimed, self.held))
+        for claim in self._taken(replace(worked, claimed=rows)):
+            for demand in self._demands:
+                fits = claim.row.queue in demand.queues and (demand.lease is None) == (
+                    claim.row.until is None
+                )
+                if fits and demand.most is None and demand.room() > 0 and not demand.deliver([claim]):
+                    break
+            else:
+                self.settle(Settle(claim, unused(claim.row)))
+
+    def _taken(self, worked: Worked) -> list[Claim]:
         claims = self.take(worked.claimed)
         for range_, tasks in worked.ranges:
             ranged = OpenRange(range_, tasks, self.session)
@@ -283,6 +264,10 @@ class Desk:
             ranged.claims(mine)
             self._ranges.update((claim.row.id, ranged) for claim in mine)
             claims += mine
+        return claims
+
+    def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
+        claims = self._taken(worked)
         if len(claims) >= command.limit:
             demand.due, demand.poll = 0.0, FIRST_POLL
         else:
@@ -360,13 +345,19 @@ class Desk:
             demand.failed(QueueClosed(", ".join(demand.queues)))
 
     async def _recover(self) -> None:
-        """Give back what a call whose answer was lost has claimed."""
-        rows = await self._store.apply(Select(session=self.session, values=False))
-        unknown = tuple(unused(row) for row in rows if self._is_unknown(row))
-        if unknown:
-            await self._store.apply(Work(self.session, unknown))
+        """Give back what was claimed by a call, or by the store, and nobody knows of."""
+        doubt, self._handed.missed = self._doubt, False
+        try:
+            rows = await self._store.apply(Select(session=self.session, values=False))
+            found = [row for row in rows if self._is_unknown(row)]
+            self._handed.give_back(found)
+            if found:
+                await self._store.apply(Work(self.session, tuple(map(unused, found))))
+        except BaseException:
+            self._handed.missed = True
+            raise
         self._doubt = False
-        if isinstance(self._store, Ranging):
+        if doubt and isinstance(self._store, Ranging):
             self._has_orphans = True
             self._claims_from = self._now() + _DRAIN
 
@@ -387,7 +378,7 @@ class Desk:
             settle.lost = True
             settle.end()
         self._settles.clear()
-        self._doubt = self._has_orphans = False
+        self._doubt = self._handed.missed = self._has_orphans = False
         self._claims_from = 0.0
 
 

@@ -15,9 +15,10 @@ from intervalq._timing.backends import EventWaker, spawn, wakers
 from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request
-from intervalq.tasks._desk import Desk, Settle
+from intervalq.tasks._desk import Desk
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._pulling import pull
+from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks._values import MOST_BYTES
 from intervalq.tasks.rules import (
@@ -343,13 +344,17 @@ class WorkSession:
                 self.gone(claim)
 
     async def _hear(self, store: Waking) -> None:
+        again = False
         while True:
             try:
                 async with store.wakeups(self.desk.session) as woken:
                     self.desk.hears = True
-                    self.desk.ask_now()  # what came before this is not told
+                    self.desk.ask_now(missed=again)  # what came before this is not told
+                    again = True
                     while True:
-                        await woken()
+                        handed = await woken()
+                        if handed is not None and not self._is_lapsed:
+                            self.desk.hand(handed)
                         self.desk.ask_now()
             except IntervalqError as error:
                 log.debug("no wake-ups for session %s: %s", self.desk.session, error)

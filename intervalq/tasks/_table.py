@@ -36,7 +36,15 @@ class Table(Protocol):
         ...
 
     def of_key(self, queue: str, key: str) -> list[Row]:
-        """The tasks of a key, by place."""
+        """The tasks of a key, by place. There may be very many: see the next two."""
+        ...
+
+    def ends_of_key(self, queue: str, key: str) -> tuple[Row, Row] | None:
+        """The first and the last task of a key, by place; None: there is none."""
+        ...
+
+    def count_of_key(self, queue: str, key: str, most: int) -> int:
+        """How many tasks of a key there are; `most`, if there are more."""
         ...
 
     def of_session(self, session: str) -> list[Row]:

@@ -15,8 +15,8 @@ from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
 
 if TYPE_CHECKING:
-    from intervalq.tasks._desk import Settle
     from intervalq.tasks._session import WorkSession
+    from intervalq.tasks._settle import Settle
 
 
 _MOST_ATTEMPTS: Final = 1 << 30

@@ -161,33 +161,55 @@ def _check_inboxes(
     table: Table, command: Modify, inserts: list[Insert], known: dict[str, Row], now: int
 ) -> None:
     """See that no inbox gets more than its limit; tasks that this command takes away make room."""
-    lines: dict[tuple[str, str], set[str]] = {}
+    sizes = _sizes(table, command, inserts)
+    if not sizes:
+        return
+    gone = {delete.id for delete in command.deletes}
 
-    def line(queue: str, key: str) -> set[str]:
-        if (queue, key) not in lines:
-            lines[queue, key] = {row.id for row in table.of_key(queue, key)}
-        return lines[queue, key]
+    def moved(queue: str, row: Row, by: int) -> None:
+        if row.key is not None and (queue, row.key) in sizes:
+            sizes[queue, row.key] += by
 
     for delete in command.deletes:
-        row = known[delete.id]
-        if row.key is not None:
-            line(row.queue, row.key).discard(row.id)
+        moved(known[delete.id].queue, known[delete.id], -1)
     for change in command.changes:
         row = known[change.id]
-        if row.key is not None and change.queue is not None:
-            line(row.queue, row.key).discard(row.id)
-            line(change.queue, row.key).add(row.id)
+        if change.queue is not None and change.queue != row.queue:
+            moved(row.queue, row, -1)
+            moved(change.queue, row, 1)
+            gone.add(change.id)
     for insert in inserts:
-        if insert.key is None:
+        line = insert.queue, cast("str", insert.key)
+        if line not in sizes:
             continue
-        tasks = line(insert.queue, insert.key)
         if insert.replace:
-            there = table.find(tasks).values()
-            tasks &= {row.id for row in there if row.queue == insert.queue and row.held(now)}
+            # Only the first of a key can be held, and all others go.
+            ends = table.ends_of_key(*line)
+            sizes[line] = int(ends is not None and ends[0].held(now) and ends[0].id not in gone)
         # One of them is first in line, and doesn't count as waiting.
-        elif insert.inbox is not None and len(tasks) > insert.inbox:
-            raise InboxFull(insert.queue, insert.key, insert.inbox)
-        tasks.add(insert.id)
+        elif insert.inbox is not None and sizes[line] > insert.inbox:
+            raise InboxFull(insert.queue, line[1], insert.inbox)
+        sizes[line] += 1
+
+
+def _sizes(table: Table, command: Modify, inserts: list[Insert]) -> dict[tuple[str, str], int]:
+    """How many tasks the keys have whose inboxes have a limit."""
+    limits: dict[tuple[str, str], list[int]] = {}
+    for insert in inserts:
+        if insert.key is not None and insert.inbox is not None:
+            limits.setdefault((insert.queue, insert.key), []).append(insert.inbox)
+    parts = len(inserts) + len(command.changes) + len(command.deletes)
+    return {
+        line: _size(table, *line, min(inboxes) - parts, max(inboxes) + parts + 1)
+        for line, inboxes in limits.items()
+    }
+
+
+def _size(table: Table, queue: str, key: str, few: int, most: int) -> int:
+    """How many tasks a key has. Where it can't matter, because they are `few` at most, gaps count as well."""
+    ends = table.ends_of_key(queue, key)
+    span = ends[1].place - ends[0].place + 1 if ends is not None else 0
+    return span if span <= few else table.count_of_key(queue, key, most)
 
 
 def _insert(table: Table, insert: Insert, now: int) -> Row:
@@ -250,15 +272,15 @@ def _as_it_is(table: Table, row: Row) -> Row:
 
 
 def _last_in_line(table: Table, row: Row) -> Row:
-    line = table.of_key(row.queue, cast("str", row.key))
-    return row._replace(place=line[-1].place + 1 if line else 1, waiting=bool(line))
+    ends = table.ends_of_key(row.queue, cast("str", row.key))
+    return row._replace(place=ends[1].place + 1 if ends else 1, waiting=ends is not None)
 
 
 def _feed(table: Table, gone: Row) -> None:
     """The next of its key, now that the first is gone, can be claimed."""
-    line = table.of_key(gone.queue, cast("str", gone.key))
-    if line and line[0].waiting:
-        table.put([line[0]._replace(waiting=False)])
+    ends = table.ends_of_key(gone.queue, cast("str", gone.key))
+    if ends is not None and ends[0].waiting:
+        table.put([ends[0]._replace(waiting=False)])
 
 
 # --- work --------------------------------------------------------------------------------------------

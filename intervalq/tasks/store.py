@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_c
 
 from intervalq.errors import UnknownStore
 from intervalq.store import sound_url
-from intervalq.tasks._commands import Command, Work
+from intervalq.tasks._commands import Command, Work, Worked
 from intervalq.tasks._row import Row
 
 A = TypeVar("A")
@@ -84,11 +84,13 @@ class Transactional(Protocol):
 class Waking(Protocol):
     """A store that can tell an idle session that there is something to claim."""
 
-    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
         """Listen for as long as the context is open.
 
         Gives a function that returns at the next wake-up since the context was entered or the function last
-        returned. Wake-ups are hints: one may be lost or come for nothing.
+        returned. Wake-ups are hints: one may be lost or come for nothing. It returns what the store has
+        claimed for the idle session, on the terms of its last `Work`, in the same step as others made it
+        ready; None: nothing. What was claimed so and got lost on its way is the session's all the same.
         """
         ...
 

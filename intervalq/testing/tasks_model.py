@@ -83,6 +83,15 @@ class ModelTable:
         line = [row for row in self.rows.values() if (row.queue, row.key) == (queue, key)]
         return sorted(line, key=lambda row: row.place)
 
+    def ends_of_key(self, queue: str, key: str) -> tuple[Row, Row] | None:
+        """See `Table.ends_of_key`."""
+        line = self.of_key(queue, key)
+        return (line[0], line[-1]) if line else None
+
+    def count_of_key(self, queue: str, key: str, most: int) -> int:
+        """See `Table.count_of_key`."""
+        return min(most, len(self.of_key(queue, key)))
+
     def of_session(self, session: str) -> list[Row]:
         """See `Table.of_session`."""
         return sorted(row for row in self.rows.values() if row.session == session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from anyio.from_thread import BlockingPortal
 
 from intervalq.errors import DependencyError, InboxFull
@@ -178,5 +179,35 @@ class RefusalTests(TaskSuiteBase):
             (newest,) = await put(store, insert(queue, "newest", key="ü", replace=True))
             left = (newest,) if self.sees_claims else (first, newest)
             assert self.told(await store.apply(Select(queue=queue))) == self.told(left)
+
+        portal.call(scenario)
+
+    def test_an_inbox_has_room_for_those_that_went_from_its_middle(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Deleted, or moved to another queue, earlier or by the command itself; the others come in order."""
+        if not self.sees_claims:
+            pytest.skip("tasks behind another can't be named there")
+
+        async def scenario() -> None:
+            queue, elsewhere = names.queue(), names.queue()
+            session = await names.begun(store)
+            rows = await put(store, *(insert(queue, n, key="k") for n in range(6)))
+            moved = Change(rows[3].id, 0, queue=elsewhere)
+            await store.apply(Modify(deletes=(Delete(rows[1].id, 0),), changes=(moved,)))
+            error = await refused(store, Modify(inserts=(insert(queue, key="k", inbox=3),)), InboxFull)
+            assert error.limit == 3
+            more = insert(queue, 6, key="k", inbox=3)
+            await store.apply(Modify(inserts=(more,), deletes=(Delete(rows[4].id, 0),)))
+            assert len(await put(store, insert(elsewhere, key="k", inbox=1))) == 1
+            await refused(store, Modify(inserts=(insert(elsewhere, key="k", inbox=1),)), InboxFull)
+            comes = Change(rows[5].id, 0, queue=elsewhere)
+            third = Modify(inserts=(insert(elsewhere, key="k", inbox=2),), changes=(comes,))
+            await refused(store, third, InboxFull)
+            order: list[str] = []
+            while claimed := await claim(store, session, queue):
+                order += [row.id for row in claimed]
+                await store.apply(Work(session, tuple(Delete(row.id, row.version) for row in claimed)))
+            assert order == [rows[0].id, rows[2].id, rows[5].id, more.id]
 
         portal.call(scenario)

@@ -24,7 +24,7 @@ class Listener:
         self._store = store
         self._changed = anyio.Event()
 
-    async def listen(self, woken: Callable[[], Awaitable[None]]) -> None:
+    async def listen(self, woken: Callable[[], Awaitable[object]]) -> None:
         """Do so for ever."""
         while True:
             await woken()

@@ -141,6 +141,15 @@ class MemoryTable:
         """See `Table.of_key`."""
         return list(self._lines.get((queue, key), ()))
 
+    def ends_of_key(self, queue: str, key: str) -> tuple[Row, Row] | None:
+        """See `Table.ends_of_key`."""
+        line = self._lines.get((queue, key))
+        return (line[0], line[-1]) if line else None
+
+    def count_of_key(self, queue: str, key: str, most: int) -> int:
+        """See `Table.count_of_key`."""
+        return min(most, len(self._lines.get((queue, key), ())))
+
     def of_session(self, session: str) -> list[Row]:
         """See `Table.of_session`."""
         held = self._held.get(session, {})

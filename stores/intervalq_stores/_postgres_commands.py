@@ -298,6 +298,19 @@ def _range(line: tuple[Any, ...]) -> tuple[Range, tuple[tuple[int, str], ...]]:
     return Range(line[3], line[7], line[4], line[10]), tuple(zip(numbers, values, strict=True))
 
 
+def handed(session: str, notices: Sequence[str]) -> Worked | None:
+    """What a session has been handed with notices; None: nothing."""
+    claimed: list[Row] = []
+    ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
+    for _, _, text in (notice.partition(" ") for notice in notices):
+        if text:
+            lines = [tuple(line.values()) for line in json.loads(text)]
+            worked = _worked(Work(session), lines, Heads())
+            claimed += worked.claimed
+            ranges += worked.ranges
+    return Worked(claimed=tuple(claimed), ranges=tuple(ranges)) if claimed or ranges else None
+
+
 def put(queue: str, jsons: Sequence[str]) -> Asked:
     """How to ask for plain tasks."""
     return Asked(_PUT, (queue, SEPARATOR.join(jsons)), lambda _: None)

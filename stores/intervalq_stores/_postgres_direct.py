@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from intervalq.errors import StoreError
-from intervalq_stores._postgres_commands import Asked, Lines
+from intervalq.tasks.rules import Worked
+from intervalq_stores._postgres_commands import Asked, Lines, handed
 from intervalq_stores._postgres_wire import Ear, Wire, is_pooled
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Direct:
         self._opening = asyncio.Lock()
 
     @asynccontextmanager
-    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`."""
         async with self._line(session) as line:
             ear = line.ear
@@ -49,9 +50,9 @@ class Direct:
                 yield anyio.sleep_forever
                 return
 
-            async def woken() -> None:
+            async def woken() -> Worked | None:
                 try:
-                    await ear.heard()
+                    return handed(session, await ear.heard())
                 except self._wire.driver.Error as error:
                     raise self._wire.error(error) from error
 
@@ -111,7 +112,7 @@ class Direct:
                 await connection.close()
                 return _Line(connection, None)
             ear = Ear(connection, self._wire.driver.Error, _CHANNEL)
-            await ear.listen(lambda said: said in (session, "*"))
+            await ear.listen(lambda said: said.partition(" ")[0] in (session, "*"))
         except BaseException:
             await connection.close()
             raise

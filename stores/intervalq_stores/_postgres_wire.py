@@ -15,6 +15,7 @@ import anyio
 
 from intervalq.errors import (
     BackendUnsupported,
+    CorruptState,
     InvalidOption,
     MissingExtra,
     StoreError,
@@ -58,6 +59,7 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
     "25006": StoreReadOnly,
     "53100": StoreFull,
     "42501": Unauthorized,
+    "IQ001": CorruptState,
     "IQ002": VersionMismatch,
 }
 # A refused connection has no SQLSTATE in libpq, only words: its own, or the server's, if that is English.
@@ -274,24 +276,27 @@ class Ear:
         self._heard, self._lost = asyncio.Event(), list[Exception]()
         self._asking = asyncio.Lock()
         self._mine: Callable[[str], bool] = lambda _: True
+        self._said: list[str] = []
 
     def _hear(self) -> None:
         try:
             self._connection.pgconn.consume_input()
             while notice := self._connection.pgconn.notifies():
-                if self._mine(notice.extra.decode()):
-                    self._heard.set()
+                self._note(notice.extra.decode())
         except self._error as error:
             self.close()
             self._lost.append(error)
             self._heard.set()
 
+    def _note(self, said: str) -> None:
+        if self._mine(said):
+            self._said.append(said)
+            self._heard.set()
+
     async def listen(self, mine: Callable[[str], bool] = lambda _: True) -> None:
         """Begin to hear those notices of the channel whose text is `mine`."""
         self._mine = mine
-        self._connection.add_notify_handler(
-            lambda notice: self._heard.set() if self._mine(notice.payload) else None
-        )
+        self._connection.add_notify_handler(lambda notice: self._note(notice.payload))
         await self._connection.execute(f"listen {self._channel}".encode())
         # Not by the driver's generator: what comes while its caller is cancelled, it loses.
         self._loop.add_reader(self._socket, self._hear)
@@ -305,12 +310,14 @@ class Ear:
             self._hear()
             return rows
 
-    async def heard(self) -> None:
-        """Return when something was heard since the last return, or raise the driver's error."""
+    async def heard(self) -> list[str]:
+        """Return what was heard since the last return, once something was; or raise the driver's error."""
         await self._heard.wait()
         if self._lost:
             raise self._lost[0]
         self._heard.clear()
+        said, self._said = self._said, []
+        return said
 
     def lost(self) -> Exception | None:
         """The driver's error, if the connection is lost."""

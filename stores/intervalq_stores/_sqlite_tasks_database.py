@@ -9,7 +9,7 @@ from typing import Any, Final
 from intervalq.errors import StoreUnavailable
 from intervalq_stores._records import corrupt, newer
 from intervalq_stores._sqlite_file import SQLiteFile, code_of
-from intervalq_stores._sqlite_tasks_table import LAYOUT, SCHEMA, SQLiteTable
+from intervalq_stores._sqlite_tasks_table import LAYOUT, SCHEMA, STEPS, SQLiteTable
 
 _CACHE: Final = (
     "PRAGMA cache_size = -16000",  # KiB: ids that are not in order touch many pages
@@ -20,8 +20,8 @@ _CACHE: Final = (
 class TaskDatabase(SQLiteFile):
     """The tables of tasks in a database; all but the constructor only inside of the gate."""
 
-    made = False
-    """Whether the tables are there, in the transaction that was begun last."""
+    layout: int | None = None
+    """That of the tables, in the transaction that was begun last; None: there are none."""
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -39,18 +39,23 @@ class TaskDatabase(SQLiteFile):
         return self._connection
 
     def table(self) -> SQLiteTable:
-        """The tables to change, made if they are missing, in the transaction that was begun."""
+        """The tables to change, made or brought up to this layout, in the transaction that was begun."""
         with self.explained():
             if self._connection is None:
                 self._create()
-            if not self.made:
-                make(self.connection)
-                self.made = True
+            if self.layout != LAYOUT:
+                make(self.connection, self.layout)
+                self.layout = LAYOUT
             return SQLiteTable(self.connection)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the tables have to be brought up to this layout before anybody can look at them."""
+        return self._connection is not None and self.layout not in (None, LAYOUT)
 
     def look(self) -> SQLiteTable | None:
         """The tables to look at; None: there are none."""
-        return SQLiteTable(self.connection) if self._connection is not None and self.made else None
+        return SQLiteTable(self.connection) if self._connection is not None and self.layout else None
 
     def commit(self) -> None:
         """Keep all, safely on the disk, and end the transaction."""
@@ -63,9 +68,7 @@ class TaskDatabase(SQLiteFile):
     def _look(self) -> None:
         layout = layout_of(self._rows)
         ((self.journal_mode,),) = self._rows("SELECT * FROM pragma_journal_mode")
-        if layout is not None:
-            check(layout, self._url)
-        self.made = layout is not None
+        self.layout = check(layout, self._url)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         for pragma in _CACHE:
@@ -86,15 +89,20 @@ def layout_of(rows: Callable[[str], list[Any]]) -> object:
     return found[0][0] if found else 0
 
 
-def check(layout: object, url: str) -> None:
-    """Refuse a layout of a newer version, and what is none."""
+def check(layout: object, url: str) -> int | None:
+    """The layout, as it was found. Refuses that of a newer version, and what is none."""
+    if layout is None:
+        return None
     if not isinstance(layout, int) or layout < 1:
         raise corrupt("the number in intervalq_tasks_version is not that of a layout", url)
     if layout > LAYOUT:
         raise newer(layout, LAYOUT, url)
+    return layout
 
 
-def make(connection: sqlite3.Connection) -> None:
-    """Make the tables, in the transaction that was begun."""
-    for statement in SCHEMA:
+def make(connection: sqlite3.Connection, layout: int | None) -> None:
+    """Make the tables, or bring those of a layout up to this one, in the transaction that was begun."""
+    steps = SCHEMA if layout is None else [step for old in range(layout, LAYOUT) for step in STEPS[old]]
+    for statement in steps:
         connection.execute(statement)
+    connection.execute("UPDATE intervalq_tasks_version SET layout = ?", [LAYOUT])

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
 
-LAYOUT: Final = 1
-"""The version of these tables."""
+LAYOUT: Final = 2
+"""The version of these tables. Any change to them that is released counts it up, with a step in `STEPS`."""
+
+_FOR_LOOKS: Final = (
+    # Tasks behind others by time, and those that have been claimed before. Few tasks are in these.
+    "CREATE INDEX intervalq_tasks_waiting ON intervalq_tasks (queue, at, waiting) WHERE waiting",
+    """CREATE INDEX intervalq_tasks_again ON intervalq_tasks (queue, claims)
+    WHERE claims > 0 AND session IS NULL""",
+)
 
 SCHEMA: Final = (
     """CREATE TABLE intervalq_tasks (
@@ -26,6 +31,7 @@ SCHEMA: Final = (
     "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
     "CREATE INDEX intervalq_tasks_key ON intervalq_tasks (queue, key, place) WHERE key IS NOT NULL",
+    *_FOR_LOOKS,
     """CREATE TABLE intervalq_sessions (
     id TEXT PRIMARY KEY NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, consumer TEXT NOT NULL,
     expiry INTEGER NOT NULL, started INTEGER NOT NULL, beaten INTEGER NOT NULL) WITHOUT ROWID""",
@@ -35,6 +41,9 @@ SCHEMA: Final = (
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
+
+STEPS: Final[dict[int, tuple[str, ...]]] = {1: _FOR_LOOKS}
+"""What makes tables of the next layout out of those of each older one."""
 
 FIELDS: Final = ", ".join(Row._fields)
 
@@ -51,10 +60,37 @@ _PUT: Final = (
     "ON CONFLICT (id) DO UPDATE SET "
     + ", ".join(f"{field} = excluded.{field}" for field in (*Row._fields[1:], "ready"))
 )
+_OF_KEY: Final = f"{_GET} WHERE queue = ? AND key = ?"
+_COUNT_OF_KEY: Final = (
+    "SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND key = ? LIMIT ?)"
+)
 _IS_READY: Final = "FROM intervalq_tasks WHERE queue = ? AND ready <= ?"
 _SOME_READY: Final = f"SELECT count(*) FROM (SELECT 1 {_IS_READY} LIMIT ?)"  # noqa: S608
 
-_place = attrgetter("place")
+_FIRST_OF: Final = (
+    "SELECT rowid FROM (SELECT rowid FROM intervalq_tasks "
+    "WHERE queue = ? AND ready IS NOT NULL AND session IS NULL ORDER BY ready LIMIT ?) "
+    "UNION ALL SELECT rowid FROM "
+    "(SELECT rowid FROM intervalq_tasks WHERE queue = ? AND waiting ORDER BY at LIMIT ?) "
+    "UNION ALL SELECT rowid FROM intervalq_tasks WHERE session IS NOT NULL AND +queue = ?"
+)
+"""The first tasks of a queue by time: of the free ones, of those behind others; and all that are claimed."""
+
+_CLAIMED_QUEUES: Final = "SELECT DISTINCT queue FROM intervalq_tasks WHERE session IS NOT NULL"
+_NEXT_QUEUE: Final = (
+    "SELECT min(queue) FROM (SELECT min(queue) AS queue FROM intervalq_tasks "
+    "WHERE queue >= ? AND ready IS NOT NULL "
+    "UNION ALL SELECT min(queue) FROM intervalq_tasks WHERE queue >= ? AND waiting)"
+)
+_STATS: Final = """SELECT
+    (SELECT count(*) FROM intervalq_tasks WHERE queue = ? AND ready <= ?),
+    (SELECT count(*) FROM intervalq_tasks WHERE queue = ? AND ready > ?),
+    (SELECT count(*) FROM intervalq_tasks WHERE queue = ? AND waiting),
+    (SELECT max(claims) FROM intervalq_tasks WHERE queue = ? AND claims > 0 AND session IS NULL)"""
+_STATS_CLAIMED: Final = (
+    "SELECT count(*) FILTER (WHERE ifnull(until > ?, 1)), count(*) FILTER (WHERE until > ?), max(claims) "
+    "FROM intervalq_tasks WHERE session IS NOT NULL AND +queue = ?"
+)
 
 
 def row_of(values: Sequence[Any]) -> Row:
@@ -69,7 +105,7 @@ class SQLiteTable:
         self._connection = connection
         self._new: dict[str, Row] = {}
         self._gone: set[str] = set()
-        self._lines: dict[tuple[str, str], list[Row]] = {}
+        self._ends: dict[tuple[str, str], tuple[Row, Row]] = {}
 
     def flush(self) -> None:
         """Write what was put and removed."""
@@ -85,7 +121,7 @@ class SQLiteTable:
         """Leave out what was not written yet, and what is known of the tables."""
         self._new.clear()
         self._gone.clear()
-        self._lines.clear()
+        self._ends.clear()
 
     @property
     def in_transaction(self) -> bool:
@@ -121,10 +157,11 @@ class SQLiteTable:
         for row in rows:
             self._new[row.id] = row
             if row.key is not None:
-                line = self._lines.get((row.queue, row.key))
-                if line is not None:
-                    where = bisect_left(line, row.place, key=_place)
-                    line[where : where + (where < len(line) and line[where].id == row.id)] = [row]
+                ends = self._ends.get((row.queue, row.key))
+                if ends is not None:
+                    first = row if row.place <= ends[0].place else ends[0]
+                    last = row if row.place >= ends[1].place else ends[1]
+                    self._ends[row.queue, row.key] = first, last
 
     def remove(self, rows: Sequence[Row]) -> None:
         """See `Table.remove`."""
@@ -132,9 +169,7 @@ class SQLiteTable:
             self._new.pop(row.id, None)
             self._gone.add(row.id)
             if row.key is not None:
-                line = self._lines.get((row.queue, row.key))
-                if line is not None:
-                    line[:] = [other for other in line if other.id != row.id]
+                self._ends.pop((row.queue, row.key), None)
 
     # --- what is ready ------------------------------------------------------------------------------
 
@@ -163,12 +198,29 @@ class SQLiteTable:
 
     def of_key(self, queue: str, key: str) -> list[Row]:
         """See `Table.of_key`."""
-        line = self._lines.get((queue, key))
-        if line is None:
+        self.flush()
+        return [row_of(one) for one in self.rows(f"{_OF_KEY} ORDER BY place", queue, key)]
+
+    def ends_of_key(self, queue: str, key: str) -> tuple[Row, Row] | None:
+        """See `Table.ends_of_key`."""
+        ends = self._ends.get((queue, key))
+        if ends is None:
             self.flush()
-            found = self.rows(f"{_GET} WHERE queue = ? AND key = ? ORDER BY place", queue, key)
-            line = self._lines[queue, key] = [row_of(one) for one in found]
-        return list(line)
+            found = [
+                row_of(one)
+                for order in ("ASC", "DESC")
+                for one in self.rows(f"{_OF_KEY} ORDER BY place {order} LIMIT 1", queue, key)
+            ]
+            if not found:
+                return None
+            ends = self._ends[queue, key] = (found[0], found[1])
+        return ends
+
+    def count_of_key(self, queue: str, key: str, most: int) -> int:
+        """See `Table.count_of_key`."""
+        self.flush()
+        ((there,),) = self.rows(_COUNT_OF_KEY, queue, key, most)
+        return int(there)
 
     def of_session(self, session: str) -> list[Row]:
         """See `Table.of_session`."""
@@ -222,11 +274,15 @@ class SQLiteTable:
             rows = [row for row in rows if command.session in (None, row.session)]
             return rows if command.limit is None else rows[: command.limit]
         fields = FIELDS if command.values else FIELDS.replace(" json,", " 'null',")
-        statement, values = f"SELECT {fields} FROM intervalq_tasks WHERE 1", []  # noqa: S608 - our own names
-        for field, value in (("queue", command.queue), ("session", command.session)):
-            if value is not None:
-                statement += f" AND {field} = ?"
-                values.append(value)
+        statement, values = f"SELECT {fields} FROM intervalq_tasks WHERE 1", list[object]()  # noqa: S608
+        if command.queue is not None and command.session is None and command.limit is not None:
+            statement += f" AND rowid IN ({_FIRST_OF})"
+            values += [command.queue, command.limit, command.queue, command.limit, command.queue]
+        else:
+            for field, value in (("queue", command.queue), ("session", command.session)):
+                if value is not None:
+                    statement += f" AND {field} = ?"
+                    values.append(value)
         statement += " ORDER BY at, id LIMIT ?"
         limit = -1 if command.limit is None else command.limit
         return [row_of(one) for one in self.rows(statement, *values, limit)]
@@ -239,19 +295,25 @@ class SQLiteTable:
     def count(self, command: Count, now: int) -> list[QueueStats]:
         """See `Table.count`."""
         self.flush()
-        where = ["queue IN (SELECT value FROM json_each(?))"] if command.names else []
-        where += ["substr(queue, 1, length(?)) = ?"] * len(command.prefixes)
-        values: list[object] = [json.dumps(command.names)] if command.names else []
-        values += [prefix for prefix in command.prefixes for _ in range(2)]
-        found = self.rows(
-            "SELECT queue, count(*), count(*) FILTER (WHERE session IS NOT NULL AND ifnull(until > ?, 1)), "  # noqa: S608
-            "count(*) FILTER (WHERE ready <= ?), sum(waiting), max(claims) "
-            f"FROM intervalq_tasks WHERE {' OR '.join(where) or 1} GROUP BY queue ORDER BY queue LIMIT ?",
-            *(now, now),
-            *values,
-            -1 if command.limit is None else command.limit,
-        )
-        return [
-            QueueStats(queue, size, claimed, ready, size - claimed - ready - inbox, inbox, most)
-            for queue, size, claimed, ready, inbox, most in found
-        ]
+        names = set(command.names)
+        for prefix in command.prefixes or (() if names else ("",)):
+            names |= self._queues(prefix)
+        found = (self._stats(name, now) for name in sorted(names, key=str.encode))
+        return [stats for stats in found if stats.size][: command.limit]
+
+    def _queues(self, prefix: str) -> set[str]:
+        """The names of queues that begin so, each by one look into an index, however many tasks it has."""
+        found = {name for (name,) in self.rows(_CLAIMED_QUEUES) if name.startswith(prefix)}
+        start = prefix
+        while True:
+            ((name,),) = self.rows(_NEXT_QUEUE, start, start)
+            if name is None or not name.startswith(prefix):
+                return found
+            found.add(name)
+            start = name + "\1"
+
+    def _stats(self, queue: str, now: int) -> QueueStats:
+        ((past, coming, inbox, again),) = self.rows(_STATS, queue, now, queue, now, queue, queue)
+        ((claimed, leased, most),) = self.rows(_STATS_CLAIMED, now, now, queue)
+        size = past + coming - leased + inbox + claimed
+        return QueueStats(queue, size, claimed, past, coming - leased, inbox, max(again or 0, most or 0))

@@ -18,7 +18,7 @@ from intervalq_stores._fork_gate import GATE
 from intervalq_stores._shared_file import SharedFile
 from intervalq_stores._sqlite_tasks_database import TaskDatabase, check, layout_of, make
 from intervalq_stores._sqlite_tasks_fast import do
-from intervalq_stores._sqlite_tasks_table import SQLiteTable
+from intervalq_stores._sqlite_tasks_table import LAYOUT, SQLiteTable
 
 A = TypeVar("A")
 
@@ -156,12 +156,11 @@ def _begin(connection: sqlite3.Connection, url: str) -> None:
                 "execute BEGIN IMMEDIATE first"
             )
         connection.execute("BEGIN IMMEDIATE")
-    layout = layout_of(lambda statement: connection.execute(statement).fetchall())
+    layout = check(layout_of(lambda statement: connection.execute(statement).fetchall()), url)
     try:
-        if layout is None:
-            make(connection)
+        if layout != LAYOUT:
+            make(connection, layout)
             return
-        check(layout, url)
         # What was read may be of yesterday: a transaction that can't write any more says so here.
         connection.execute("UPDATE intervalq_tasks_version SET layout = layout")
     except sqlite3.OperationalError as error:

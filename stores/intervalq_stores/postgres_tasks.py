@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import anyio
 
 from intervalq.errors import StoreError, TransactionConflict
-from intervalq.tasks.rules import Command, Count, Modify, Row, Select
+from intervalq.tasks.rules import Command, Count, Modify, Row, Select, Worked
 from intervalq.tasks.store import Isolation
 from intervalq_stores._postgres_advice import advice
 from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, page, put, quick
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """The version of the tasks in schema `intervalq`; postgres_tasks.sql says when it counts up."""
 
 _FILE: Final = Path(__file__).with_name("postgres_tasks.sql")
@@ -130,7 +130,7 @@ class PostgresTaskStore:
         rows = [Row(*line[1:]) for line in lines]
         return rows, str(lines[-1][0]) if len(lines) == limit else ""
 
-    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`. Behind a pooler the function never returns."""
         return self._direct.wakeups(session)
 

@@ -13,9 +13,9 @@
 --   intervalq.enqueue(queue, value, ...)                     a task out of any SQL: triggers, other drivers
 -- Private: what begins with an underscore.
 --
--- The file is whole, and may be run again: it makes what is missing in schema `intervalq`, all in one
--- transaction. The store runs it on first use. Where its role may not create schemas, an administrator runs
--- it with `psql -f postgres_tasks.sql`, and then, for that role:
+-- The file is whole, and may be run again: it makes what is missing in schema `intervalq`, or brings an older one
+-- up to its version, all in one transaction. The store runs it on first use. Where its role may not create
+-- schemas, an administrator runs it with `psql -f postgres_tasks.sql`, and then, for that role:
 --   grant usage on schema intervalq to some_role;
 --   grant select on intervalq.tasks_version to some_role;
 --   grant select, insert, update, delete on intervalq.tasks, intervalq.sessions, intervalq.beats to some_role;
@@ -24,10 +24,10 @@
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
 --   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
 --
--- All times are whole microseconds in bigint. SQLSTATE of what is raised here: IQ002 something of a newer
--- version, IQ010 tasks that can't be changed so, IQ011 a full inbox (both by `enqueue` only: to the store
--- they are answers, so that the transaction of a caller goes on), 40001 somebody else was faster:
--- again.
+-- All times are whole microseconds in bigint. SQLSTATE of what is raised here: IQ001 tables whose version is not
+-- known, IQ002 something of a newer version, IQ010 tasks that can't be changed so, IQ011 a full inbox (both by
+-- `enqueue` only: to the store they are answers, so that the transaction of a caller goes on), 40001 somebody else
+-- was faster: again.
 --
 -- Advisory locks, all but the guards' for the length of a transaction, and in this order:
 --   (7310027, number of a session)     a guard's: its process lives
@@ -45,21 +45,50 @@ set local check_function_bodies = on;
 -- Many processes may begin at the same moment: the first one makes the schema, the others find it. The other
 -- file of this schema takes the same lock.
 do $$
+declare
+    found integer;
 begin
     perform pg_advisory_xact_lock(7310027118246817121);
     if to_regclass('intervalq.tasks_version') is not null then
-        if (select max(v.number) from intervalq.tasks_version v) > 1 then
-            raise exception 'the tasks of schema intervalq are newer than this file, which makes version 1'
-                using errcode = 'IQ002';
-        end if;
+        select max(v.number) into found from intervalq.tasks_version v;
+    end if;
+    if found > 2 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 2'
+            using errcode = 'IQ002';
+    elsif found is null and to_regclass('intervalq.tasks') is not null then
+        raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
+            'the version of the release that made them into intervalq.tasks_version' using errcode = 'IQ001';
+    elsif found = 1 then
+        -- What the functions take and give has changed. Without `cascade`: what users have built on them is theirs.
+        drop function if exists intervalq._wake(text[]), intervalq._line(text, intervalq.tasks), intervalq.modify(jsonb, bigint),
+            intervalq.tasks_of(text, uuid[], text, bigint, boolean),
+            intervalq._claim_ranges(text, integer, integer),
+            intervalq.work(
+                text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, bigint[], uuid[],
+                bigint
+            );
+        drop type if exists intervalq.line;
+        -- Queues that were drained have left rows.
+        lock table intervalq.heads, intervalq.floors;
+        delete from intervalq.heads h where not exists (select from intervalq.plain p where p.queue = h.queue)
+            and not exists (select from intervalq.ranges r where r.queue = h.queue);
+        delete from intervalq.floors f where not exists (
+            select from intervalq.heads h where h.queue = f.queue and h.part = f.part
+        );
+        insert into intervalq.floors (queue, part) select h.queue, h.part from intervalq.heads h on conflict do nothing;
+        alter table intervalq.heads add column moved boolean not null default true;
+        alter table intervalq.idle add column wanted integer, add column lease bigint;
     end if;
 end
 $$;
 
 create schema if not exists intervalq;
 
--- The version of everything in this file, functions too: any change to it counts this up, here, in the check
--- above, in the last statement, and in `SCHEMA` of postgres_tasks.py.
+-- The version of everything in this file, functions too: any change to it that is released counts this up, here,
+-- above, in the last statement, and in `SCHEMA` of postgres_tasks.py. What `create ... if not exists` and `create or
+-- replace` can't do to an older version is done above. When an older client can't work with the new functions,
+-- they take other parameters: clients that are connected then fail with "undefined function", look at the version,
+-- and say so.
 create table if not exists intervalq.tasks_version (
     one boolean primary key default true check (one),
     number integer not null
@@ -117,6 +146,10 @@ create index if not exists tasks_line on intervalq.tasks (queue, key, place) whe
 create unique index if not exists tasks_first on intervalq.tasks (queue, key)
     where key is not null and not waiting;
 
+-- For looks: tasks behind others by time, and those that have been claimed before. Few tasks are in these.
+create index if not exists tasks_waiting on intervalq.tasks (queue, at, id) where waiting;
+create index if not exists tasks_again on intervalq.tasks (queue, claims) where claims > 0 and session is null;
+
 create table if not exists intervalq.marks (
     queue text collate "C",
     key text collate "C",
@@ -135,10 +168,13 @@ create table if not exists intervalq.unfed (
 -- Sessions that found nothing to claim, and want to be woken. Losing it in a crash costs one poll.
 create unlogged table if not exists intervalq.idle (
     session integer primary key,
-    queues text[] not null
+    queues text[] not null,
+    wanted integer,              -- so many may be handed to it with a wake-up; null: it claims by itself
+    lease bigint
 ) with (fillfactor = 50);
 
--- Plain tasks are never updated. A row of `heads` for each part: what is beyond `head` nobody has claimed yet.
+-- Plain tasks are never updated. A row of `heads` for each part: what is beyond `head` nobody has claimed yet. There
+-- are none for a queue that has no plain tasks: a claim makes them, a sweep removes them.
 create table if not exists intervalq.plain (
     queue text collate "C",
     part smallint,
@@ -152,8 +188,10 @@ create table if not exists intervalq.heads (
     queue text collate "C",
     part smallint,
     head bigint not null default 0,
+    moved boolean not null default true,  -- since a sweep found nothing to be done below
     primary key (queue, part)
 ) with (fillfactor = 30);
+create index if not exists heads_moved on intervalq.heads (queue, part) where moved;
 
 -- Plain tasks that are committed late may lie below the head. Once all those who could bring any (`writers`, as
 -- virtual transactions) have ended, what no range covers up to `next` is moved to the tasks, and `floor` is
@@ -241,22 +279,30 @@ end;
 
 -- intervalq._wake: tell one idle session for each of the queues that there is something to claim, or will be
 -- within a second: until then it might not ask by itself.
-create or replace function intervalq._wake(queues text[]) returns void
+--   hand: how many tasks were inserted that are ready since `now`: some are claimed for it, and go with the notice.
+--     Only where the transaction ends at once: it may get others instead.
+create or replace function intervalq._wake(queues text[], hand integer default 0, now bigint default null)
+returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     q text;
+    i intervalq.idle;
     woken text;
 begin
     for q in select distinct u.q from unnest(queues) as u (q) order by 1 loop
         -- Whoever becomes idle in this moment has either seen what we insert, or is seen here.
         perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
         if intervalq._fresh() then
-            delete from intervalq.idle i where i.session = (
+            delete from intervalq.idle x where x.session = (
                 select j.session from intervalq.idle j where q = any (j.queues) limit 1 for update skip locked
-            ) returning (select s.id from intervalq.sessions s where s.number = i.session) into woken;
+            ) returning x.* into i;
+            select s.id into woken from intervalq.sessions s where s.number = i.session;
             if woken is not null then
+                if hand > 0 and i.wanted > 0 then
+                    woken := intervalq._handed(woken, i, least(i.wanted, hand), now);
+                end if;
                 perform pg_notify('intervalq_tasks', woken);
             end if;
         elsif exists (select from intervalq.idle j where q = any (j.queues)) then
@@ -264,6 +310,29 @@ begin
             perform pg_notify('intervalq_tasks', '*');
         end if;
     end loop;
+end
+$$;
+
+
+-- intervalq._handed: claim tasks for an idle session. Gives what it is told: its id, and the lines of `work`, if they
+-- fit into a notice.
+create or replace function intervalq._handed(who text, i intervalq.idle, wanted integer, now bigint) returns text
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    said text;
+begin
+    select who || ' ' || json_agg(w) into said from intervalq.work(
+        who, null, null, null, null, i.queues, wanted, i.lease, null, false,
+        array_fill(now, array[cardinality(i.queues)]), null, now
+    ) as w;
+    if octet_length(said) > 7900 then
+        raise exception 'too long for a notice' using errcode = 'IQ014';
+    end if;
+    return said;
+exception when sqlstate 'IQ014' then
+    return who;
 end
 $$;
 
@@ -518,6 +587,9 @@ declare
     fed text;
     taken jsonb := '{}';
     coming jsonb := '{}';
+    gone uuid[] := '{}';
+    few bigint;
+    most bigint;
     left_out boolean[] := '{}';
     collisions text[] := '{}';
     missing_changes text[] := '{}';
@@ -648,41 +720,57 @@ begin
         return;
     end if;
 
-    -- No inbox gets more than its limit; tasks that this command takes away make room. `coming` has the tasks
-    -- of each line that is looked at.
+    -- No inbox gets more than its limit; tasks that this command takes away make room. `coming` says how many tasks
+    -- the lines that are looked at will have; while that can't matter, with those that are missing between the first
+    -- and the last.
     if keyed and jsonb_path_exists(inserts, 'strict $[*] ? (@[12] != null)') then
-        for k in
-            select distinct jsonb_build_array(e -> 2, e -> 4)::text from jsonb_array_elements(inserts) as e
-            where e ->> 4 is not null
+        i := jsonb_array_length(inserts) + cardinality(named);
+        for k, few, most in
+            select jsonb_build_array(e -> 2, e -> 4)::text, min((e ->> 12)::bigint) - i, max((e ->> 12)::bigint) + i + 1
+            from jsonb_array_elements(inserts) as e where e ->> 4 is not null and e ->> 12 is not null group by 1
         loop
-            select coming || jsonb_build_object(k, coalesce(jsonb_object_agg(r.id, true), '{}')) into coming
-            from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1;
+            select coalesce((
+                select r.place from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1
+                order by r.place desc limit 1
+            ) - (
+                select r.place from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1
+                order by r.place limit 1
+            ) + 1, 0) into n;
+            if n > few then
+                select count(*) into n from (
+                    select from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1 limit most
+                ) as r;
+            end if;
+            coming := coming || jsonb_build_object(k, n);
         end loop;
         for p in
             select e from jsonb_array_elements(command -> 'deletes') as e
             union all select e from jsonb_array_elements(changes) as e where e ->> 2 is not null
         loop
             t := rows_named[(known ->> (p ->> 0))::integer];
-            continue when t.key is null;
+            continue when t.key is null or t.queue = p ->> 2;
+            gone := gone || t.id;
             k := jsonb_build_array(t.queue, t.key)::text;
             if coming ? k then
-                coming := coming || jsonb_build_object(k, (coming -> k) - t.id::text);
+                coming := coming || jsonb_build_object(k, (coming ->> k)::bigint - 1);
             end if;
             k := jsonb_build_array(p ->> 2, t.key)::text;
             if jsonb_array_length(p) > 2 and coming ? k then
-                coming := coming || jsonb_build_object(k, (coming -> k) || jsonb_build_object(t.id, true));
+                coming := coming || jsonb_build_object(k, (coming ->> k)::bigint + 1);
             end if;
         end loop;
         for i in 0 .. jsonb_array_length(inserts) - 1 loop
             p := inserts -> i;
             continue when left_out[i] or p ->> 4 is null;
             k := jsonb_build_array(p -> 2, p -> 4)::text;
+            continue when not coming ? k;
+            n := coming ->> k;
             if (p ->> 13)::boolean then
-                select coming || jsonb_build_object(k, coalesce(jsonb_object_agg(r.id, true), '{}')) into coming
-                from intervalq.tasks r
-                where r.queue = p ->> 2 and r.key = p ->> 4 and coming -> k ? r.id::text
-                    and r.session is not null and (r.until is null or r.until > now);
-            elsif (select count(*) from jsonb_object_keys(coming -> k)) > (p ->> 12)::bigint then
+                -- Only the first of a key can be held, and all others go.
+                select (r.id <> all (gone) and r.session is not null and (r.until is null or r.until > now))::integer
+                into n from intervalq.tasks r where r.queue = p ->> 2 and r.key = p ->> 4
+                order by r.place limit 1;
+            elsif n > (p ->> 12)::bigint then
                 l.kind := 'F';
                 l.queue := p ->> 2;
                 l.key := p ->> 4;
@@ -690,7 +778,7 @@ begin
                 return next l;
                 return;
             end if;
-            coming := coming || jsonb_build_object(k, (coming -> k) || jsonb_build_object(p ->> 0, true));
+            coming := coming || jsonb_build_object(k, coalesce(n, 0) + 1);
         end loop;
     end if;
 
@@ -740,6 +828,7 @@ set lock_timeout = '4s'
 as $$
 declare
     names text[];
+    hand integer := 0;
 begin
     now := intervalq._now(now);
     if ats is null and strpos(queues, chr(31)) = 0 then
@@ -747,6 +836,7 @@ begin
         select u.id, now, now, now, now, queues, u.json
         from unnest(ids, string_to_array(jsons, chr(31))) as u (id, json);
         names := array[queues];
+        hand := cardinality(ids);
     else
         names := string_to_array(queues, chr(31));
         insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
@@ -760,7 +850,7 @@ begin
             where coalesce(u.at, now) <= now + 1000000
         );
     end if;
-    perform intervalq._wake(names);
+    perform intervalq._wake(names, hand, now);
     return now;
 end
 $$;
@@ -812,13 +902,18 @@ declare
     n integer;
     seen pg_snapshot;
     l intervalq.line;
+    doubt boolean := false;      -- others may have made heads, and removed them, since what this transaction sees
 begin
     if not exists (select from intervalq.heads x where x.queue = q) then
         if not exists (select from intervalq.plain p where p.queue = q) then
             return;
         end if;
-        -- Not by `put`: it may be part of a long transaction, for which others would have to wait.
-        insert into intervalq.heads (queue, part) select q, p from generate_series(0, 15) as p on conflict do nothing;
+        -- Not by `put`: it may be part of a long transaction, for which others would have to wait. One has moved,
+        -- so that a sweep looks at this queue even if nobody gets anything.
+        insert into intervalq.heads (queue, part, moved)
+        select q, p, p = 0 from generate_series(0, 15) as p on conflict do nothing;
+        insert into intervalq.floors (queue, part) select q, p from generate_series(0, 15) as p on conflict do nothing;
+        doubt := not intervalq._fresh();
     end if;
     select count(*) filter (where s.number < me), count(*) into mine, others
     from intervalq.sessions s where s.gone is null;
@@ -840,7 +935,12 @@ begin
             where x.queue = q and x.part = h.part and x.number > top order by x.number limit left_over
         ) as p;
         continue when n = 0;
-        update intervalq.heads x set head = l.until where x.queue = q and x.part = h.part;
+        if doubt then
+            -- 40001, if one of them is done already.
+            perform from intervalq.plain x
+            where x.queue = q and x.part = h.part and x.number between l.at and l.until for key share;
+        end if;
+        update intervalq.heads x set head = l.until, moved = true where x.queue = q and x.part = h.part;
         insert into intervalq.ranges (queue, part, low, high, session, size, seen)
         values (q, h.part, l.at, l.until, me, n, seen);
         l.kind := 'r';
@@ -953,7 +1053,8 @@ return array(
 );
 
 
--- intervalq._sweep: move plain tasks to the others that were committed after the head had passed them.
+-- intervalq._sweep: move plain tasks to the others that were committed after the head had passed them. Only heads
+-- that have moved are looked at, until nothing is left to be done below them.
 create or replace function intervalq._sweep(now bigint) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -961,28 +1062,24 @@ as $$
 declare
     f intervalq.floors;
     top bigint;
+    removed integer := 0;
 begin
-    insert into intervalq.floors (queue, part)
-    select h.queue, h.part from intervalq.heads h
-    where not exists (select from intervalq.floors x where x.queue = h.queue and x.part = h.part)
-    on conflict do nothing;
     for f in
-        select x.* from intervalq.floors x
-        where (now < x.swept or now >= x.swept + 1000000) and exists (
-            select from intervalq.heads h where h.queue = x.queue and h.part = x.part and h.head > x.floor
-        )
-        order by x.queue, x.part for update skip locked
+        select x.* from intervalq.heads h join intervalq.floors x on x.queue = h.queue and x.part = h.part
+        where h.moved and (now < x.swept or now >= x.swept + 1000000)
+        order by x.queue, x.part for update of x skip locked
     loop
-        if f.next is null then
-            -- The head first, then who could be below it: who comes later gets higher numbers.
-            select h.head into f.next from intervalq.heads h where h.queue = f.queue and h.part = f.part;
-            f.writers := intervalq._writers(f.queue);
-        else
+        -- The head first, then who could be below it: who comes later gets higher numbers.
+        select h.head into top from intervalq.heads h where h.queue = f.queue and h.part = f.part;
+        if f.next is not null then
             f.writers := array(
                 select unnest(f.writers) intersect select unnest(intervalq._writers(f.queue))
             );
+        elsif top > f.floor then
+            f.next := top;
+            f.writers := intervalq._writers(f.queue);
         end if;
-        if f.writers = '{}' then
+        if f.next is not null and f.writers = '{}' then
             if intervalq._spill(f.queue, f.part, f.floor + 1, f.next, -1, '', now) > 0 then
                 perform intervalq._wake(array[f.queue]);
             end if;
@@ -991,7 +1088,51 @@ begin
         end if;
         update intervalq.floors x set floor = f.floor, next = f.next, writers = f.writers, swept = now
         where x.queue = f.queue and x.part = f.part;
+        if f.floor = top and intervalq._rest_head(f.queue, f.part, top) then
+            removed := removed + 1;
+            exit when removed = 200;  -- each takes a lock, of which a server has some thousands
+        end if;
     end loop;
+end
+$$;
+
+
+-- intervalq._rest_head: a head that nothing is left to be done below has not moved any more; and if nothing is left
+-- of its queue, the rows of that are removed; whether they were, or are to be. It waits for nobody: what is locked
+-- is looked at by the next sweep.
+create or replace function intervalq._rest_head(q text, of smallint, top bigint) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from intervalq.heads h where h.queue = q and h.part = of and h.head = top for update skip locked;
+    if not found or exists (select from intervalq.ranges r where r.queue = q and r.part = of) then
+        return false;
+    end if;
+    if exists (select from intervalq.plain p where p.queue = q) then
+        update intervalq.heads h set moved = false where h.queue = q and h.part = of;
+        return false;
+    end if;
+    -- Without the heads a claim begins at the first number. So nobody may have a range, of which the tasks are still
+    -- there; nor be claiming, who has a head locked. And nobody may be inserting: who becomes idle in this moment
+    -- finds all heads locked, and would not be told of a task that came before.
+    if not pg_try_advisory_xact_lock(intervalq._queue_lock(q))
+        or (select count(*) from (
+            select from intervalq.heads h where h.queue = q order by h.part for update skip locked
+        ) as h) < (select count(*) from intervalq.heads h where h.queue = q)
+        or (select count(*) from (
+            select from intervalq.floors f where f.queue = q order by f.part for update skip locked
+        ) as f) < (select count(*) from intervalq.floors f where f.queue = q)
+    then
+        return true;
+    end if;
+    if not exists (select from intervalq.ranges r where r.queue = q)
+        and not exists (select from intervalq.plain p where p.queue = q)
+    then
+        delete from intervalq.heads h where h.queue = q;
+        delete from intervalq.floors f where f.queue = q;
+    end if;
+    return true;
 end
 $$;
 
@@ -1221,7 +1362,7 @@ begin
                 exit;
             end if;
             exit when look = 2;
-            if exists (select from intervalq.heads h where h.queue = any (queues)) then
+            if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
                 perform intervalq._sweep(now);
             end if;
             exit when not idle;
@@ -1232,8 +1373,10 @@ begin
                     perform pg_sleep(0.0005);
                 end loop;
             end loop;
-            insert into intervalq.idle (session, queues) values (me, queues)
-            on conflict (session) do update set queues = excluded.queues;
+            -- A consumer that has a limit counts what it has, and one at a time.
+            insert into intervalq.idle (session, queues, wanted, lease)
+            values (me, queues, case when most is null then wanted end, lease) on conflict (session) do update set
+                queues = excluded.queues, wanted = excluded.wanted, lease = excluded.lease;
         end loop;
         if lease <= 0 then
             -- Ready again at once, but not for this very claim.
@@ -1549,6 +1692,25 @@ as $$
 $$;
 
 
+-- intervalq._first_of: the first tasks of a queue by time, as spots: of the free ones, and of those behind others, so
+-- many; all that are claimed, of which there are not too many.
+create or replace function intervalq._first_of(q text, most bigint) returns setof tid
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    return query select t.ctid from intervalq.tasks t
+        where t.queue = q and t.ready is not null and t.session is null order by t.ready, t.id limit most;
+    return query select t.ctid from intervalq.tasks t
+        where t.queue = q and t.waiting order by t.at, t.id limit most;
+    return query select t.ctid from intervalq.tasks t where t.session is not null and t.queue = q;
+end
+$$;
+
+
 -- intervalq.tasks_of: `rules.Select`; ids are UUIDs.
 create or replace function intervalq.tasks_of(
     q text, ids uuid[], who text, most bigint, with_values boolean
@@ -1572,9 +1734,13 @@ begin
                 case when $4 then t.json else ''null'' end, t.key, t.place, t.waiting, s.id, t.until,
                 t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for
             from intervalq.tasks t left join intervalq.sessions s on s.number = t.session where true'
+            || case
+                when who is not null then
+                    ' and t.session = (select x.number from intervalq.sessions x where x.id = $2)'
+                when q is not null and most is not null then
+                    ' and t.ctid = any (array(select f from intervalq._first_of($1, $3) as f))'
+                else '' end
             || case when q is null then '' else ' and t.queue = $1' end
-            || case when who is null then '' else
-                ' and t.session = (select x.number from intervalq.sessions x where x.id = $2)' end
             || ' order by t.at, coalesce(t.own, t.id::text) collate "C" limit $3'
             using q, who, most, with_values;
     end if;
@@ -1582,7 +1748,89 @@ end
 $$;
 
 
--- intervalq.stats: `rules.Count`, plain tasks among the ready and the claimed ones.
+-- intervalq._queues: the names of queues that have tasks: these, or those with a prefix; none given: all. Each by
+-- one look into an index, however many tasks it has.
+create or replace function intervalq._queues(names text[], prefixes text[]) returns setof text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    p text;
+    q text;
+    start text;
+begin
+    return query select distinct u.q from unnest(names) as u (q);
+    if cardinality(prefixes) = 0 then
+        if cardinality(names) > 0 then
+            return;
+        end if;
+        prefixes := array[''];
+    end if;
+    foreach p in array prefixes loop
+        start := p;
+        loop
+            select least(
+                (select t.queue from intervalq.tasks t where t.queue >= start and t.ready is not null
+                    order by t.queue limit 1),
+                (select t.queue from intervalq.tasks t where t.queue >= start and t.waiting order by t.queue limit 1),
+                (select x.queue from intervalq.plain x where x.queue >= start order by x.queue limit 1)
+            ) into q;
+            exit when q is null or not starts_with(q, p);
+            return next q;
+            start := q || chr(1);
+        end loop;
+    end loop;
+    -- Those of which all tasks are claimed.
+    return query select distinct t.queue from intervalq.tasks t where t.session is not null and exists (
+        select from unnest(prefixes) as x (p) where starts_with(t.queue, x.p)
+    );
+end
+$$;
+
+
+-- intervalq._stats_of: `rules.QueueStats` of one queue, plain tasks among the ready and the claimed ones.
+create or replace function intervalq._stats_of(
+    q text, now bigint, out size bigint, out claimed bigint, out ready bigint, out future bigint, out inbox bigint,
+    out most_claims integer
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    r record;
+begin
+    -- Of an index alone; claims that end by themselves are there, too.
+    select count(*) filter (where t.ready <= now) as past, count(*) filter (where t.ready > now) as coming into r
+    from intervalq.tasks t where t.queue = q and t.ready is not null;
+    ready := r.past;
+    future := r.coming;
+    select count(*) into inbox from intervalq.tasks t where t.queue = q and t.waiting;
+    select count(*) filter (where t.until is null) as whole, count(*) filter (where t.until > now) as leased,
+        max(t.claims) as most
+    into r from intervalq.tasks t where t.session is not null and t.queue = q;
+    claimed := r.whole + r.leased;
+    future := future - r.leased;
+    select greatest(r.most, (
+        select t.claims from intervalq.tasks t where t.queue = q and t.claims > 0 and t.session is null
+        order by t.claims desc limit 1
+    )) into most_claims;
+    size := ready + future + inbox + claimed;
+    select count(*) as there into r from intervalq.plain p where p.queue = q;
+    size := size + r.there;
+    ready := ready + r.there;
+    select coalesce(sum(x.size), 0) as held, max(least(x.size, 1)) as most into r from intervalq.ranges x where x.queue = q;
+    claimed := claimed + r.held;
+    ready := ready - r.held;
+    most_claims := coalesce(greatest(most_claims, r.most), 0);
+end
+$$;
+
+
+-- intervalq.stats: `rules.Count`.
 create or replace function intervalq.stats(names text[], prefixes text[], most bigint, now bigint)
 returns table (
     name text, size bigint, claimed bigint, ready bigint, future bigint, inbox bigint, most_claims integer
@@ -1590,34 +1838,10 @@ returns table (
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    with clock (now) as materialized (select intervalq._now(now)),
-    counted as (
-        select t.queue, count(*) as size,
-            count(*) filter (where t.session is not null and (t.until is null or t.until > c.now)) as claimed,
-            count(*) filter (where t.ready <= c.now) as ready,
-            count(*) filter (where t.session is null and not t.waiting and t.at > c.now) as future,
-            count(*) filter (where t.waiting) as inbox,
-            max(t.claims) as most_claims
-        from intervalq.tasks t, clock c
-        where cardinality(names) + cardinality(prefixes) = 0 or t.queue = any (names)
-            or exists (select from unnest(prefixes) as x (p) where starts_with(t.queue, x.p))
-        group by t.queue
-        union all
-        select p.queue, count(*), 0, count(*), 0, 0, 0
-        from intervalq.plain p
-        where cardinality(names) + cardinality(prefixes) = 0 or p.queue = any (names)
-            or exists (select from unnest(prefixes) as x (p) where starts_with(p.queue, x.p))
-        group by p.queue
-        union all
-        select r.queue, 0, sum(r.size), -sum(r.size), 0, 0, 1
-        from intervalq.ranges r
-        where cardinality(names) + cardinality(prefixes) = 0 or r.queue = any (names)
-            or exists (select from unnest(prefixes) as x (p) where starts_with(r.queue, x.p))
-        group by r.queue
-    )
-    select d.queue, sum(d.size)::bigint, sum(d.claimed)::bigint, sum(d.ready)::bigint, sum(d.future)::bigint,
-        sum(d.inbox)::bigint, max(d.most_claims)
-    from counted d group by d.queue having sum(d.size) > 0 order by d.queue limit most;
+    select q.name, s.size, s.claimed, s.ready, s.future, s.inbox, s.most_claims
+    from (select distinct u.q collate "C" as name from intervalq._queues(names, prefixes) as u (q)) as q,
+        lateral intervalq._stats_of(q.name, (select intervalq._now(now))) as s
+    where s.size > 0 order by q.name limit most;
 $$;
 
 
@@ -1667,7 +1891,7 @@ end
 $$;
 
 
-insert into intervalq.tasks_version (number) values (1)
-on conflict (one) do update set number = excluded.number where tasks_version.number <> excluded.number;
+insert into intervalq.tasks_version (number) values (2)
+on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

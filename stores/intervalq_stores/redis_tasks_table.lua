@@ -36,7 +36,7 @@
 
 local FOREVER = 9007199254740991
 local MOST = 4294967295
-local LAYOUT = '1'
+local LAYOUT = 2
 local SOON = 1000000  -- who is idle is told of what becomes ready within so long: by then it asks by itself
 local CHUNK = 2000    -- what is handed to the server at a time; Lua can't unpack much more
 
@@ -69,17 +69,18 @@ local function in_chunks(list, use)
   for first = 1, #list, CHUNK do use(unpack(list, first, math.min(first + CHUNK - 1, #list))) end
 end
 
--- What the layout of these tables is; true: there are none yet.
+-- Whether the layout of these tables is to be written with what this command writes: there are none yet, or older
+-- ones. What is there of layout 1 is as layout 2 has it.
 local function check_layout()
   local version = ask('HGET', META, 'version')
   if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
-  if version and version ~= LAYOUT then
-    error({ err = 'NEWER the tables of tasks have layout ' .. version .. ', not ' .. LAYOUT })
+  if version and tonumber(version) > LAYOUT then
+    error({ err = 'NEWER the tables of tasks have layout ' .. version .. ', not up to ' .. LAYOUT })
   end
-  return not version
+  return tonumber(version) ~= LAYOUT
 end
 
-local is_new
+local is_other
 
 local at_argument = 4
 local function argument()
@@ -509,7 +510,7 @@ local function flush(takes)
   write('HDEL', MARKS, freed)
   write('HSET', META, counts)
   write('HDEL', META, uncounted)
-  if is_new then redis.call('HSET', META, 'version', LAYOUT) end
+  if is_other then redis.call('HSET', META, 'version', LAYOUT) end
   forget_empty()
 end
 
@@ -549,7 +550,7 @@ local function run(command)
       local time = redis.call('TIME')
       now = tonumber(time[1]) * 1000000 + tonumber(time[2])
     end
-    is_new = check_layout()
+    is_other = check_layout()
     local answer = command()
     wake()
     return answer

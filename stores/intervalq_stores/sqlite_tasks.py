@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from intervalq.errors import InvalidOption, StoreTimeout, StoreUnavailable
 from intervalq.store import wall_clock
-from intervalq.tasks.rules import Command, Count, Row, Select, Sessions, apply
+from intervalq.tasks.rules import Command, Count, QueueStats, Row, Select, Sessions, apply
 from intervalq.tasks.store import Isolation
 from intervalq_stores._clerk import Job
 from intervalq_stores._file_advice import Advice, advise
@@ -20,7 +20,7 @@ from intervalq_stores._file_store import path_of
 from intervalq_stores._fork_gate import GATE
 from intervalq_stores._sqlite_tasks_database import TaskDatabase
 from intervalq_stores._sqlite_tasks_fast import do
-from intervalq_stores._sqlite_tasks_table import SQLiteTable
+from intervalq_stores._sqlite_tasks_table import LAYOUT, SQLiteTable
 from intervalq_stores._sqlite_tasks_transaction import Holder, Signal, SQLiteTransaction, apply_on
 from intervalq_stores.sqlite import SQLiteWaits
 
@@ -36,6 +36,10 @@ class _Asked(Signal):
         super().__init__()
         self.command = command
         self.now = now
+
+
+class _OldTablesError(Exception):
+    """The tables have an older layout, which only a command that writes can change."""
 
 
 class SQLiteTaskStore(SQLiteWaits):
@@ -56,8 +60,8 @@ class SQLiteTaskStore(SQLiteWaits):
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`. One whose caller left while it waited for the lock is not done."""
         if isinstance(command, Select | Count | Sessions):
-            look = to_thread.run_sync(self._look, command, now, abandon_on_cancel=True)
-            return cast("A", await look)
+            look: Callable[[SQLiteTable], Any] = lambda table: _looked_at(table, command, now)  # noqa: E731
+            return cast("A", await self._see(look, ()))
         return cast("A", await self._ask(_Asked(command, now)))
 
     @asynccontextmanager
@@ -106,7 +110,7 @@ class SQLiteTaskStore(SQLiteWaits):
         def look(table: SQLiteTable) -> list[Row]:
             return table.page(queue, cursor, limit)
 
-        rows = await to_thread.run_sync(self._looked, look, list[Row](), abandon_on_cancel=True)
+        rows = await self._see(look, list[Row]())
         return rows, rows[-1].id if len(rows) == limit else ""
 
     async def advice(self) -> list[tuple[str, str]]:
@@ -169,9 +173,12 @@ class SQLiteTaskStore(SQLiteWaits):
 
     # --- looks, in any thread -----------------------------------------------------------------------
 
-    def _look(self, command: Command[A], now: int | None) -> A:
-        look = lambda table: apply(table, command, wall_clock() if now is None else now)  # noqa: E731 - once
-        return self._looked(look, cast("A", ()))
+    async def _see(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
+        try:
+            return await to_thread.run_sync(self._looked, look, otherwise, abandon_on_cancel=True)
+        except _OldTablesError:
+            await self._ask(_Asked(Sessions(), None))  # any command brings them up
+        return await to_thread.run_sync(self._looked, look, otherwise, abandon_on_cancel=True)
 
     def _looked(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
         """What can be seen in the tables at one moment; `otherwise`, if there are none."""
@@ -182,6 +189,8 @@ class SQLiteTaskStore(SQLiteWaits):
                 try:
                     if not database.begin(write=False):
                         return None
+                    if database.is_old:
+                        raise _OldTablesError
                     table = database.look()
                     return (otherwise if table is None else look(table),)
                 finally:
@@ -190,5 +199,12 @@ class SQLiteTaskStore(SQLiteWaits):
         return self._retried(attempt)[0]
 
     def _check(self) -> Advice:
-        stats = self._look(Count(), None)
+        try:
+            stats = self._looked(lambda table: _looked_at(table, Count(), None), tuple[QueueStats, ...]())
+        except _OldTablesError:
+            return [("ok", f"the tables of tasks are older, the next command makes them of layout {LAYOUT}")]
         return [("ok", f"the tables of tasks can be read: {sum(one.size for one in stats)} tasks")]
+
+
+def _looked_at(table: SQLiteTable, command: Command[A], now: int | None) -> A:
+    return apply(table, command, wall_clock() if now is None else now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -12,12 +13,20 @@ import psycopg
 import pytest
 
 from intervalq_stores import postgres_tasks
+from intervalq_stores._postgres_commands import uuid_of
 
 WAITING: Final = 1_000_000
 DEAD: Final = 100_000
 FILL: Final = """
     insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
     select gen_random_uuid(), {at}, {at}, 0, 0, '{queue}', 'null' from generate_series(1, {number}) as n
+"""
+LINES: Final = 100_000
+LINE: Final = """
+    insert into intervalq.tasks
+        (id, ready, at, created, modified, queue, json, own, key, place, waiting)
+    select intervalq._id('k' || n), case n when 1 then 0 end, 0, 0, 0, 'line', 'null', 'k' || n, 'k', n, n > 1
+    from generate_series(1, {number}) as n
 """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
@@ -42,6 +51,7 @@ def server(postgres_url: str) -> Iterator[str]:
             inside.execute(FILL.format(at="n", queue="deep", number=WAITING // 2).encode())
             inside.execute(FILL.format(at="2000000000 + n", queue="deep", number=WAITING // 2).encode())
             inside.execute(FILL.format(at="n", queue="bloated", number=DEAD).encode())
+            inside.execute(LINE.format(number=LINES).encode())
         yield url
         connection.execute(f"drop database {name} with (force)".encode())
 
@@ -75,6 +85,15 @@ class Watched:
         self.plans.clear()
         rows = self.connection.execute(WORK.encode(), {**asked, "queue": queue, "limit": limit}).fetchall()
         return [row for row in rows if row[0] == "t"]
+
+    def insert(self, key: str, inbox: int) -> list[tuple[Any, ...]]:
+        """What `modify` answers to an insert with a key, with the plans of this call only."""
+        self.plans.clear()
+        task = [str(uuid.uuid4()), None, "line", "1", key, None, 0, 0, "", False, None, 0, inbox, False]
+        empty: dict[str, list[object]] = {"changes": [], "deletes": [], "depends": []}
+        command = json.dumps({"session": "", "force": False, "inserts": [task], **empty})
+        ask = b"select kind, place from intervalq.modify(%s, 0)"
+        return self.connection.execute(ask, [command]).fetchall()
 
     def buffers(self) -> int:
         """How many pages the last call has looked at."""
@@ -136,6 +155,39 @@ def test_a_claim_among_a_million_looks_at_what_it_takes(watched: Watched) -> Non
             }
             assert watched.buffers() < pages, (limit, watched.buffers())
         watched.work("deep", ids=[row[1] for row in tasks], versions=[row[2] for row in tasks])
+
+
+def test_a_step_of_a_line_looks_at_few_however_many_wait(watched: Watched) -> None:
+    """The first is claimed, one comes, the first is done and the next is fed."""
+    [first] = watched.work("line", 1)
+    assert watched.rows() < 60
+    for _ in range(3):
+        assert watched.insert("k", 2 * LINES)[0][0] == "i"
+        assert watched.rows() < 60
+        [second] = watched.work("line", 1, ids=[uuid_of(first[1])], versions=[first[2]])
+        assert watched.rows() < 60
+        first = second
+
+
+@pytest.mark.parametrize("queue", ["deep", "line"])
+def test_a_look_at_a_few_looks_at_few(watched: Watched, queue: str) -> None:
+    watched.plans.clear()
+    found = watched.connection.execute(
+        "select id from intervalq.tasks_of(%s, null, null, 5, true)", [queue]
+    ).fetchall()
+    assert len(found) == 5
+    assert watched.rows() < 120
+
+
+def test_queues_are_counted_in_indexes_alone(watched: Watched) -> None:
+    watched.plans.clear()
+    found = watched.connection.execute("select * from intervalq.stats('{deep}', '{}', null, 1000)").fetchall()
+    assert [row[0] for row in found] == ["deep"]
+    scans = {scan for scan in watched.scans() if scan[0] in {"tasks", "plain", "ranges"}}
+    assert scans <= {
+        (table, f"Index{only} Scan") for table in ("tasks", "plain", "ranges") for only in ("", " Only")
+    }
+    assert ("tasks", "Index Only Scan") in scans
 
 
 def test_who_finds_nothing_does_not_look_at_the_tasks_of_later(watched: Watched) -> None:

@@ -100,7 +100,7 @@ async def test_an_empty_file_is_an_empty_database(store: SQLiteTaskStore, path: 
 async def test_a_newer_layout_is_refused_and_left_alone(store: SQLiteTaskStore, path: Path) -> None:
     await store.apply(put("a"))
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE intervalq_tasks_version SET layout = 2")
+        connection.execute("UPDATE intervalq_tasks_version SET layout = 3")
         connection.commit()
         for command in (put("b"), Select()):
             with pytest.raises(VersionMismatch, match="upgrade"):

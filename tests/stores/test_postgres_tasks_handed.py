@@ -1,0 +1,103 @@
+"""An insert claims for an idle session, and its notice brings the task; and when it must not."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from intervalq.tasks.rules import SECOND, Begin, Delete, Insert, Modify, Row, Select, Session, Work
+from intervalq_stores.postgres_tasks import PostgresTaskStore
+
+LONG: Final = 8_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def url(postgres_url: str) -> Iterator[str]:
+    name = f"intervalq_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+        yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[PostgresTaskStore]:
+    async with aclosing(PostgresTaskStore(url)) as store:
+        await store.apply(Begin(Session("s", expiry=3600 * SECOND)))
+        yield store
+
+
+def _inserts(*jsons: str, **more: Any) -> Modify:
+    return Modify(inserts=tuple(Insert("q", json, str(uuid.uuid4()), **more) for json in jsons))
+
+
+async def _idle(store: PostgresTaskStore, limit: int = 1, **more: Any) -> None:
+    work = Work("s", queues=("other", "q"), limit=limit, idle=True, **more)
+    assert (await store.apply(work)).claimed == ()
+
+
+async def _rows(store: PostgresTaskStore) -> tuple[Row, ...]:
+    return await store.apply(Select(queue="q"))
+
+
+async def test_the_notice_of_an_insert_brings_the_task(store: PostgresTaskStore) -> None:
+    async with store.wakeups("s") as woken:
+        for lease in (None, 9 * SECOND):
+            await _idle(store, lease=lease)
+            await store.apply(_inserts('"ü \\u001f \\""'))
+            handed = await woken()
+            assert handed is not None
+            assert handed.claimed == await _rows(store)
+            [row] = handed.claimed
+            assert (row.session, row.version, row.claims, row.json) == ("s", 1, 1, '"ü \\u001f \\""')
+            assert (row.until is None) == (lease is None)
+            assert (await store.apply(Work("s", (Delete(row.id, row.version),)))).lost == ()
+
+
+async def test_so_many_as_it_wants_and_not_what_was_there_before(store: PostgresTaskStore) -> None:
+    async with store.wakeups("s") as woken:
+        await _idle(store, 2)
+        await store.apply(_inserts("1", "2", "3"))
+        handed = await woken()
+        assert handed is not None
+        assert len(handed.claimed) == 2
+        assert sorted(row.session or "" for row in await _rows(store)) == ["", "s", "s"]
+
+
+@pytest.mark.parametrize("why", ["too long", "a limit of its consumer", "a transaction"])
+async def test_else_it_is_only_told(store: PostgresTaskStore, why: str) -> None:
+    """In a transaction others would wait for its end for a task that they could have claimed."""
+    async with store.wakeups("s") as woken:
+        await _idle(store, most=9 if "limit" in why else None)
+        if why == "a transaction":
+            async with store.transaction("read committed") as transaction:
+                await transaction.apply(_inserts("1"))
+        else:
+            await store.apply(_inserts(f'"{"x" * LONG}"' if why == "too long" else "1"))
+        assert await woken() is None
+    assert {row.session for row in await _rows(store)} == {None}
+
+
+async def test_two_who_are_idle_get_one_each(store: PostgresTaskStore) -> None:
+    await store.apply(Begin(Session("t", expiry=3600 * SECOND)))
+    async with store.wakeups("s") as one, store.wakeups("t") as other:
+        for session in ("s", "t"):
+            await store.apply(Work(session, queues=("q",), limit=1, idle=True))
+        for json in ("1", "2"):
+            await store.apply(_inserts(json))
+        for woken, session in ((one, "s"), (other, "t")):
+            handed = await woken()
+            assert handed is not None
+            assert [row.session for row in handed.claimed] == [session]

@@ -1,0 +1,93 @@
+"""Steps of lines and looks cost the same however many wait: counted in steps of SQLite's machine."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from intervalq.tasks.rules import Begin, Delete, Insert, Modify, Select, Session, Work
+from intervalq_stores import _sqlite_tasks_database as database
+from intervalq_stores import _sqlite_tasks_table as table
+from intervalq_stores._sqlite_tasks_fast import do
+from intervalq_stores._sqlite_tasks_table import SQLiteTable
+
+LINE: Final = """
+    WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)
+    INSERT INTO intervalq_tasks
+        (id, version, queue, at, json, key, place, waiting, claims, attempt, error, created, modified,
+        dedupe_for, ready)
+    SELECT 'k' || n, 0, 'q', 0, 'null', 'k', n, n > 1, 0, 0, '', 0, 0, 0, CASE n WHEN 1 THEN 0 END FROM n
+"""
+FREE: Final = """
+    WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)
+    INSERT INTO intervalq_tasks
+        (id, version, queue, at, json, place, waiting, claims, attempt, error, created, modified, dedupe_for,
+        ready)
+    SELECT 'f' || n, 0, 'free', n / 9, 'null', 0, 0, 0, 0, '', 0, 0, 0, n / 9 FROM n
+"""
+
+
+@contextmanager
+def _opened() -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        database.make(connection, None)
+        yield connection
+
+
+class Counted:
+    """A table, and how many steps of the machine its commands take, in tens."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.steps = 0
+        connection.set_progress_handler(self._step, 10)
+        self.table = SQLiteTable(connection)
+
+    def _step(self) -> int:
+        self.steps += 1
+        return 0
+
+
+@pytest.mark.parametrize("waiting", [100, 100_000])
+def test_a_step_of_a_line_is_small_however_many_wait(waiting: int) -> None:
+    """The first is claimed, one comes, the first is done and the next is fed."""
+    with _opened() as connection:
+        connection.execute(LINE, [waiting])
+        connection.execute("BEGIN")
+        counted = Counted(connection)
+        do(counted.table, Begin(Session("s")), 1)
+        settled: tuple[Delete, ...] = ()
+        for turn in range(3):
+            more = Insert("q", "1", f"more{turn}", key="k", inbox=2 * waiting)
+            assert len(do(counted.table, Modify(inserts=(more,)), 1).inserted) == 1
+            claimed = do(counted.table, Work("s", settled, queues=("q",), limit=1), 1).claimed
+            assert [row.id for row in claimed] == [f"k{turn + 1}"]
+            settled = (Delete(claimed[0].id, claimed[0].version),)
+        assert counted.steps < 300
+
+
+def test_a_look_at_a_few_is_small_however_many_there_are() -> None:
+    with _opened() as connection:
+        connection.execute(LINE, [1_000])
+        connection.execute(FREE, [30_000])
+        counted = Counted(connection)
+        for queue in ("q", "free"):
+            rows = do(counted.table, Select(queue=queue, limit=5), 1)
+            assert [row.at for row in rows] == [0] * 5
+        assert counted.steps < 100
+
+
+def test_counts_are_of_indexes_alone() -> None:
+    with _opened() as connection:
+        for statement in (table._STATS, table._NEXT_QUEUE):
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * statement.count("?"))
+            steps = [step for *_, step in plan]
+            looks = [step for step in steps if "intervalq_tasks" in step]
+            assert len(looks) == statement.count("FROM intervalq_tasks")
+            assert all("SEARCH" in look for look in looks), looks
+            wide = [look for look in looks if "COVERING INDEX" not in look]
+            assert all("_again" in look for look in wide), wide  # of which only the last one is looked up

@@ -1,0 +1,303 @@
+"""Tables of tasks as an older release left them, with tasks in them: what a store of today makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from databases import line, process
+from intervalq import errors
+from intervalq.tasks.rules import (
+    SECOND,
+    Beat,
+    Delete,
+    Finished,
+    Insert,
+    Modify,
+    Range,
+    Row,
+    Select,
+    Sessions,
+    Work,
+)
+from intervalq.tasks.store import TaskStore, open_task_store
+from intervalq_stores import postgres_tasks
+from intervalq_stores._sqlite_tasks_table import LAYOUT
+from intervalq_stores.postgres_tasks import SCHEMA, PostgresTaskStore
+from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from servers import Server, redis_client
+
+FILES: Final = Path(__file__).parent
+NOW: Final = 1_700_000_000_000_000
+UUID: Final = "0190a5c2-1111-7abc-8def-000000000000"
+
+
+def _row(*fields: Any, created: int = NOW, modified: int = NOW, **more: Any) -> Row:
+    return Row(*fields)._replace(created=created, modified=modified, **more)
+
+
+def _held(*fields: Any, session: str = "old", **more: Any) -> Row:
+    return _row(*fields, session=session, claims=1, attempt=1, **{"modified": NOW + 1, **more})
+
+
+ROWS: Final = (
+    _held("held", 1, "held", NOW, '{"n":1}'),
+    _held("leased", 1, "leased", NOW, "2", until=NOW + 30 * SECOND + 1),
+    _held("orphan", 1, "orphans", NOW, '"ü"', session="lost"),
+    _held("k1", 1, "line", NOW + 2, "null", "k", 1, created=NOW + 2, modified=NOW + 3),
+    *(
+        _row(f"k{n}", 0, "line", NOW + 2, "null", "k", n, True, created=NOW + 2, modified=NOW + 2)
+        for n in (2, 3)
+    ),
+    *(
+        _row(*fields, created=NOW + 4, modified=NOW + 4, **more)
+        for fields, more in (
+            ((UUID, 0, "q", NOW + 4, "[1]"), {}),
+            (("once", 0, "q", NOW + 4, "4"), {"dedupe": "d", "dedupe_for": 60 * SECOND}),
+            (("tried", 0, "q", NOW + 4, "3"), {"attempt": 2, "error": "ValueError: boom"}),
+            (("later", 0, "q", NOW + 60 * SECOND, "2"), {}),
+        )
+    ),
+)
+"""The tasks of each of the files `tasks_layout_1.*`; session `old` lives, and `lost` has lapsed."""
+
+OPENING: Final = """
+import sys, anyio
+from intervalq.tasks.rules import Select
+from intervalq.tasks.store import open_task_store
+async def main():
+    store = open_task_store(sys.argv[1])
+    sys.stdout.write("here\\n"); sys.stdout.flush(); sys.stdin.readline()
+    print(len(await store.apply(Select())))
+    await store.aclose()
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[str]:
+    name = f"intervalq_{secrets.token_hex(6)}"
+    url = urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+        _sql(url, (FILES / "tasks_layout_1.postgres.sql").read_text())
+        yield url
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "app.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((FILES / "tasks_layout_1.sqlite.sql").read_text())
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def redis(own_redis: Callable[..., Server]) -> str:
+    server = own_redis()
+    with redis_client(server.url) as client:
+        for words in (FILES / "tasks_layout_1.redis.jsonl").read_text().splitlines():
+            client.execute_command(*(word.encode("latin-1") for word in json.loads(words)))
+    return server.url
+
+
+@pytest.fixture(params=["postgres", "sqlite", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "sqlite":
+        return f"sqlite://{request.getfixturevalue('database')}"
+    url: str = request.getfixturevalue(name)
+    return url
+
+
+def _sql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+async def _go_on(store: TaskStore) -> None:
+    """Do what a session of that time, one that comes, and a producer would do next."""
+    work = Work("old", (Delete("k1", 1), Delete("held", 1), Delete("leased", 1)), queues=("line",), limit=9)
+    worked = await store.apply(work, NOW + 5)
+    assert worked.lost == ()
+    assert [row.id for row in worked.claimed] == ["k2"]
+    again = tuple(Insert("q", "6", f"n{key}", dedupe=key) for key in "def")
+    modified = await store.apply(Modify(inserts=again), NOW + 6)
+    assert modified.existing == (("nd", "once"), ("ne", "twice"))
+    beaten = await store.apply(Beat("old"), NOW + 2 * SECOND)
+    assert (beaten.alive, beaten.lapsed) == (True, ("lost",))
+    assert [session.id for session in await store.apply(Sessions())] == ["old"]
+    [orphan] = await store.apply(Select(ids=("orphan",)))
+    assert (orphan.session, orphan.error) == (None, "host:8 was lost")
+    claimed = (await store.apply(Work("old", queues=("q", "orphans"), limit=9), NOW + 9 * SECOND)).claimed
+    assert {row.id for row in claimed} == {UUID, "once", "tried", "nf", "orphan"}
+
+
+async def test_all_is_there_and_goes_on(url: str) -> None:
+    async with aclosing(open_task_store(url)) as store:
+        assert await store.apply(Select(), NOW + 5) == ROWS
+        await _go_on(store)
+
+
+async def test_a_change_may_come_before_any_look(url: str) -> None:
+    async with aclosing(open_task_store(url)) as store:
+        await _go_on(store)
+
+
+def test_processes_that_open_them_at_the_same_moment_find_the_same(url: str) -> None:
+    with contextlib.ExitStack() as ends:
+        opening = [ends.enter_context(process(OPENING, url)) for _ in range(4)]
+        assert [line(one) for one in opening] == ["here"] * 4
+        for one in opening:
+            assert one.stdin is not None
+            one.stdin.write("\n")
+            one.stdin.flush()
+        assert [line(one) for one in opening] == [str(len(ROWS))] * 4
+
+
+# --- Postgres ------------------------------------------------------------------------------------------
+
+
+def _shape(url: str) -> list[tuple[Any, ...]]:
+    """The columns, indexes, types and functions of the tasks, without the order of columns."""
+    return _sql(
+        url,
+        "select table_name, column_name, data_type, is_nullable, coalesce(column_default, ''), collation_name"
+        " from information_schema.columns where table_schema = 'intervalq'"
+        " union select tablename, indexname, indexdef, '', '', '' from pg_indexes"
+        " where schemaname = 'intervalq'"
+        " union select proname, pg_get_function_arguments(oid), pg_get_function_result(oid), '', '', ''"
+        " from pg_proc where pronamespace = 'intervalq'::regnamespace"
+        " union select relname, attname, format_type(atttypid, atttypmod), '', '', '' from pg_attribute"
+        " join pg_class on pg_class.oid = attrelid and relkind = 'c'"
+        " where relnamespace = 'intervalq'::regnamespace order by 1, 2, 3",
+    )
+
+
+async def test_they_become_what_a_new_schema_is(postgres: str, postgres_url: str) -> None:
+    async with aclosing(PostgresTaskStore(postgres)) as store:
+        await store.apply(Sessions())
+    found = _shape(postgres)
+    _sql(postgres, "drop schema intervalq cascade")
+    _sql(postgres, postgres_tasks._FILE.read_text())
+    assert found == _shape(postgres)
+    assert _sql(postgres, "select number from intervalq.tasks_version") == [(SCHEMA,)]
+
+
+async def test_plain_tasks_and_their_ranges_are_still_who_had_them(postgres: str) -> None:
+    lines = _sql(postgres, "select queue, part, low, high, size from intervalq.ranges")
+    held = sum(size for *_, size in lines)
+    [(there,)] = _sql(postgres, "select count(*) from intervalq.plain")
+    async with aclosing(PostgresTaskStore(postgres)) as store:
+        done = tuple(Finished(Range(*one)) for *one, _ in lines)
+        worked = await store.apply(Work("old", (), done, ("plain",), limit=100), NOW + 9)
+        assert worked.lost_ranges == ()
+        values = [json for _, tasks in worked.ranges for _, json in tasks]
+        assert len(values) == len(set(values)) == there - held
+    assert _sql(postgres, "select distinct queue from intervalq.heads") == [("plain",)]
+    assert _sql(postgres, "select distinct queue from intervalq.floors") == [("plain",)]
+
+
+async def test_what_fails_leaves_all_as_it_was(postgres: str) -> None:
+    """Something of the user's stands in the way: it isn't removed either."""
+    _sql(postgres, "create view mine as select * from intervalq.tasks_of(null, null, null, null, true)")
+    before = _shape(postgres)
+    async with aclosing(PostgresTaskStore(postgres)) as store:
+        with pytest.raises(errors.StoreError, match="depend"):
+            await store.apply(Sessions())
+        assert _shape(postgres) == before
+        assert _sql(postgres, "select number from intervalq.tasks_version") == [(1,)]
+        _sql(postgres, "drop view mine")
+        assert await store.apply(Select(), NOW) == ROWS
+
+
+async def test_tables_whose_version_is_not_known_are_left_alone(postgres: str) -> None:
+    _sql(postgres, "delete from intervalq.tasks_version")
+    async with aclosing(PostgresTaskStore(postgres)) as store:
+        with pytest.raises(errors.CorruptState, match="insert the version"):
+            await store.apply(Sessions())
+    assert _sql(postgres, "select count(*) from intervalq.tasks_version") == [(0,)]
+
+
+# --- SQLite --------------------------------------------------------------------------------------------
+
+
+def _tables(path: Path) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        columns = connection.execute(
+            "SELECT m.name, c.name, c.type, c.\"notnull\", ifnull(c.dflt_value, ''), c.pk "
+            "FROM sqlite_schema m, pragma_table_xinfo(m.name) c WHERE m.name LIKE 'intervalq%' "
+            "UNION SELECT tbl_name, name, sql, 0, '', 0 FROM sqlite_schema WHERE type = 'index' "
+            "AND name LIKE 'intervalq%' ORDER BY 1, 2, 3"
+        )
+        return columns.fetchall()
+
+
+def _layout(path: Path) -> object:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT layout FROM intervalq_tasks_version").fetchall()
+
+
+async def test_a_database_becomes_what_a_new_one_is(database: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    for path in (database, new):
+        async with aclosing(SQLiteTaskStore(f"sqlite://{path}")) as store:
+            await store.apply(Beat("old"))
+    assert _tables(database) == _tables(new)
+    assert _layout(database) == [(LAYOUT,)]
+
+
+async def test_in_the_users_transaction_it_is_part_of_that(database: Path) -> None:
+    async with aclosing(SQLiteTaskStore(f"sqlite://{database}")) as store:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            before = _tables(database)
+            assert await store.apply_on(connection, Select()) == ROWS
+            connection.rollback()
+            assert _layout(database) == [(1,)]
+            assert _tables(database) == before
+            await store.apply_on(connection, Modify(deletes=(Delete("tried", 0),)))
+            connection.commit()
+        assert _layout(database) == [(LAYOUT,)]
+        assert len(await store.apply(Select())) == len(ROWS) - 1
+
+
+async def test_who_only_asks_for_advice_changes_nothing(database: Path) -> None:
+    async with aclosing(SQLiteTaskStore(f"sqlite://{database}")) as store:
+        assert f"layout {LAYOUT}" in " ".join(said for _, said in await store.advice())
+    assert _layout(database) == [(1,)]
+
+
+# --- Redis ---------------------------------------------------------------------------------------------
+
+
+async def test_a_look_writes_no_layout_and_a_change_does(redis: str) -> None:
+    version = ("intervalq:{tasks}:meta", "version")
+    async with aclosing(open_task_store(redis)) as store:
+        with redis_client(redis) as client:
+            await store.apply(Select())
+            assert client.hget(*version) == b"1"
+            await store.apply(Beat("old"), NOW + 1)
+            assert client.hget(*version) == b"2"
+            client.hset(*version, "3")
+            for command in (Select(), Beat("old")):
+                with pytest.raises(errors.VersionMismatch, match="layout 3, not up to 2"):
+                    await store.apply(command, NOW + 2)
+            assert client.hget(*version) == b"3"

@@ -1,0 +1,176 @@
+"""Tasks that a store claims for an idle session by itself: run at once, and never lost or run twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import anyio
+import pytest
+
+from intervalq.errors import StoreUnavailable
+from intervalq.tasks import Task
+from intervalq.tasks.rules import Command, Insert, Modify, Select, Work, Worked
+from tasks.fake_store import BACKENDS, FakeStore, handle, scene, until
+
+A = TypeVar("A")
+
+
+class HandingStore(FakeStore):
+    """One whose inserts claim for whoever was idle last, and tell it; a line of `told` may be cut or held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: Work | None = None
+        self.told: list[Worked | None] = []
+        self.listens = 0
+        self._rung = anyio.Event()
+        self._is_cut = False
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        answer = await super().apply(command, now)
+        if isinstance(command, Work) and command.idle and command.limit:
+            self.idle = None if cast("Worked", answer).claimed else command
+        return answer
+
+    async def hand(self, queue: str = "q", **fields: Any) -> Worked:
+        """Insert a task, and claim it for the idle one; what it is to be told."""
+        assert self.idle is not None
+        idle, self.idle = self.idle, None
+        await self.behind.apply(Modify(inserts=(Insert(queue, "1", "handed", **fields),)))
+        claim = Work(idle.session, queues=idle.queues, limit=1, lease=idle.lease)
+        return await self.behind.apply(claim)
+
+    def tell(self, worked: Worked | None) -> None:
+        self.told.append(worked)
+        self._rung.set()
+
+    def cut(self) -> None:
+        self._is_cut = True
+        self._rung.set()
+
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
+        del session
+        self.listens += 1
+
+        async def woken() -> Worked | None:
+            while not self.told:
+                await self._rung.wait()
+                self._rung = anyio.Event()
+                if self._is_cut:
+                    self._is_cut = False
+                    raise StoreUnavailable(self.url, "the connection is lost: wait")
+            return self.told.pop(0)
+
+        yield woken
+
+
+async def _worked(
+    store: HandingStore, scenario: Callable[[list[str]], Awaitable[None]], **options: Any
+) -> None:
+    """Run a scenario beside a worker that is idle, which notes what it runs."""
+    ran: list[str] = []
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", concurrency=1)
+        async def run(task: Task) -> None:
+            ran.append(task.id)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            await until(lambda: store.idle is not None)
+            await scenario(ran)
+            await until(lambda: store.idle is not None)
+            group.cancel_scope.cancel()
+    assert await store.sessions() == 0
+
+
+@BACKENDS
+def test_what_is_handed_runs_without_a_call(backend: str) -> None:
+    async def scenario() -> None:
+        store = HandingStore()
+
+        async def hands(ran: list[str]) -> None:
+            before = len(store.calls)
+            store.tell(await store.hand())
+            await until(lambda: store.idle is not None)
+            first = next(call for call in store.calls[before:] if isinstance(call, Work))
+            assert [part.id for part in first.settled] == ["handed"]
+            assert ran == ["handed"]
+            assert await store.rows() == []
+
+        await _worked(store, hands)
+        assert store.sent(Select) == 0
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_what_was_lost_on_its_way_is_given_back_when_it_hears_again(backend: str) -> None:
+    async def scenario() -> None:
+        store = HandingStore()
+
+        async def loses(ran: list[str]) -> None:
+            await store.hand()
+            store.cut()
+            await until(lambda: store.listens == 2 and bool(ran))
+            assert ran == ["handed"]
+
+        await _worked(store, loses)
+        assert await store.rows() == []
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("when", ["before it is given back", "after it was"])
+def test_what_is_told_too_late_is_not_run_twice(backend: str, when: str) -> None:
+    async def scenario() -> None:
+        store = HandingStore()
+
+        async def comes_late(ran: list[str]) -> None:
+            handed = await store.hand()
+
+            async def tells(command: Command[Any]) -> None:
+                if isinstance(command, Work) and command.settled and not store.told:
+                    store.before = _nothing
+                    store.tell(handed)
+                    await anyio.sleep(0.01)  # it is heard while the call is under way
+
+            if when.startswith("before"):
+                store.before = tells
+            store.cut()
+            await until(lambda: bool(ran))
+            store.tell(handed)
+            await anyio.sleep(1)
+            assert ran == ["handed"]
+
+        await _worked(store, comes_late)
+        assert await store.rows() == []
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_what_nobody_wants_any_more_is_given_back(backend: str) -> None:
+    async def scenario() -> None:
+        store = HandingStore()
+        async with handle(store) as tasks:
+            held = await tasks.insert("other", 1)
+            await tasks.claim("other")
+            with anyio.move_on_after(1):
+                await tasks.claim("q")
+            store.tell(await store.hand())
+            await until(lambda: not store.told)
+            await anyio.sleep(0.1)
+            row = await store.row("handed")
+            assert (row.session, row.attempt) == (None, 0)
+            assert (await store.row(held)).session is not None
+
+    scene(scenario, backend=backend)
+
+
+async def _nothing(_command: Command[Any]) -> None:
+    return
