@@ -25,7 +25,11 @@ async def advice(history: History) -> list[tuple[str, str]]:
 def _kept(stream: dict[str, Any]) -> tuple[str, str]:
     name, replicas = f"stream {stream['name']!r}", stream.get("num_replicas", 1)
     if replicas > 1:
-        return "ok", f"{name} has {replicas} replicas: an acknowledged write is kept if most of them survive"
+        return "ok", (
+            f"{name} has {replicas} replicas: it goes on while most of them do. They don't stand in for "
+            "a disk: unless sync_interval: always is set, a power cut of several machines, or a crash of one "
+            "while another is cut off, may lose the last writes"
+        )
     if stream["storage"] == "memory":
         return "warning", (
             f"{name} is kept in memory: after a restart of the server every queue begins anew, not paused, "
@@ -35,7 +39,7 @@ def _kept(stream: dict[str, Any]) -> tuple[str, str]:
     return "warning", (
         f"{name} is kept in files, which outlive a crash of the server; but NATS writes them to the disk "
         "every two minutes only, unless told otherwise, so a crash of the machine may lose the last writes: "
-        "set sync_interval: always in the server's jetstream block, or use 3 replicas"
+        "set sync_interval: always in the server's jetstream block if that matters"
     )
 
 

@@ -6,7 +6,6 @@ A worker that dies leaves many at once: who meets one of them asks for all of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from nats.aio.msg import Msg
@@ -14,6 +13,7 @@ from nats.aio.msg import Msg
 from intervalq.tasks.rules import Row, rest
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict, Part
+from intervalq_stores._nats_commit import clear, commit, leftover
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import delivered, headers_of, is_gone, rests, row_of
@@ -61,16 +61,20 @@ async def restore(stream: Stream, parts: Sequence[Part]) -> None:
     for start in range(0, len(parts), batch.MOST):
         some = parts[start : start + batch.MOST]
         try:
-            await batch.store(stream.wire, some)
+            await commit(stream, some)
         except Conflict:  # one of them is another's by now: each by itself
-            for part in some if len(some) > 1 else ():
-                with suppress(Conflict):
-                    await batch.store(stream.wire, [part])
+            for part in some:
+                try:
+                    await commit(stream, [part])
+                except Conflict:
+                    await leftover(stream, part)
 
 
 async def stray(stream: Stream, message: Msg) -> None:
     """Give back what nobody has seen."""
     _, sequence, stored = delivered(message)
-    if not is_gone(message):
+    if is_gone(message):
+        await clear(stream, message)
+    else:
         row = row_of(message, message.subject, sequence, stored, stream.wire.url)
         await restore(stream, [again(row, message.subject, sequence, stream.now())])

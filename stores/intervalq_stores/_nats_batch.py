@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from intervalq_stores._nats_task import EXPECTED, EXPECTED_OF, PREFIX, TOMBSTONE
+from intervalq_stores._nats_task import (
+    EXPECTED,
+    EXPECTED_OF,
+    GONE,
+    OVER,
+    PREFIX,
+    ROLLUP,
+    is_handed_out,
+    revocations_of,
+)
 from intervalq_stores._nats_url import Headers
 from intervalq_stores._nats_wire import Refused, Wire
 
@@ -23,6 +33,10 @@ class Part(NamedTuple):
     subject: str
     data: bytes
     headers: Headers
+    over: int = 0
+    """The sequence of what it takes the place of, which is to be removed afterwards; 0: of nothing."""
+    ends: bool = False
+    """It is to be removed itself, after that."""
 
 
 class Conflict(Exception):
@@ -36,7 +50,16 @@ def new(subject: str, data: bytes, headers: Headers) -> Part:
 
 def instead(subject: str, sequence: int, data: bytes, headers: Headers) -> Part:
     """A message in the place of the one with this sequence (0: of none), which must be there."""
-    return Part(subject, data, headers | {EXPECTED: str(sequence)})
+    return above(Part(subject, data, headers | {EXPECTED: str(sequence)}), sequence)
+
+
+def above(part: Part, sequence: int) -> Part:
+    """The message as one that takes the place of the one with this sequence (0: of none)."""
+    if not sequence:
+        return part
+    if is_handed_out(part.subject):
+        return part._replace(headers=part.headers | {OVER: str(sequence)}, over=sequence)
+    return part._replace(headers=part.headers | ROLLUP)
 
 
 def within(part: Part, line: str, last: int) -> Part:
@@ -46,7 +69,9 @@ def within(part: Part, line: str, last: int) -> Part:
 
 def gone(subject: str, sequence: int) -> Part:
     """The removal of the message with this sequence, which must be there."""
-    return Part(subject, b"", TOMBSTONE | {EXPECTED: str(sequence)})
+    if is_handed_out(subject):
+        return instead(subject, sequence, b"", GONE)._replace(ends=True)
+    return instead(subject, sequence, b"", GONE | {"Nats-TTL": "1s"})
 
 
 def seen(subject: str, sequence: int) -> Part:
@@ -58,7 +83,13 @@ def seen(subject: str, sequence: int) -> Part:
 def taken(subject: str, id_: str, micros: int) -> Part:
     """That a dedupe key is taken, for a while after its task has gone."""
     seconds = max(1, -(-micros // 1_000_000))  # the server counts whole ones
-    return Part(subject, id_.encode(), {"Nats-TTL": f"{seconds}s"})
+    return Part(subject, id_.encode(), ROLLUP | {"Nats-TTL": f"{seconds}s"})
+
+
+def revoked(queue: str, sequences: Sequence[int], seconds: int) -> Part:
+    """That whoever has claimed one of these has lost it; kept for as long as a claim may not be renewed."""
+    subject = f"{revocations_of(queue)}.{secrets.token_hex(8)}"
+    return Part(subject, json.dumps(list(sequences)).encode(), {"Nats-TTL": f"{seconds}s"})
 
 
 async def store(wire: Wire, parts: Sequence[Part]) -> int:
@@ -71,7 +102,7 @@ async def store(wire: Wire, parts: Sequence[Part]) -> int:
     async with wire.bounded():
         link = await wire.link()
         if len(parts) == 1:
-            subject, data, headers = parts[0]
+            subject, data, headers, *_ = parts[0]
             answer = await link.request(subject, data, headers or None)
         else:
             name = secrets.token_hex(8)

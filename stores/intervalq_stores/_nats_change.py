@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import anyio
@@ -10,13 +11,27 @@ import anyio
 from intervalq.errors import DependencyError, TransactionConflict, UnsupportedOperation
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Modified, Modify, Row, changed
 from intervalq_stores import _nats_batch as batch
-from intervalq_stores._nats_batch import Conflict
-from intervalq_stores._nats_claims import Claims, Held
+from intervalq_stores._nats_batch import Conflict, Part
+from intervalq_stores._nats_claims import Claims
+from intervalq_stores._nats_client import said
+from intervalq_stores._nats_commit import commit
+from intervalq_stores._nats_held import Held
 from intervalq_stores._nats_lines import Steps
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import TOKEN, home_of, is_first, is_gone, mark_of, rests, subject_of
+from intervalq_stores._nats_task import (
+    BY,
+    TOKEN,
+    home_of,
+    is_handed_out,
+    mark_of,
+    rests,
+    subject_of,
+)
 
 _TRIES: Final = 50
+
+_MARGIN: Final = 60
+"""Seconds more than a claim may go without being renewed, for which it stands that it was revoked."""
 
 
 class Found(NamedTuple):
@@ -25,6 +40,8 @@ class Found(NamedTuple):
     row: Row
     subject: str
     sequence: int
+    held: bool = False
+    """It is the caller's. Of others it isn't known whether anybody has claimed them."""
 
 
 async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modified:
@@ -59,22 +76,24 @@ async def move(stream: Stream, held: Held, part: Delete | Change) -> bool:
     """Do what takes more than an acknowledgement with a claimed task; whether it was still the claimant's."""
     if isinstance(part, Change) and part.queue is not None:
         await stream.consumer(part.queue)
+    me = f"{held.row.session} {held.sequence}"
     for _ in range(_TRIES):
         steps = Steps(stream, look=True)
-        found = Found(held.row, held.subject, held.sequence)
+        found = Found(held.row, held.subject, held.sequence, held=True)
         sent = held.sent
         try:
             if isinstance(part, Delete) or part.queue not in {None, held.row.queue}:
-                await steps.remove(*found)
+                await steps.remove(found.row, found.subject, found.sequence)
             if isinstance(part, Change):
                 await _change(stream, steps, found, part)
             held.sent = True
-            await batch.store(stream.wire, steps.parts())
+            await commit(stream, steps.parts(), me)
         except Conflict:
             held.sent = sent  # nothing was done by this one
-            message = await stream.at(held.sequence)
-            if message is None or is_gone(message):
-                return False
+            last, message = await stream.last(held.subject)
+            if last != held.sequence:
+                await stream.removed([held.sequence])
+                return message is not None and said(message, BY) == me
         else:
             return True
     raise TransactionConflict(
@@ -102,7 +121,7 @@ async def _once(
     changes = {one.row.id: await _change(stream, steps, one, change) for one, change in staying}
     # Those that wait go before those that have a token, which then isn't handed to them.
     for one in sorted((*going, *(one for one, _ in moving)), key=lambda one: not one.row.waiting):
-        await steps.remove(*one)
+        await steps.remove(one.row, one.subject, one.sequence)
     changes |= {one.row.id: await _change(stream, steps, one, change) for one, change in moving}
     inserts: list[tuple[str, Row]] = []
     for insert in command.inserts:
@@ -112,7 +131,7 @@ async def _once(
             if row.key is not None:
                 subject = await steps.enter(row, inbox=insert.inbox, replace=insert.replace)
             else:
-                subject = steps.insert(row, instead_of=known.get(insert.id))
+                subject = steps.insert(row, instead_of=known.get(insert.id) or None)
             inserts.append((subject, row))
     for depend in command.depends:
         steps.depend(found[depend.id].subject, found[depend.id].sequence)
@@ -122,12 +141,12 @@ async def _once(
         raise UnsupportedOperation(
             stream.wire.url, f"a change of {len(parts)} messages: JetStream stores {batch.MOST} at once"
         )
-    first = 0
-    if len(parts) == 1 and len(going) == 1 and is_first(going[0].row):
-        if not await stream.remove(going[0].sequence):
-            raise Conflict
-    elif parts:
-        first = await batch.store(stream.wire, parts) - len(parts) + 1
+    revocations = await _revocations(stream, [*going, *(one for one, _ in (*staying, *moving))])
+    fits = len(parts) + len(revocations) <= batch.MOST
+    whole = [*parts, *revocations] if fits else parts
+    first = await commit(stream, whole) - len(whole) + 1 if whole else 0
+    for part in () if fits else revocations:
+        await batch.store(stream.wire, [part])
     order = {part.subject: first + number for number, part in enumerate(parts)}
 
     def after(subject: str, row: Row) -> Row:
@@ -150,6 +169,19 @@ async def _once(
             (insert.id, existing[insert.id]) for insert in command.inserts if insert.id in existing
         ),
     )
+
+
+async def _revocations(stream: Stream, changed: Sequence[Found]) -> list[Part]:
+    """What tells those who may have claimed some of these that they have lost them."""
+    sequences: dict[str, list[int]] = {}
+    for one in changed:
+        if not one.held and is_handed_out(one.subject):
+            sequences.setdefault(one.row.queue, []).append(one.sequence)
+    parts: list[Part] = []
+    for queue, some in sequences.items():
+        wait = (await stream.consumer(queue))["ack_wait"] // 1_000_000_000
+        parts.append(batch.revoked(queue, some, wait * 2 + _MARGIN))
+    return parts
 
 
 async def _change(stream: Stream, steps: Steps, found: Found, change: Change) -> tuple[str, Row]:
@@ -195,13 +227,14 @@ async def _find(
 ) -> Found | None:
     held = claims.held.get(part.id) if claims is not None else None
     if held is not None and (force or held.row.version == part.version):
-        return Found(held.row, held.subject, held.sequence)
+        return Found(held.row, held.subject, held.sequence, held=True)
     row = await stream.task(part.version)
     if row is not None and row.id == part.id:
         return Found(row, home_of(row), row.version)
     there = await stream.with_ids([part.id]) if force else []
     # With an id that several queues have, it isn't said which is meant.
-    return Found(there[0], home_of(there[0]), there[0].version) if len(there) == 1 else None
+    row = await stream.task(there[0].version) if len(there) == 1 else None
+    return Found(row, home_of(row), row.version) if row is not None else None
 
 
 async def _look(stream: Stream, command: Modify, known: dict[str, int], existing: dict[str, str]) -> None:
@@ -223,11 +256,7 @@ async def _look(stream: Stream, command: Modify, known: dict[str, int], existing
             rows = await stream.with_ids([insert.id], insert.queue)
             there = bool(rows)
         else:
-            sequence, message = await stream.last(subject_of(insert.queue, insert.id))
-            there = message is not None and not is_gone(message)
-            known.pop(insert.id, None)
-            if message is not None and not there:
-                known[insert.id] = sequence
+            there, known[insert.id] = await stream.tombstone(subject_of(insert.queue, insert.id))
         if there and insert.skip:
             existing[insert.id] = insert.id
         elif there:

@@ -7,7 +7,6 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -18,53 +17,25 @@ from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Row, Session
 from intervalq_stores._nats_anew import again, lost, restore, stray, with_others
 from intervalq_stores._nats_batch import Part
+from intervalq_stores._nats_commit import clear, outdated
+from intervalq_stores._nats_held import RENEW, SAFE, Held, by_queue, is_forgotten, is_plain
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import delivered, is_first, is_gone, rests, row_of
+from intervalq_stores._nats_task import delivered, is_gone, rests, row_of
 from intervalq_stores._nats_url import WITHIN
 
 log: Final = logging.getLogger("intervalq")
 
-_SAFE: Final = 0.9
-"""Of the time that the server gives, what a worker takes: what it says after that may come too late."""
-
 _PINGS: Final = 5
 """How often one who waits makes sure, in its session's expiry, that nothing has come that it didn't see."""
-
-_RENEW: Final = 0.6
-"""Of that time, what may be left before it is asked for anew."""
-
 
 _OTHER: Final = 100_000
 """Microseconds until a task is looked at again while one of another queue with its id is worked on here."""
 
 _CORRUPT: Final = 60_000_000_000
 """Nanoseconds after which what is no task is looked at again: it is left to whoever put it there."""
-
-
-@dataclass(slots=True)
-class Held:
-    """A delivery that this session works on."""
-
-    row: Row
-    """The task as its claimant has it; each renewal is a version."""
-    subject: str
-    sequence: int
-    reply: str
-    link: Link
-    """What it came through: after another connection nothing is certain."""
-    wait: int
-    """How long the server waits for an acknowledgement, in microseconds."""
-    deadline: int
-    """Until when it is surely nobody else's, on `stopwatch`."""
-    ends: int | None = None
-    """When it ends by itself, on `stopwatch`; None: with the session."""
-    asked: int = 0
-    """How often it was to be settled: again where there was no answer."""
-    sent: bool = False
-    """What settles it was sent."""
 
 
 class Claims:
@@ -77,6 +48,8 @@ class Claims:
         """It is known that others have what was to be settled here before: all of it is as good as lost."""
         self._stream = stream
         self._pullers: dict[str, Puller] = {}
+        self._seen: Link | None = None
+        self._lost: dict[str, Held] = {}  # of which nobody has been told yet
 
     # --- claiming -----------------------------------------------------------------------------------
 
@@ -151,11 +124,20 @@ class Claims:
     async def _puller(self, queue: str, most: int | None) -> Puller:
         """Who asks without waiting: one a queue."""
         puller = self._pullers.get(queue)
-        link = await self._stream.link()
+        link = await self._link()
         await self._stream.consumer(queue, self.session.expiry, most)
         if puller is None or puller.link is not link:
             puller = self._pullers[queue] = await self._fresh(queue, most)
         return puller
+
+    async def _link(self) -> Link:
+        """The connection. Claims are given up that a server which was killed may have forgotten."""
+        link = await self._stream.link()
+        if link is not self._seen:
+            self._seen = link
+            for held in [held for held in self.held.values() if is_forgotten(held, link)]:
+                self._lose(held)
+        return link
 
     async def _fresh(self, queue: str, most: int | None) -> Puller:
         await self._stream.consumer(queue, self.session.expiry, most)
@@ -179,13 +161,13 @@ class Claims:
         Returns:
             Whether some of it was stored anew, so that there may be more to be claimed.
         """
-        link, anew = puller.link, list[Part]()
+        link, anew, fresh = puller.link, list[Part](), list[Msg]()
         messages = deque(pulled.messages)
         try:
             async with self._stream.wire.bounded():
                 messages = deque(await with_others(puller, pulled))
             wait = (await self._stream.consumer(queue, self.session.expiry))["ack_wait"] // 1_000
-            until = pulled.since + round(wait * _SAFE)
+            until = pulled.since + round(wait * SAFE)
             ends = None if lease is None else pulled.since + lease
             now = self._stream.now()
             while messages:
@@ -200,23 +182,39 @@ class Claims:
                         claims=row.claims + 1,
                         attempt=row.attempt + 1,
                     )
-                    held = Held(row, message.subject, row.version, message.reply, link, wait, until, ends)
+                    held = Held(
+                        row,
+                        message.subject,
+                        row.version,
+                        message.reply,
+                        link,
+                        pulled.since,
+                        wait,
+                        until,
+                        ends,
+                    )
                     self.held[row.id] = held
                     rows.append(row)
+                    fresh.append(message)
                 messages.popleft()
         except BaseException:
             for message in messages:
                 if link.is_open:
                     link.later(stray(self._stream, message))
             raise
+        for sequence in await outdated(self._stream, fresh):
+            (row,) = (row for row in rows if self.held[row.id].sequence == sequence)
+            rows.remove(row)
+            del self.held[row.id]
         if anew:
             await restore(self._stream, anew)
-        return bool(anew)
+        return bool(anew) or len(fresh) < len(pulled.messages)
 
     async def _judge(self, message: Msg, link: Link, until: int, now: int, anew: list[Part]) -> Row | None:
         """The task of a message, if it may be worked on now."""
         times, sequence, stored = delivered(message)
-        if is_gone(message):  # it goes by itself
+        if is_gone(message):
+            link.later(clear(self._stream, message))
             return None
         try:
             row = row_of(message, message.subject, sequence, stored, self._stream.wire.url)
@@ -241,6 +239,7 @@ class Claims:
 
     async def beat(self) -> bool:
         """Renew what needs it; whether all that was claimed is still held."""
+        await self._link()
         now = stopwatch()
         for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
             del self.held[held.row.id]  # it ended by itself, as if its worker had been lost
@@ -251,12 +250,12 @@ class Claims:
             part = again(lost(row, now_there), held.subject, held.sequence, now_there)
             await restore(self._stream, [part])
         return await self.renew(
-            [held for held in self.held.values() if held.deadline - now < held.wait * _RENEW]
+            [held for held in self.held.values() if held.deadline - now < held.wait * RENEW]
         )
 
     async def renew(self, some: Sequence[Held]) -> bool:
         """Tell the server that the work goes on; whether it was told in time."""
-        for mine in _by_queue(some):
+        for mine in by_queue(some):
             sent = stopwatch()
             if sent >= min(held.deadline for held in mine):
                 return False
@@ -266,12 +265,21 @@ class Claims:
             if stopwatch() >= min(held.deadline for held in mine):
                 return False
             for held in mine:
-                held.deadline = sent + round(held.wait * _SAFE)
+                held.deadline = sent + round(held.wait * SAFE)
+            for held in await self._revoked(mine):
+                self._lose(held)
         return True
+
+    async def _revoked(self, mine: Sequence[Held]) -> list[Held]:
+        """Those, of one queue, that others have changed without having claimed them."""
+        sequences = [held.sequence for held in mine]
+        found = await self._stream.revoked(mine[0].row.queue, sequences)
+        return [held for held in mine if held.sequence in found]
 
     def forget(self) -> None:
         """All of it is lost."""
         self.held.clear()
+        self._lost.clear()
 
     async def end(self) -> None:
         """Give everything back, as if it had not been claimed."""
@@ -291,6 +299,10 @@ class Claims:
 
     async def settle(self, settled: Sequence[Delete | Change]) -> list[str]:
         """Settle claims, each by itself; the ids of those that are lost."""
+        for held in [self.held.get(part.id) or self._lost.get(part.id) for part in settled]:
+            if held is not None:
+                held.asked += 1  # also if it fails now, and is asked for again
+        await self._link()
         lost: list[str] = []
         simple: list[Held] = []
         for part in settled:
@@ -302,26 +314,37 @@ class Claims:
                 or (held.ends is not None and held.ends <= now)
             ):
                 lost.append(part.id)
+                if (known := self._lost.pop(part.id, None)) is not None:
+                    self._note(known)
                 continue
-            held.asked += 1
             if isinstance(part, Change) and part.keep:
                 if not await self._prolong(held, part):
                     lost.append(part.id)
-            elif isinstance(part, Delete) and _is_plain(held.row):
+            elif isinstance(part, Delete) and is_plain(held.row):
                 simple.append(held)
             elif not await self._move(held, part):
                 lost.append(part.id)
-        return lost + [held.row.id for held in await self._acknowledge(simple)]
+                self._note(self._lost.pop(part.id))
+        for held in await self._acknowledge(simple):
+            lost.append(held.row.id)
+            self._note(held)
+        return lost
+
+    def _lose(self, held: Held) -> None:
+        """It is known to be lost, before anybody is told."""
+        if self.held.pop(held.row.id, None) is not None:
+            self._lost[held.row.id] = held
+
+    def _note(self, held: Held) -> None:
+        """What is asked for again counts as done if it is lost; so the session ends where that isn't true."""
+        self.overdue = self.overdue or held.asked > 1
 
     async def _is_lost(self, held: Held) -> bool:
         """Whether a claim is whose task has gone from its place; else a call without an answer removed it."""
-        if held.sent and not await self._stream.with_ids([held.row.id], held.row.queue):
-            return False
-        self.overdue = self.overdue or held.asked > 1
-        return True
+        return not held.sent or bool(await self._stream.with_ids([held.row.id], held.row.queue))
 
     async def _prolong(self, held: Held, part: Change) -> bool:
-        if not await self.renew([held]):
+        if not await self.renew([held]) or self.held.get(held.row.id) is not held:
             return False
         held.ends = None if part.lease is None else stopwatch() + part.lease
         until = None if part.lease is None else self._stream.now() + part.lease
@@ -336,7 +359,7 @@ class Claims:
         sequence, which the server says whether it has done.
         """
         lost: list[Held] = []
-        for mine in _by_queue(done):
+        for mine in by_queue(done):
             link = await self._stream.link()
             now = stopwatch()
             sure: list[Held] = []
@@ -352,8 +375,11 @@ class Claims:
                 # Of what was said too late nobody can say whether it was done.
                 lost += [held for held in sure if arrived >= held.deadline]
             for held in late:
-                if not await self._stream.remove(held.sequence) and await self._is_lost(held):
+                removed = not is_forgotten(held, link) and await self._stream.remove(held.sequence)
+                others = await self._stream.lasts([held.subject]) if removed else {}
+                if (not removed and await self._is_lost(held)) or any(others.values()):
                     lost.append(held)
+            lost += [held for held in await self._revoked(mine) if held not in lost]
         for held in done:
             self.held.pop(held.row.id, None)
         return lost
@@ -365,18 +391,8 @@ class Claims:
         done = await move(self._stream, held, part)
         if not done and isinstance(part, Delete):
             done = not await self._is_lost(held)
-        self.held.pop(held.row.id, None)
+        if done:
+            self.held.pop(held.row.id, None)
+        else:
+            self._lose(held)
         return done
-
-
-def _is_plain(row: Row) -> bool:
-    """Whether nothing else happens when it is done, and it took the place of no other message."""
-    return row.key is None and row.dedupe is None and is_first(row)
-
-
-def _by_queue(some: Sequence[Held]) -> list[list[Held]]:
-    """Those of each consumer: it does things in the order in which it is told."""
-    found: dict[str, list[Held]] = {}
-    for held in some:
-        found.setdefault(held.row.queue, []).append(held)
-    return list(found.values())

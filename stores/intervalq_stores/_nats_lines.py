@@ -13,7 +13,7 @@ from intervalq.tasks.rules import Row
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict, Part
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import headers_of, home_of, is_gone, line_of, mark_of, rests
+from intervalq_stores._nats_task import TOKEN, headers_of, home_of, line_of, mark_of, rests, token_of
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Line:
     first: Row | None = None
     """Who has the token."""
     waiting: list[Row] = field(default_factory=list)
+    top: int = 0
+    """The sequence of what has the subject of the token: its task, or what says that it has gone."""
     gone: dict[str, int] = field(default_factory=dict)
     """What takes the place of those that have gone, for a while: subjects, and sequences."""
 
@@ -41,22 +43,31 @@ class Steps:
             look: look at the lines first. Else they are taken for empty, which is quick where they are.
         """
         self._parts: dict[str, Part] = {}
-        self._guards: dict[str, tuple[str, int]] = {}  # by subject: a line, and what was seen of it
+        self._guards: dict[str, int] = {}  # lines, and the sequences of what was stored there last
+        self._tokens: dict[str, int] = {}  # their subjects, and the sequences of what is there
         self._stream = stream
         self._look = look
         self._lines: dict[tuple[str, str], Line] = {}
 
     def parts(self) -> list[Part]:
-        """What is to be stored; who stands for a whole line is first, before the step itself changes it."""
-        guarded = [batch.within(self._parts[subject], *guard) for subject, guard in self._guards.items()]
-        return guarded + [part for subject, part in self._parts.items() if subject not in self._guards]
+        """What is to be stored; before it the conditions, which are about what the step itself changes.
+
+        What was stored last doesn't say enough of a line: what came after it may have gone again. So a task
+        that waits says which token it waits for, and the end of a token says which it is.
+        """
+        parts = dict(self._parts)
+        first: list[Part] = []
+        for name, last in self._guards.items():
+            if last:
+                first.append(batch.seen(name, last))
+            else:  # of what is empty that is all there is to say
+                first.append(batch.within(parts.pop(name[:-2] + TOKEN), name, last))
+        first += [batch.seen(*token) for token in self._tokens.items() if token[0] not in self._parts]
+        return first + list(parts.values())
 
     async def tombstone(self, subject: str) -> int | None:
         """The sequence of what says that a task has gone; None: nothing does, or it wasn't looked."""
-        if not self._look:
-            return None
-        sequence, message = await self._stream.last(subject)
-        return sequence if message is not None and is_gone(message) else None
+        return (await self._stream.tombstone(subject))[1] or None if self._look else None
 
     def insert(self, row: Row, *, instead_of: int | None = None) -> str:
         """A task where there is none, or the tombstone of one; gives its subject."""
@@ -85,11 +96,11 @@ class Steps:
         if row.waiting:
             line.waiting.append(row)
             self.insert(row, instead_of=line.gone.get(subject))
+            self._tokens[token_of(row.queue, str(row.key))] = line.top
         else:
             line.first = row
-            self._put(Part(subject, row.json.encode(), headers_of(row)))
-        if line.name not in {name for name, _ in self._guards.values()}:
-            self._guards[subject] = (line.name, line.last)
+            self._put(batch.instead(subject, line.top, row.json.encode(), headers_of(row)))
+        self._guards[line.name] = line.last
         return subject
 
     async def change(self, subject: str, sequence: int, row: Row) -> str:
@@ -121,7 +132,7 @@ class Steps:
             ):  # the line is all that is looked at below
                 raise Conflict
             line.first = None
-            self._guards[subject] = (line.name, line.last)
+            self._guards[line.name] = line.last
         else:
             after = line.waiting.pop(0)
             at = after.at if rests(after) and after.at > self._stream.now() else 0
@@ -157,4 +168,5 @@ class Steps:
                 known.last, rows, known.gone = await self._stream.line(known.name)
                 known.waiting = sorted((one for one in rows if one.waiting), key=lambda one: one.place)
                 known.first = next((one for one in rows if not one.waiting), None)
+                known.top = known.first.version if known.first else known.gone.get(token_of(*name), 0)
         return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +21,8 @@ from intervalq.errors import (
     StoreUnavailable,
     Unauthorized,
 )
-from intervalq_stores._nats_client import QuickClient, status
+from intervalq.store import stopwatch
+from intervalq_stores._nats_client import QuickClient, QuickMsg, status
 from intervalq_stores._nats_url import WITHIN, Headers
 
 
@@ -34,6 +36,8 @@ class Link:
         self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
+        self.ended_at: int | None = None
+        """When that was, on `stopwatch`."""
         self.denied = ""
         """What the server said last of permissions that this user lacks."""
 
@@ -79,6 +83,11 @@ class Link:
     def version(self) -> str:
         """That of the server."""
         return str(self._client._server_info.get("version", "?"))  # noqa: SLF001 - a parsed form of it only
+
+    @property
+    def process(self) -> str:
+        """The name of the server's process: another one after each start."""
+        return str(self._client._server_info.get("server_id", ""))  # noqa: SLF001 - there is no other name
 
     @property
     def most_bytes(self) -> int:
@@ -163,6 +172,19 @@ class Link:
         finally:
             self.forget(reply)
         return found
+
+    def stored(self, stream: str, said: dict[str, Any]) -> Msg:
+        """A message as the API gives it, in the form of one that was read directly."""
+        head = base64.b64decode(said.get("hdrs", "")).decode().rstrip("\r\n") or "NATS/1.0"
+        more = {
+            "Nats-Stream": stream,
+            "Nats-Subject": said["subject"],
+            "Nats-Sequence": said["seq"],
+            "Nats-Time-Stamp": said["time"],
+        }
+        raw = "".join([head, *(f"\r\n{name}: {value}" for name, value in more.items()), "\r\n\r\n"])
+        data = base64.b64decode(said.get("data", ""))
+        return QuickMsg(self._client, said["subject"], "", data, raw.encode())
 
     async def publish(
         self, subject: str, data: bytes = b"", reply: str = "", headers: Headers | None = None
@@ -260,7 +282,9 @@ class Link:
     async def close(self) -> None:
         """Close it; who waits for an answer is told."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1.0)
+            _, undone = await asyncio.wait(self._tasks, timeout=1.0)
+            for task in undone:
+                task.cancel()
         with suppress(Exception):
             await self._client.close()
         await self._closed()
@@ -279,6 +303,7 @@ class Link:
 
     async def _closed(self) -> None:
         self.ended.set()
+        self.ended_at = stopwatch() if self.ended_at is None else self.ended_at
         for came in list(self._waiting.values()):
             came(None)
 

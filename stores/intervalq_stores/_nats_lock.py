@@ -60,7 +60,7 @@ class NATSLock(Lock):
         sent = stopwatch()
         headers = {"Nats-TTL": f"{self._seconds}s", EXPECTED: str(before)}
         try:
-            part = batch.Part(self._subject, self._owner, headers)
+            part = batch.above(batch.Part(self._subject, self._owner, headers), before)
             self._sequence = await batch.store(self._stream.wire, [part])
         except Conflict:
             return False

@@ -86,14 +86,20 @@ async def advice(stream: Stream) -> list[tuple[str, str]]:
     found = [("ok", f"the server is NATS {link.version}, which stores several messages all or none")]
     name = f"stream {STREAM!r}"
     if config.get("num_replicas", 1) > 1:
-        found.append(("ok", f"{name} has {config['num_replicas']} replicas"))
+        why = (
+            f"{name} has {config['num_replicas']} replicas: it goes on while most of them do. They don't "
+            "stand in for a disk: unless sync_interval: always is set, a power cut of several machines, or a "
+            "crash of one while another is cut off, may lose tasks of the last minutes"
+        )
+        found.append(("ok", why))
     elif config["storage"] == "memory":
         found.append(("warning", f"{name} is kept in memory: tasks are gone after a restart of the server"))
     else:
         why = (
-            f"{name} is kept in files, which survive a crash of the server, but reach the disk within two "
-            "minutes only: a crash of the machine may lose tasks, and one of the server bring finished ones "
-            "back. Set sync_interval: always in the server's jetstream block, or use 3 replicas"
+            f"{name} is kept in files, which survive a crash or kill -9 of the server, but reach the disk "
+            "within two minutes only: a power cut or a crash of the machine may lose tasks of the last "
+            "minutes and bring finished ones back. Set sync_interval: always in the server's jetstream block "
+            "if that matters"
         )
         found.append(("warning", why))
     for limit in ("max_age", "max_bytes", "max_msgs"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +14,17 @@ from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Row
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import encoded
-from intervalq_stores._nats_task import MOST_WAITING, PREFIX, STREAM, filters_of, is_gone, is_task, row_of
+from intervalq_stores._nats_task import (
+    MOST_WAITING,
+    PREFIX,
+    STREAM,
+    filters_of,
+    is_gone,
+    is_task,
+    over_of,
+    revocations_of,
+    row_of,
+)
 from intervalq_stores._nats_wire import Refused, Wire
 
 _CONFIG: Final[dict[str, Any]] = {
@@ -22,23 +33,23 @@ _CONFIG: Final[dict[str, Any]] = {
     "subjects": [f"{PREFIX}.>"],
     "storage": "file",
     "retention": "workqueue",  # what is acknowledged is removed
-    "max_msgs_per_subject": 1,
-    # A message takes the place of the one that is there, which it says it has seen (0: that there is none).
-    # Not "new" with rollups: these are purges, by which the server (2.15.1) forgets what other workers have
-    # yet to acknowledge, for it raises its floor above that: it isn't handed out again when they die.
+    "max_msgs_per_subject": -1,  # what a limit removes may come back: see `_nats_commit`
     "discard": "old",
     "allow_msg_ttl": True,
+    "allow_rollup_hdrs": True,
     "allow_atomic": True,
     "allow_direct": True,
 }
 _NEEDED: Final = [
     "subjects", "retention", "max_msgs_per_subject", "discard",
-    "allow_msg_ttl", "allow_atomic", "allow_direct",
+    "allow_msg_ttl", "allow_rollup_hdrs", "allow_atomic", "allow_direct",
 ]  # fmt: skip
 
 _NO_CONSUMER: Final = 10014
 _CONSUMER_EXISTS: Final = 10148
 _PAGE: Final = 1000
+_AT_ONCE: Final = 250
+"""How many requests are sent at once: the server drops them all when 10,000 are waiting for it."""
 
 # What a consumer says of its ack wait, which whoever inserts has to make up.
 _ASKED: Final = "workers of intervalq"
@@ -53,6 +64,7 @@ class Stream:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self._checked: Link | None = None
+        self._clustered = False
         self._ahead = 0  # of the stopwatch
         self._consumers: dict[str, Consumer] = {}  # their configuration, by queue
 
@@ -66,6 +78,7 @@ class Stream:
             sent = stopwatch()
             made = await self.wire.ensure(_CONFIG, _NEEDED, "tasks")
             self._ahead = _microseconds(made["ts"]) - (sent + stopwatch()) // 2
+            self._clustered = made.get("cluster") is not None
             self._consumers.clear()
             self._checked = link
         return link
@@ -171,17 +184,51 @@ class Stream:
 
     async def last(self, pattern: str) -> tuple[int, Msg | None]:
         """The last message of a subject or pattern, and its sequence; 0 if there is none."""
-        await self.link()
-        for message in await self.wire.messages(STREAM, {"last_by_subj": pattern}):
-            return _sequence(message), message
-        return 0, None
+        message = await self._one({"last_by_subj": pattern})
+        return (0, None) if message is None else (_sequence(message), message)
 
     async def at(self, sequence: int) -> Msg | None:
         """The message with this sequence; None: it isn't there any more."""
+        return await self._one({"seq": sequence})
+
+    async def _one(self, body: dict[str, Any]) -> Msg | None:
+        """One message as it is now: of several replicas the leader answers, since others may be behind."""
         await self.link()
-        for message in await self.wire.messages(STREAM, {"seq": sequence}):
+        if self._clustered:
+            return await self.wire.message(STREAM, body)
+        for message in await self.wire.messages(STREAM, body):
             return message
         return None
+
+    async def lasts(self, subjects: Sequence[str]) -> dict[str, int]:
+        """The sequences of the last messages of some subjects."""
+        await self.link()
+        found: dict[str, int] = {}
+        for start in range(0, len(subjects), _AT_ONCE):
+            some = subjects[start : start + _AT_ONCE]
+            if self._clustered:
+                lasts = await asyncio.gather(*(self.last(subject) for subject in some))
+                found |= {subject: last for subject, (last, _) in zip(some, lasts, strict=True)}
+            else:
+                page = await self.wire.messages(STREAM, {"multi_last": some})
+                found |= {_subject(message): _sequence(message) for message in page}
+        return found
+
+    async def revoked(self, queue: str, sequences: Sequence[int]) -> set[int]:
+        """Which of these tasks others have changed, moved or deleted who had not claimed them."""
+        pattern, after, found = f"{revocations_of(queue)}.*", min(sequences) + 1, set[int]()
+        while True:
+            body = {"seq": after, "next_by_subj": pattern}
+            if self._clustered:
+                one = await self._one(body)
+                page = [] if one is None else [one]
+            else:
+                page = await self.wire.messages(STREAM, body | {"batch": _PAGE})
+            for message in page:
+                found.update(json.loads(message.data))
+            if not page:
+                return found & set(sequences)
+            after = _sequence(page[-1]) + 1
 
     async def rows(self, pattern: str, limit: int | None) -> list[Row]:
         """The tasks of a pattern, in the order in which they were stored."""
@@ -191,26 +238,35 @@ class Stream:
         while limit is None or len(found) < limit:
             size = _PAGE if limit is None else min(_PAGE, limit - len(found))
             page = await self.wire.messages(STREAM, {"seq": after, "next_by_subj": pattern, "batch": size})
-            found += [self.row(message) for message in page if not is_gone(message)]
+            last = {_subject(message): message for message in page}  # not what has a leftover behind it
+            found += [self.row(message) for message in last.values() if not is_gone(message)]
             if len(page) < size:
                 break
             after = _sequence(page[-1]) + 1
         return found
 
     async def line(self, pattern: str) -> tuple[int, list[Row], dict[str, int]]:
-        """The sequence of what was stored last of a key, its tasks, and where others have just gone."""
-        rows: list[Row] = []
-        gone: dict[str, int] = {}
+        """The sequence of what was stored last of a key, its tasks, and where others have just gone.
+
+        What is there still that another message has taken the place of is removed.
+        """
+        found: dict[str, Msg] = {}
+        beneath: list[int] = []
         last = 0
         while True:
             page = await self.wire.messages(
                 STREAM, {"seq": last + 1, "next_by_subj": pattern, "batch": _PAGE}
             )
-            rows += [self.row(message) for message in page if not is_gone(message)]
-            gone |= {_subject(message): _sequence(message) for message in page if is_gone(message)}
+            for message in page:
+                before = found.pop(_subject(message), None)
+                beneath += [] if before is None else [_sequence(before)]
+                found[_subject(message)] = message
             last = _sequence(page[-1]) if page else last
             if len(page) < _PAGE:
-                return last, rows, gone
+                break
+        await self.removed(beneath)
+        rows = [self.row(message) for message in found.values() if not is_gone(message)]
+        return last, rows, {name: _sequence(message) for name, message in found.items() if is_gone(message)}
 
     async def with_ids(self, ids: Iterable[str], queue: str | None = None) -> list[Row]:
         """Tasks with these ids, in any queue or one of them. Those that have a token are looked through."""
@@ -231,11 +287,25 @@ class Stream:
         return found
 
     async def task(self, sequence: int) -> Row | None:
-        """The task with this sequence; None: there is none any more, or it is something else."""
+        """The task with this sequence; None: there is none any more, or it is something else.
+
+        What it has taken the place of is removed, so that it can be changed or removed itself.
+        """
         message = await self.at(sequence) if sequence > 0 else None
-        if message is None or is_gone(message) or not is_task((message.headers or {})["Nats-Subject"]):
+        if message is None or is_gone(message) or not is_task(_subject(message)):
             return None
+        if (await self.last(_subject(message)))[0] != sequence:
+            return None
+        await self.removed(over_of(message))
         return self.row(message)
+
+    async def tombstone(self, subject: str) -> tuple[bool, int]:
+        """Whether a task is there, and the sequence of what says that one has gone; 0: nothing does."""
+        sequence, message = await self.last(subject)
+        if message is None or not is_gone(message):
+            return message is not None, 0
+        await self.removed(over_of(message))
+        return False, sequence
 
     def row(self, message: Msg) -> Row:
         """The row of a message that was read directly."""
@@ -249,6 +319,11 @@ class Stream:
         except Refused:
             return False
         return True
+
+    async def removed(self, sequences: Sequence[int]) -> None:
+        """See to it that messages are not there."""
+        for start in range(0, len(sequences), _AT_ONCE):
+            await asyncio.gather(*map(self.remove, sequences[start : start + _AT_ONCE]))
 
     async def close(self) -> None:
         """Close the connection."""

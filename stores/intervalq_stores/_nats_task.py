@@ -2,7 +2,8 @@
 
 One stream holds everything. A task without a key has a subject of its own; the first task of a key has that
 of the key, which is the token for working on it, and those behind it wait under the same name with their ids.
-As a subject holds one message, an id or a token is there once.
+Of several messages with one subject the last counts, so an id or a token is there once; how a message takes
+the place of another is in `_nats_commit`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,17 @@ _FIELDS: Final[list[tuple[str, str, Any]]] = [
 TOKEN: Final = ".0"  # noqa: S105 - no secret
 """How the subject of the first task of a key ends."""
 
-TOMBSTONE: Final[Headers] = {_GONE: "1", "Nats-TTL": "1s"}
-"""Takes the place of a task that was removed together with other changes, for a second."""
+GONE: Final[Headers] = {_GONE: "1"}
+"""What says that a task was removed."""
+
+ROLLUP: Final[Headers] = {"Nats-Rollup": "sub"}
+"""Removes what was stored before with the same subject."""
+
+OVER: Final = "Iq-Over"
+"""The sequence of the message that another one has taken the place of, which must be removed before it."""
+
+BY: Final = "Iq-By"
+"""Who has stored it: so that whoever got no answer finds out what was done."""
 
 
 class Delivered(NamedTuple):
@@ -108,18 +118,21 @@ def headers_of(row: Row) -> Headers:
     return {_META: json.dumps(meta, separators=(",", ":"))} if meta else {}
 
 
-def is_first(row: Row) -> bool:
-    """Whether it took the place of no other message. Only then it may be removed by itself.
-
-    A server that is killed, and reads its files, finds a message again that another one had replaced, if that
-    is there no more but for its removal. So what replaced another one is replaced itself, by a tombstone.
-    """
-    return row.created == row.modified
+def revocations_of(queue: str) -> str:
+    """Where it stands which tasks others have changed that may be claimed."""
+    return f"{PREFIX}.r.{encoded(queue)}"
 
 
 def rests(row: Row) -> bool:
     """Whether it is one that may not be claimed before a time of its own."""
     return row.at != row.modified  # a fresh one has the time at which the server stored it in both
+
+
+def is_handed_out(subject: str) -> bool:
+    """Whether consumers hand out what is there: tasks without a key, and tokens."""
+    return subject.startswith(f"{PREFIX}.w.") or (
+        subject.startswith(f"{PREFIX}.k.") and subject.endswith(TOKEN)
+    )
 
 
 def is_task(subject: str) -> bool:
@@ -130,6 +143,12 @@ def is_task(subject: str) -> bool:
 def is_gone(message: Msg) -> bool:
     """Whether it only says that what was there is gone."""
     return said(message, _GONE) is not None
+
+
+def over_of(message: Msg) -> list[int]:
+    """The sequence of what a message has taken the place of, if that may still be there."""
+    sequence = said(message, OVER)
+    return [] if sequence is None else [int(sequence)]
 
 
 def delivered(message: Msg) -> Delivered:

@@ -47,6 +47,7 @@ _FULL: Final = frozenset({10023, 10028, 10047, 10054, 10122})
 _NOT_ENABLED: Final = frozenset({10035, 10039, 10076})
 _NO_STREAM: Final = frozenset({10059})
 _NAME_IN_USE: Final = 10058
+_NO_MESSAGE: Final = 10037
 _NO_ROOM_MESSAGES: Final = re.compile("maximum (messages|bytes) exceeded")
 
 
@@ -112,9 +113,11 @@ class Wire:
 
     async def close(self) -> None:
         """Close the connection."""
-        link, self._link = self._link, None
+        link = self._link
         if link is not None:
-            await link.close()
+            await link.close()  # what is being done in the background is done with this one, not a new one
+        if self._link is link:
+            self._link = None
 
     @asynccontextmanager
     async def bounded(self, seconds: float | None = None) -> AsyncIterator[None]:
@@ -198,8 +201,20 @@ class Wire:
         async with self.bounded():
             link = await self.link()
             return await link.gather(
-                f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode(), "batch" in body
+                f"$JS.API.DIRECT.GET.{stream}",
+                json.dumps(body).encode(),
+                "batch" in body or "multi_last" in body,
             )
+
+    async def message(self, stream: str, body: Body) -> Msg | None:
+        """Read a stored message from the leader of its stream; None: there is none such."""
+        try:
+            stored = (await self.ask(f"STREAM.MSG.GET.{stream}", body))["message"]
+        except Refused as refused:
+            if refused.code == _NO_MESSAGE:
+                return None
+            raise
+        return (await self.link()).stored(stream, stored)
 
     async def ensure(self, config: Body, needed: Sequence[str], why: str) -> Any:  # noqa: ANN401 - its info
         """Make a stream, or see that the one of this name is such a one; and give what the server says of it.

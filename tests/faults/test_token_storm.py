@@ -1,4 +1,4 @@
-"""Workers on the keys of a NATS, killed: never two on a key, none lost; and it would show."""
+"""Workers on the keys of a NATS, killed, and their server, too: what ended stays ended; and it would show."""
 
 from __future__ import annotations
 
@@ -42,6 +42,22 @@ def test_never_two_workers_on_a_key_and_none_is_lost(storms: dict[str, Future[Se
     assert seen.again > 0, "tasks of killed workers were done by others"
 
 
+@pytest.mark.parametrize(("replicas", "sync"), [(1, "2m"), (1, "always"), (3, "2m")])
+def test_what_ended_stays_ended_when_the_server_is_killed(replicas: int, sync: str) -> None:
+    """With three replicas it is the leader of the stream."""
+    try:
+        seen = token_storm.run(6, every=0.8, seed=4, restarts=True, replicas=replicas, sync=sync)
+    except servers.NotInstalledError as error:
+        need_server(error)
+        raise
+    assert seen.returned == []
+    assert seen.disorder == []
+    assert seen.lost == []
+    assert seen.left == 0
+    assert seen.faults["server killed"] > 0
+    assert seen.acknowledged > 0
+
+
 def test_without_care_it_shows_two_on_a_key(storms: dict[str, Future[Seen]]) -> None:
     assert seen_in(storms, "careless").overlaps
 
@@ -55,9 +71,18 @@ def test_without_care_it_shows_two_on_a_key(storms: dict[str, Future[Seen]]) -> 
         ("begin k 0 1|kill 2|begin k 1 2|end k 0 1|end k 1 2", "overlaps"),
         ("begin k 1 1|end k 1 1|begin k 0 1|end k 0 1", "disorder"),
         ("begin k 0 1|end k 0 1|begin k 1 1|stop k 1 1", "lost"),
+        ("begin k 0 1|end k 0 1|acked k 0 1|server -|begin k 1 2|end k 1 2|acked k 1 2", ""),
+        ("begin k 0 1|end k 0 1|server -|begin k 0 1|end k 0 1|acked k 0 1|begin k 1 2|end k 1 2", ""),
+        (
+            "begin - 0 1|end - 0 1|acked - 0 1|server -|begin - 0 2|end - 0 2|begin - 1 1|end - 1 1",
+            "returned",
+        ),
     ],
 )
 def test_the_judge(ledger: str, found: str) -> None:
     seen = Seen(inserted=2)
     token_storm.judge(seen, ledger.split("|"))
-    assert [name for name in ("overlaps", "disorder", "lost") if getattr(seen, name)] == found.split()
+    assert seen.broken == bool(found)
+    assert [
+        name for name in ("overlaps", "disorder", "returned", "lost") if getattr(seen, name)
+    ] == found.split()

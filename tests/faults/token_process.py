@@ -1,4 +1,5 @@
-"""A worker process of a storm over work tokens: it writes into a ledger when it begins and ends each task.
+"""A worker process of a storm over work tokens: it writes into a ledger when it begins and ends each task,
+and when it is told that its acknowledgement was heard.
 
     python tests/faults/token_process.py URL QUEUE LEDGER MODE
 
@@ -57,6 +58,8 @@ async def main(url: str, queue: str, ledger: int, mode: str) -> None:
             note("stop", claim)
             raise
         note("end", claim)
+        await claim.ack()
+        note("acked", claim)
 
     async with anyio.create_task_group() as group:
         group.start_soon(_stop_at_sigterm, tasks)

@@ -3,11 +3,12 @@
     python tests/faults/token_storm.py --minutes 30 --every 1.5
 
 Never may two workers be on a key at the same time, in the ledger's order; the tasks of a key come in order;
-and none is lost. Ends with 1 if not. A task may be done twice, when its worker is killed before it says so.
+none is lost; and none is begun once more after a worker was told that it is acknowledged. Ends with 1 if not.
+A task may be done twice, when its worker is killed before it is told so.
 
-With --server the server is killed, too. It forgets removals of the last minutes and deliveries of the last
-moments then, so that tasks which were done come back, out of order, and some run twice at a time: this is
-shown, and no failure; none may be lost all the same.
+With --server the server is killed with -9, too, and with --replicas 3 the leader of the stream, of three. The
+server forgets deliveries of the last moments then, so that a task which is being worked on may be handed to a
+second worker, of which one can acknowledge it: two on a key are shown, and no failure. All else is as before.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ from pathlib import Path
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import servers
+from faults.nats_cluster import Cluster, clustered
 from faults.token_process import EXPIRY
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks import Tasks
-from servers import Server
 
 QUEUE = "storm"
 _KEYS = 6
@@ -56,11 +56,16 @@ class Seen:
     disorder: list[str] = field(default_factory=list)
     again: int = 0
     """How many tasks were begun more than once."""
+    unsure: set[int] = field(default_factory=set)
+    """Tasks that may never have been inserted: there was no answer."""
+    acknowledged: int = 0
+    returned: list[str] = field(default_factory=list)
+    """What was begun after it had been acknowledged."""
 
     @property
     def broken(self) -> bool:
-        tokens = not self.faults["server killed"] and bool(self.overlaps or self.disorder)
-        return tokens or bool(self.lost or self.left)
+        tokens = bool(self.overlaps) and not self.faults["server killed"]
+        return tokens or bool(self.disorder or self.returned or self.lost or self.left)
 
 
 def judge(seen: Seen, lines: list[str]) -> None:
@@ -69,36 +74,44 @@ def judge(seen: Seen, lines: list[str]) -> None:
     latest: dict[str, int] = {}
     begun: Counter[int] = Counter()
     ended: set[int] = set()
+    acked: set[int] = set()
     for line in lines:
         what, *rest = line.split()
+        if what == "server":
+            continue
         if what == "kill":
             running = {key: value for key, value in running.items() if value[1] != int(rest[0])}
             continue
         key, task, worker = rest[0], int(rest[1]), int(rest[2])
         if what == "begin":
             begun[task] += 1
+            if task in acked:
+                seen.returned.append(line)
             if key != "-":
                 if key in running:
                     seen.overlaps.append(f"{line}, while {running[key]}")
                 if latest.get(key, -1) > task:
                     seen.disorder.append(f"{line}, after {latest[key]}")
                 running[key], latest[key] = (task, worker), task
+        elif what == "acked":
+            acked.add(task)
         else:
             ended |= {task} if what == "end" else set()
             if running.get(key) == (task, worker):
                 del running[key]
     seen.again = sum(count > 1 for count in begun.values())
-    seen.lost = [task for task in range(seen.inserted) if task not in ended]
+    seen.acknowledged = len(acked)
+    seen.lost = [task for task in range(seen.inserted) if task not in ended | seen.unsure]
 
 
 class Driver:
     """Keeps tasks waiting and workers running, and does the faults."""
 
     def __init__(
-        self, server: Server, ledger: Path, *, workers: int, seed: int, mode: str, restarts: bool
+        self, servers: Cluster, ledger: Path, *, workers: int, seed: int, mode: str, restarts: bool
     ) -> None:
         self.seen = Seen()
-        self._server = server
+        self._servers = servers
         self._ledger = ledger
         self._random = random.Random(seed)
         self._mode = mode
@@ -109,12 +122,15 @@ class Driver:
 
     def _start(self) -> None:
         script = str(Path(__file__).with_name("token_process.py"))
-        command = [sys.executable, script, self._server.url, QUEUE, str(self._ledger), self._mode]
+        command = [sys.executable, script, self._servers.url, QUEUE, str(self._ledger), self._mode]
         self._alive.append(subprocess.Popen(command))
 
     async def run(self, seconds: float, every: float) -> None:
         end = time.monotonic() + seconds
-        async with Tasks(self._server.url) as tasks:
+        async with Tasks(self._servers.url) as tasks:
+            while await self._left(tasks) < 0:  # which makes the stream
+                await anyio.sleep(0.05)
+            await self._servers.replicate()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._produce, tasks, group.cancel_scope)
                 while time.monotonic() < end:
@@ -122,9 +138,15 @@ class Driver:
                     await anyio.to_thread.run_sync(self._fault)
                 group.cancel_scope.cancel()
             end = time.monotonic() + _CALM
-            while (left := await tasks.queues(QUEUE)) and time.monotonic() < end:
+            while (left := await self._left(tasks)) and time.monotonic() < end:
                 await anyio.sleep(0.05)
-            self.seen.left = left[0].size if left else 0
+            self.seen.left = left
+
+    async def _left(self, tasks: Tasks) -> int:
+        try:
+            return sum(queue.size for queue in await tasks.queues(QUEUE))
+        except StoreUnavailable:
+            return -1
 
     async def _produce(self, tasks: Tasks, scope: anyio.CancelScope) -> None:
         while not scope.cancel_called:
@@ -135,27 +157,41 @@ class Driver:
                     continue
                 with anyio.CancelScope(shield=True):
                     for _ in range(10):
-                        number = self.seen.inserted
-                        key = f"k{number % _KEYS}" if number % 3 else None
-                        await tasks.insert(QUEUE, number, id=f"t{number}", key=key, skip=True)
-                        self.seen.inserted += 1
+                        await self._insert(tasks)
             except StoreUnavailable:
                 await anyio.sleep(0.05)
 
+    async def _insert(self, tasks: Tasks) -> None:
+        """One more; if nobody knows whether it is there, it isn't inserted again: it may have been done."""
+        number = self.seen.inserted
+        self.seen.inserted += 1
+        key = f"k{number % _KEYS}" if number % 3 else None
+        dedupe = f"d{number}" if number % 5 == 0 else None
+        try:
+            await tasks.insert(QUEUE, number, id=f"t{number}", key=key, dedupe_key=dedupe, dedupe_for=1)
+        except StoreUnavailable:
+            self.seen.unsure.add(number)
+            raise
+
     def _fault(self) -> None:
-        if self._restarts and self._random.random() < 0.2:
-            self._server.stop()
-            self._server.start()
+        if self._restarts and self._random.random() < 0.4:
+            server = self._servers.leader()
+            server.stop()
+            self._note("server -")
+            server.start()
             self.seen.faults["server killed"] += 1
             return
         process = self._at_work()
         process.kill()
         self._alive.remove(process)
         process.wait()
-        with self._ledger.open("ab", buffering=0) as ledger:
-            ledger.write(f"kill {process.pid}\n".encode())
+        self._note(f"kill {process.pid}")
         self.seen.faults["worker killed"] += 1
         self._start()
+
+    def _note(self, line: str) -> None:
+        with self._ledger.open("ab", buffering=0) as ledger:
+            ledger.write(f"{line}\n".encode())
 
     def _at_work(self) -> subprocess.Popen[bytes]:
         """A worker that is in the middle of a task, as far as its ledger says; after a while, any."""
@@ -163,7 +199,9 @@ class Driver:
             open_by: Counter[int] = Counter()
             for line in self._ledger.read_text().splitlines():
                 what, *_, worker = line.split()
-                open_by[int(worker)] += {"begin": 1, "kill": -1_000}.get(what, -1)
+                if what == "server":
+                    continue
+                open_by[int(worker)] += {"begin": 1, "kill": -1_000, "acked": 0}.get(what, -1)
             busy = [process for process in self._alive if open_by[process.pid] > 0]
             if busy:
                 return self._random.choice(busy)
@@ -183,11 +221,13 @@ class Driver:
 
 
 @contextmanager
-def _driver(workers: int, seed: int, mode: str, restarts: bool) -> Iterator[tuple[Driver, Path]]:
-    with servers.running(servers.nats_server()) as server, tempfile.TemporaryDirectory() as folder:
+def _driver(
+    workers: int, seed: int, mode: str, restarts: bool, replicas: int, sync: str
+) -> Iterator[tuple[Driver, Path]]:
+    with tempfile.TemporaryDirectory() as folder, clustered(Path(folder), replicas, sync) as cluster:
         ledger = Path(folder) / "ledger"
         ledger.touch()
-        driver = Driver(server, ledger, workers=workers, seed=seed, mode=mode, restarts=restarts)
+        driver = Driver(cluster, ledger, workers=workers, seed=seed, mode=mode, restarts=restarts)
         try:
             yield driver, ledger
         finally:
@@ -202,9 +242,11 @@ def run(
     seed: int = 1,
     mode: str = "careful",
     restarts: bool = False,
+    replicas: int = 1,
+    sync: str = "2m",
 ) -> Seen:
     """A whole storm."""
-    with _driver(workers, seed, mode, restarts) as (driver, ledger):
+    with _driver(workers, seed, mode, restarts, replicas, sync) as (driver, ledger):
         anyio.run(driver.run, seconds, every)
         judge(driver.seen, ledger.read_text().splitlines())
         return driver.seen
@@ -218,13 +260,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mode", choices=["careful", "careless"], default="careful")
     parser.add_argument("--server", action="store_true", help="kill the server, too")
+    parser.add_argument("--replicas", type=int, choices=[1, 3], default=1)
+    parser.add_argument("--sync", default="2m", help="the server's sync_interval, which may be: always")
     wanted = parser.parse_args()
     seen = run(
         wanted.minutes * 60, every=wanted.every, workers=wanted.workers, seed=wanted.seed, mode=wanted.mode,
-        restarts=wanted.server,
+        restarts=wanted.server, replicas=wanted.replicas, sync=wanted.sync,
     )  # fmt: skip
     print(dict(seen.faults))
     print(f"inserted {seen.inserted}, lost {len(seen.lost)}, not done in time {seen.left}")
+    print(f"acknowledged {seen.acknowledged}, of which begun again {len(seen.returned)}: {seen.returned[:3]}")
     print(f"two workers on a key: {seen.overlaps[:3]}, out of order: {seen.disorder[:3]}")
     print(f"begun again: {seen.again}; a claim is free after {EXPIRY:g} s")
     return int(seen.broken)

@@ -279,7 +279,7 @@ async def test_what_has_changed_hands_is_not_settled(opened: Open, queue: str) -
     # Somebody else, who can't see the claims, changes one and removes another.
     changed, removed = Change("b", rows["b"].version, json='"new"'), Delete("c", rows["c"].version)
     await second.apply(Modify(changes=(changed,), deletes=(removed,)))
-    await first.apply(Work(mine, done(rows["b"], rows["c"])))
+    assert sorted(await settled(first, mine, *done(rows["b"], rows["c"]))) == ["b", "c"]
     assert await settled(first, mine, *done(rows["b"], rows["c"])) == ("b", "c")
     (row,) = await claim(second, theirs, queue)
     assert (row.id, row.json, row.version > rows["b"].version) == ("b", '"new"', True)
@@ -290,6 +290,49 @@ async def test_what_has_changed_hands_is_not_settled(opened: Open, queue: str) -
         "a": '"a"',
         "d": "1",
     }
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("key", [None, "key"])
+@pytest.mark.parametrize("verb", ["change", "move", "delete", "follow-up"])
+async def test_an_acknowledgement_says_that_others_were_faster(
+    opened: Open, queue: str, verb: str, key: str | None, late: bool
+) -> None:
+    """Whatever they did, and whether it is noticed by the acknowledgement or by a heartbeat before."""
+    first, second = opened(), opened()
+    mine = await begun(first, 2 * SECOND)
+    await first.apply(inserts(queue, "a", "b", key=key))
+    rows = await claim(first, mine, queue, limit=2)
+    (row,) = (row for row in rows if row.id == "a")
+    other = f"{queue} 2"
+    steps = {
+        "change": Modify(changes=(Change("a", row.version, json='"new"'),)),
+        "move": Modify(changes=(Change("a", row.version, queue=other),)),
+        "delete": Modify(deletes=(Delete("a", row.version),)),
+        "follow-up": Modify(deletes=(Delete("a", row.version),), inserts=inserts(other, "c").inserts),
+    }
+    await second.apply(steps[verb])
+    if late:
+        with anyio.fail_after(30):
+            while (await first.apply(Beat(mine))).held == len(rows):
+                await anyio.lowlevel.checkpoint()
+    there = await second.apply(Select())
+    assert await settled(first, mine, Delete("a", row.version)) == ("a",)
+    assert await second.apply(Select()) == there
+
+
+async def test_who_is_slower_than_an_acknowledgement_is_told(opened: Open, queue: str) -> None:
+    first, second = opened(), opened()
+    mine = await begun(first)
+    await first.apply(inserts(queue, "a"))
+    await first.apply(inserts(queue, "k", key="key"))
+    rows = {row.id: row for row in await claim(first, mine, queue, limit=2)}
+    assert await settled(first, mine, *done(*rows.values())) == ()
+    for row in rows.values():
+        for command in (Modify(deletes=done(row)), Modify(changes=(Change(row.id, row.version, json="1"),))):
+            with pytest.raises(errors.DependencyError):
+                await second.apply(command)
+    assert await ids_in(second, queue) == []
 
 
 async def test_a_worker_that_is_gone_loses_its_tasks_once(opened: Open, queue: str) -> None:

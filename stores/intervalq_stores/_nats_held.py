@@ -1,0 +1,66 @@
+"""One claim of a session: a delivery that it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from intervalq.tasks.rules import Row
+from intervalq_stores._nats_link import Link
+
+SAFE: Final = 0.9
+"""Of the time that the server gives, what a worker takes: what it says after that may come too late."""
+
+RENEW: Final = 0.6
+"""Of that time, what may be left before it is asked for anew."""
+
+_FORGOTTEN: Final = 2_000_000
+"""Microseconds before its end of which a server that is killed may forget what it has handed out.
+
+It writes that down ten times a second. Others are handed the same tasks then, so the claims are given up.
+"""
+
+
+@dataclass(slots=True)
+class Held:
+    """A delivery that this session works on."""
+
+    row: Row
+    """The task as its claimant has it; each renewal is a version."""
+    subject: str
+    sequence: int
+    reply: str
+    link: Link
+    """What it came through: after another connection nothing is certain."""
+    since: int
+    """It was handed out after this, on `stopwatch`."""
+    wait: int
+    """How long the server waits for an acknowledgement, in microseconds."""
+    deadline: int
+    """Until when it is surely nobody else's, on `stopwatch`."""
+    ends: int | None = None
+    """When it ends by itself, on `stopwatch`; None: with the session."""
+    asked: int = 0
+    """How often it was to be settled: again where there was no answer."""
+    sent: bool = False
+    """What settles it was sent."""
+
+
+def is_forgotten(held: Held, link: Link) -> bool:
+    """Whether the server may have been killed before it had written down that it handed this out."""
+    ended = held.link.ended_at
+    return held.link.process != link.process and (ended is None or held.since >= ended - _FORGOTTEN)
+
+
+def is_plain(row: Row) -> bool:
+    """Whether nothing else happens when it is done."""
+    return row.key is None and row.dedupe is None
+
+
+def by_queue(some: Sequence[Held]) -> list[list[Held]]:
+    """Those of each consumer: it does things in the order in which it is told."""
+    found: dict[str, list[Held]] = {}
+    for held in some:
+        found.setdefault(held.row.queue, []).append(held)
+    return list(found.values())

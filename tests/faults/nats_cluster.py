@@ -1,0 +1,92 @@
+"""One NATS, or a cluster of three, whose leaders may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+
+import servers
+from intervalq_stores._nats_task import STREAM
+from servers import Server
+
+
+class Cluster:
+    """Servers that hold the stream of tasks, all of them or the one that there is."""
+
+    def __init__(self, nodes: dict[str, Server]) -> None:
+        self._nodes = nodes
+        self._leader = next(iter(nodes))
+        self.url = "nats://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes.values())
+
+    async def replicate(self) -> None:
+        """Have the stream on all nodes, if there are several, from now on."""
+        if len(self._nodes) == 1:
+            return
+        client = await nats.connect([node.url for node in self._nodes.values()])
+        try:
+
+            async def ask(verb: str, body: object = None) -> Any:
+                answer = await client.request(f"$JS.API.{verb}", json.dumps(body or {}).encode(), timeout=10)
+                said = json.loads(answer.data)
+                assert "error" not in said, said
+                return said
+
+            config = (await ask(f"STREAM.INFO.{STREAM}"))["config"]
+            await ask(f"STREAM.UPDATE.{STREAM}", config | {"num_replicas": len(self._nodes)})
+        finally:
+            await client.close()
+
+    def leader(self) -> Server:
+        """Who leads the stream of tasks; if that isn't known, somebody."""
+        if len(self._nodes) > 1:
+            self._leader = led_by([node.url for node in self._nodes.values()]) or self._leader
+        return self._nodes[self._leader]
+
+
+def led_by(urls: list[str]) -> str | None:
+    """The name of the node that leads the stream."""
+
+    async def ask() -> str | None:
+        client = await nats.connect(urls, connect_timeout=2, max_reconnect_attempts=3)
+        try:
+            answer = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"{}", timeout=5)
+            leader = json.loads(answer.data).get("cluster", {}).get("leader")
+            return leader if isinstance(leader, str) else None
+        finally:
+            await client.close()
+
+    try:
+        return asyncio.run(ask())
+    except Exception:  # noqa: BLE001 - there may be none just now
+        return None
+
+
+@contextmanager
+def clustered(folder: Path, nodes: int, sync: str) -> Iterator[Cluster]:
+    """So many nodes, for as long as the context is open."""
+    config = folder / "nats.conf"
+    config.write_text(f"jetstream {{ sync_interval: {sync} }}\n")
+    with ExitStack() as stack:
+        if nodes == 1:
+            yield Cluster(
+                {"n0": stack.enter_context(servers.running(servers.nats_server("-c", str(config))))}
+            )
+            return
+        ports = [servers.free_port() for _ in range(nodes)]
+        routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+        started: dict[str, Server] = {}
+        for number, port in enumerate(ports):
+            cluster = ("--cluster", f"nats://127.0.0.1:{port}", "--cluster_name", "storm", "--routes", routes)
+            node = servers.nats_server("-c", str(config), "-n", f"n{number}", *cluster)
+            stack.callback(node.close)
+            started[f"n{number}"] = node
+        with ThreadPoolExecutor(nodes) as pool:  # none answers before most are there
+            list(pool.map(Server.start, started.values()))
+        yield Cluster(started)
