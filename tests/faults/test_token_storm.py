@@ -55,7 +55,7 @@ def test_what_ended_stays_ended_when_the_server_is_killed(replicas: int, sync: s
     assert seen.lost == []
     assert seen.left == 0
     assert seen.faults["server killed"] > 0
-    assert seen.acknowledged > 0
+    assert seen.acknowledged >= (10 if replicas == 1 else 1), "too few to tell anything"
 
 
 def test_without_care_it_shows_two_on_a_key(storms: dict[str, Future[Seen]]) -> None:

@@ -88,6 +88,7 @@ def test_a_plain_increment_does_what_the_rules_do(seed: int) -> None:
             early = now - random.randint(1, 300)
             step = plain(model, command, early, now)
             if step is None:
+                assert isinstance(command, Advance)
                 assert command.ahead is not None, "its slots may be too far ahead then"
                 continue
             for at in {now, random.randint(early, now), early}:

@@ -139,16 +139,16 @@ async def _go_on(store: TaskStore) -> None:
     worked = await store.apply(work, NOW + 5)
     assert worked.lost == ()
     assert [row.id for row in worked.claimed] == ["k2"]
-    again = tuple(Insert("q", "6", f"n{key}", dedupe=key) for key in "def")
+    again = tuple(Insert("q", "6", f"new-{key}", dedupe=key) for key in "def")
     modified = await store.apply(Modify(inserts=again), NOW + 6)
-    assert modified.existing == (("nd", "once"), ("ne", "twice"))
+    assert modified.existing == (("new-d", "once"), ("new-e", "twice"))
     beaten = await store.apply(Beat("old"), NOW + 2 * SECOND)
     assert (beaten.alive, beaten.lapsed) == (True, ("lost",))
     assert [session.id for session in await store.apply(Sessions())] == ["old"]
     [orphan] = await store.apply(Select(ids=("orphan",)))
     assert (orphan.session, orphan.error) == (None, "host:8 was lost")
     claimed = (await store.apply(Work("old", queues=("q", "orphans"), limit=9), NOW + 9 * SECOND)).claimed
-    assert {row.id for row in claimed} == {UUID, "once", "tried", "nf", "orphan"}
+    assert {row.id for row in claimed} == {UUID, "once", "tried", "new-f", "orphan"}
 
 
 async def test_all_is_there_and_goes_on(url: str) -> None:
