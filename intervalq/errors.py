@@ -24,13 +24,17 @@ def _again(kind: type[IntervalqError], args: tuple[Any, ...], values: dict[str, 
 
 
 class InvalidName(IntervalqError, ValueError):
-    """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`; of tasks, `{0,119}`."""
+    """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
 
-    def __init__(self, name: object, most: int = 128) -> None:
-        self.name, self.most = name, most
+    Queues of tasks have up to 120 characters, which may be `/`, `=` and `:`, too; the first may be `/`.
+    """
+
+    def __init__(self, name: object, most: int = 128, more: str = "") -> None:
+        self.name, self.most, self.more = name, most, more
+        marks = " ".join("._-" + more)
         super().__init__(
-            f"{short(name)} is not a queue name: use 1 to {most} of the characters A-Z a-z 0-9 . _ - "
-            "and begin with a letter or a digit"
+            f"{short(name)} is not a queue name: use 1 to {most} of the characters A-Z a-z 0-9 {marks} "
+            f"and begin with a letter or a digit{' or /' if '/' in more else ''}"
         )
 
 

@@ -132,10 +132,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A range all of whose tasks were done, but for some that failed."""
+    """A range all of whose tasks were done, but for some that failed; or its beginning, and it goes on."""
 
     range: Range
     failed: tuple[Failed, ...] = ()
+    until: int | None = None
+    """Only those up to this number were done: from here on the range begins behind it. None: all."""
+    count: int = 0
+    """How many tasks that are."""
+    begun: tuple[int, ...] = ()
+    """Of those behind it: the numbers of tasks that have begun. See `Work.begun`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +176,14 @@ class Work(Command[Worked]):
     """Don't claim more than that sessions of the same consumer hold so many; None: no limit."""
     idle: bool = False
     """If nothing could be claimed: wake this session when there is something, where the store can."""
+    begins: int = 0
+    """What of the claimed begins at once: 0: nothing; 1: all but those that run alone; 2: all."""
+    begun: tuple[str, ...] = ()
+    """Ids of claims with which the session has begun meanwhile; what isn't so, or was said, does nothing.
+
+    A claim whose beginning the store doesn't know of costs no attempt when the session lapses. Tasks that are
+    done at once needn't be told of at all: their end goes with the same call.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from intervalq.tasks._desk import PATIENCE
 from intervalq.tasks._ids import PLAIN
 from intervalq.tasks._task import Claim
 from intervalq.tasks._values import is_dead
-from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Select, Work
+from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
 from intervalq.tasks.store import MOST_ROWS, Isolation, Transaction, Transactional
 
 if TYPE_CHECKING:
@@ -53,15 +53,73 @@ async def ack_with(
         session.desk.ask_now()  # what goes on may be for a worker here
 
 
+def _checkpoint(part: Change, claim: Claim) -> Change:
+    """Other values for a task that is being worked on here, by its user's word: the claim goes on.
+
+    Raises:
+        InvalidOption: it is a plain task, or the change says when the task may be claimed.
+    """
+    _refuse_plain(claim, "changes while it is worked on")
+    if part.at is not None or part.delay is not None:
+        raise InvalidOption(
+            f"task {claim.id} is claimed here, and at= or delay= would change when it may be claimed: give "
+            "it back with claim.nak(delay), or return the change from the worker's function"
+        )
+    attempt = claim.attempt if part.attempt is None else part.attempt  # of which the store may not know yet
+    return replace(part, attempt=attempt, keep=True, lease=claim.lease)
+
+
+async def checkpoints(
+    parts: Sequence[Insert | Change | Delete | Depend], claims: Sequence[Claim], connection: object
+) -> tuple[Insert | Change | Delete | Depend, ...]:
+    """The parts, in which changes of claims that stay in their queues keep these.
+
+    Raises:
+        InvalidOption: one can't, or it is to be made in a transaction of the user's.
+    """
+    known = {claim.id: claim for claim in claims}
+    changed = list(parts)
+    for number, part in enumerate(parts):
+        claim = known.get(part.id)
+        if claim is None or not isinstance(part, Change) or part.queue not in {None, claim.queue}:
+            continue
+        if connection is not None:
+            raise InvalidOption(
+                f"task {claim.id} is claimed here, and whether its change is kept would depend on the end of "
+                "the transaction: change it without connection=, or end it with claim.commit()"
+            )
+        version = claim.version
+        await claim.session.renewed(claim)  # a renewal that is under way makes another version
+        kept = _checkpoint(part, claim)
+        changed[number] = replace(kept, version=claim.version) if part.version == version else kept
+    return tuple(changed)
+
+
+def settled(
+    parts: Sequence[Insert | Change | Delete | Depend], claims: Sequence[Claim], changed: Sequence[Row]
+) -> None:
+    """These parts were done, with which some claims ended and others have new rows."""
+    kept = {part.id for part in parts if isinstance(part, Change) and part.keep}
+    rows = {row.id: row for row in changed if row.id in kept}
+    for claim in claims:
+        if claim.id in rows:
+            claim.session.changed(claim, rows[claim.id])
+        else:
+            claim.session.settled(claim)
+
+
 def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
     """What becomes of the task of a claim by its user's word, at the version that renewals have brought."""
     if isinstance(part, Delete):
         return Delete(claim.id, claim.version)
     moves = part.queue is not None and part.queue != claim.queue and not is_dead(part.queue)
+    attempt = part.attempt
+    if attempt is None:
+        attempt = 0 if moves else claim.attempt  # of which the store may not know yet
     return replace(
         part,
         version=claim.version,
-        attempt=0 if moves and part.attempt is None else part.attempt,
+        attempt=attempt,
         error="" if moves and part.error is None else part.error,
     )
 

@@ -5,32 +5,31 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
 
 import anyio
-from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
-from intervalq._queue.queue import IntervalQueue
 from intervalq._timing.backends import Waker, is_cancelled, loop_clock, wakers
+from intervalq._timing.backoff import backoff
 from intervalq.errors import (
     ClaimLost,
+    DependencyError,
     IntervalqError,
-    InvalidOption,
     QueueClosed,
     StoreUnavailable,
     TransactionConflict,
-    short,
 )
+from intervalq.tasks._calls import Calls, NoSlotError
 from intervalq.tasks._demand import FIRST_POLL
-from intervalq.tasks._policy import Policy
+from intervalq.tasks._job import Job, changes_of
 from intervalq.tasks._session import WorkSession
 from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
-from intervalq.tasks.rules import Change, Delete, Depend, Insert
+from intervalq.tasks.rules import Delete
 from intervalq.tasks.store import MOST_ROWS
 
 log: Final = logging.getLogger("intervalq")
@@ -41,30 +40,24 @@ AHEAD: Final = 0.02
 STALE: Final = 1.0
 """Seconds after which what was claimed ahead, and has not begun, is given back for others."""
 
+BREATH: Final = 0.002
+"""Seconds that quick functions run for before the event loop has its turn, to tell what was done."""
+
+FIRST: Final = 32
+SHARE: Final = 4
+"""At most `FIRST` tasks, and one for each `SHARE` that it has done, are claimed ahead.
+
+All of them may have to be done again when the process dies: one that dies again and again is to get ahead.
+"""
+
 _NO_SLOT: Final = 1_000_000
 """Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
 
 _SAMPLE: Final = 8
 """Of so many tasks one is timed."""
 
-_CONFLICTS: Final = 5
-"""How often a function is run again whose transaction met another one."""
-
-Result = None | Insert | Change | Delete | Depend | Sequence[Insert | Change | Delete | Depend]
-Run = Callable[[Claim], Awaitable[Any]]
-Work = Run | Callable[[Claim], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A function and how it is run. See `Tasks.worker`."""
-
-    function: Work
-    queues: tuple[str, ...]
-    pace: IntervalQueue | None
-    concurrency: int | None
-    policy: Policy
-    timeout: float | None
+_MOST_PAUSES: Final = 6
+"""How often the pause doubles before a task is done again whose changes could not be made."""
 
 
 class Crew:
@@ -82,11 +75,13 @@ class Crew:
         self._session = session
         self._desk = session.desk
         self._concurrency = concurrency
-        self._is_async = inspect.iscoroutinefunction(job.function)
-        plain: Run = cast("Run", job.function) if self._is_async else self._in_thread
-        self._call: Run = plain if job.timeout is None else self._timed
-        self._begin: Run = self._call if job.pace is None else self._paced
+        calls = Calls(job, self._began)
+        self._begin, self._again = calls.begin, calls.again
+        self._gate = session.gate
         self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
+        self._suspects: deque[tuple[float, Claim]] = deque()  # likewise; those that are to run alone
+        self._is_careful = False  # the last that came were such
+        self._proven = 0  # how many it had done when that was so
         self._idle: list[Waker] = []
         self.running = 0
         """How many functions run."""
@@ -99,6 +94,7 @@ class Crew:
         self.on_error: Callable[[], None] | None = None
         self._bell = wakers()
         self._now = loop_clock()
+        self._at = self._now()  # when it was looked last for what is to begin
 
     # --- the demand ---------------------------------------------------------------------------------
 
@@ -107,14 +103,23 @@ class Crew:
 
         Half of that at a time: while one half is done, the store gives the other.
         """
-        if self._stopping:
+        if self._stopping or self._suspects:
             return 0
         waiting = len(self._waiting)
-        room = self._concurrency + self._ahead - self.running - waiting
-        half = self._ahead // 2
+        if self._is_careful:
+            return int(not waiting and self._gate.closed is None and self.running < self._concurrency)
+        ahead = min(self._ahead, FIRST + (self.counts["done"] - self._proven) // SHARE)
+        room = self._concurrency + ahead - self.running - waiting
+        half = ahead // 2
         if waiting and room < half:
             return 0
         return min(room, max(half, self._concurrency))
+
+    def begins(self, limit: int) -> int:
+        """See `Demand.begins`."""
+        if self._is_careful:
+            return 0 if self._gate.running else 2
+        return int(limit <= len(self._idle) and self.job.pace is None and self._gate.closed is None)
 
     def asked(self, limit: int) -> None:
         """See `Demand.asked`."""
@@ -125,12 +130,23 @@ class Crew:
             self.counts["given back"] += len(claims)
             return claims
         now = self._now()
-        self._waiting.extend((now, claim) for claim in claims)
-        for _ in range(min(len(claims), len(self._idle))):
+        for claim in claims:
+            (self._suspects if claim.row.alone else self._waiting).append((now, claim))
+        if claims:
+            self._is_careful = bool(self._suspects)
+            self._proven = self.counts["done"] if self._is_careful else self._proven
+        self._ring(len(claims))
+        return []
+
+    def _ring(self, count: int) -> None:
+        """So many of those who are idle have something to do."""
+        for _ in range(min(count, len(self._idle))):
             bell = self._idle.pop()
             if not bell.done():
                 bell.set_result(None)
-        return []
+
+    def _ring_all(self) -> None:
+        self._ring(len(self._idle))
 
     def failed(self, error: IntervalqError) -> None:
         """See `Demand.failed`: workers wait for a store that is away."""
@@ -150,6 +166,7 @@ class Crew:
     async def run(self) -> None:
         """Work until `stop`, and until what has begun by then has ended; or until `error`."""
         self._session.add(self)
+        self._gate.on_open.append(self._ring_all)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._keep_fresh)
@@ -159,21 +176,20 @@ class Crew:
                 group.cancel_scope.cancel()
         finally:
             self._desk.drop(self)
+            self._gate.on_open.remove(self._ring_all)
             self.stop()
 
     def stop(self) -> None:
         """Begin with no more tasks; give back those that were claimed ahead."""
         self._stopping = True
-        self._give_back()
-        idle, self._idle = self._idle, []
-        for bell in idle:
-            if not bell.done():
-                bell.set_result(None)
+        self._give_back(self._waiting)
+        self._give_back(self._suspects)
+        self._ring_all()
 
-    def _give_back(self) -> None:
+    def _give_back(self, waiting: deque[tuple[float, Claim]]) -> None:
         """Don't begin with what was claimed ahead."""
-        waiting, self._waiting = self._waiting, deque()
-        for _, claim in waiting:
+        while waiting:
+            claim = waiting.popleft()[1]
             if claim.open:
                 self.counts["given back"] += 1
                 self._desk.settle(Settle(claim, unused(claim.row)))
@@ -182,35 +198,47 @@ class Crew:
         """Give back what was claimed ahead for somebody who turned out to be slow."""
         while True:
             await anyio.sleep(STALE / 4)
+            self._gate.tire()
+            if self._suspects and self._now() - self._suspects[0][0] > STALE:
+                self._give_back(self._suspects)
             if self._waiting and self.job.pace is None and self._now() - self._waiting[0][0] > STALE:
                 self._ahead = 0
                 self._sample = -1
                 self._usual = math.inf
-                self._give_back()
+                self._give_back(self._waiting)
 
     async def _runner(self) -> None:
         while True:
             with anyio.CancelScope() as scope:
-                while (claim := await self._next()) is not None:
-                    self.running += 1
+                while (claim := self._first() or await self._next()) is not None:
                     claim.on_lost = scope.cancel
-                    try:
-                        await self._do(claim)
-                    finally:
-                        claim.on_lost = None
-                        self.running -= 1
+                    await (self._do(claim) if not claim.row.alone else self._alone(claim))
                     if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
                         break
                 else:
                     return
             # What it did was lost: the claim is somebody else's now. The next one is not.
 
+    def _first(self) -> Claim | None:
+        """What is to begin now; None: see `_next`."""
+        self._at = self._now()
+        if self._at - self._desk.breath > BREATH or self._gate.closed is not None:
+            return None
+        while self._waiting or self._suspects:
+            claim = (self._waiting or self._suspects).popleft()[1]
+            if claim.open:
+                return claim
+        return None
+
     async def _next(self) -> Claim | None:
+        """What is to begin, once there is something and others had their turn; None: nothing any more."""
         while True:
-            while self._waiting:
-                claim = self._waiting.popleft()[1]
-                if claim.open:
-                    return claim
+            if self._at - self._desk.breath > BREATH:
+                await checkpoint()
+                self._desk.breath = self._now()
+            claim = self._first()
+            if claim is not None:
+                return claim
             if self._stopping:
                 return None
             bell = self._bell()
@@ -221,32 +249,52 @@ class Crew:
             finally:
                 if bell in self._idle:
                     self._idle.remove(bell)
+            self._desk.breath = self._now()
+
+    async def _alone(self, claim: Claim) -> None:
+        """Run a task that may end the process, beside no other, and with the store knowing of it."""
+        key = self._gate.close()
+        try:
+            if self.job.policy.exhausted(claim) is None:
+                await self._gate.quiet()
+            if claim.open and not self._stopping and not claim.row.begun:
+                self._desk.poke()
+                await self._desk.begun.first(claim)
+                claim.began = True
+            if self._stopping:
+                self._unused(claim)
+            elif claim.open:
+                await self._do(claim)
+        except BaseException:
+            if claim.open:
+                self._unused(claim)
+            raise
+        finally:
+            claim.on_lost = None
+            self._gate.open(key)
 
     async def _do(self, claim: Claim) -> None:
-        too_often = self.job.policy.exhausted(claim.row)
+        too_often = self.job.policy.exhausted(claim)
         if too_often is not None:
             self.counts["dead"] += 1
             log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, too_often.error)
             self._desk.settle(Settle(claim, too_often))
             return
-        self._sample += 1
-        begun = 0.0 if self._sample % _SAMPLE else self._now()
+        begun = self._begins_one(claim)
         try:
             try:
                 result = await self._begin(claim)
             except TransactionConflict:
                 result = await self._again(claim)
-            if result is not None and claim.open:
-                await claim.ack(*_changes(result))
-            elif claim.open:
+            if result is None and claim.open:
                 self._desk.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
-            elif result is not None:
-                log.error("task %s was settled before its function gave changes: they are lost", claim.id)
-            self.counts["done"] += 1
+                self.counts["done"] += 1
+            else:
+                self.counts["done"] += await self._end(claim, result)
         except ClaimLost as error:
             self.counts["lost"] += 1
             log.warning("%s", error)
-        except _NoSlotError as error:
+        except NoSlotError as error:
             log.warning("task %s of queue %r got no slot: %s", claim.id, claim.queue, error.__cause__)
             self._unused(claim, _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
@@ -254,8 +302,51 @@ class Crew:
         except BaseException as error:
             if self._interrupted(claim, error):
                 raise
+        finally:
+            claim.on_lost = None
+            self.running -= 1
+            self._gate.ended()
         if begun:
             self._measure(self._now() - begun)
+
+    def _begins_one(self, claim: Claim) -> float:
+        """It runs from now on. Gives when that was, if it is one of those that are timed, else 0."""
+        self.running += 1
+        self._gate.running += 1
+        self._sample += 1
+        if self.job.pace is None:
+            self._began(claim)
+        return 0.0 if self._sample % _SAMPLE else self._now()
+
+    def _began(self, claim: Claim) -> None:
+        if not claim.began:
+            claim.began = True
+            self._desk.begun.since[claim] = self._at if self.job.pace is None else self._now()
+            self._desk.poke()
+
+    async def _end(self, claim: Claim, result: Any) -> bool:  # noqa: ANN401 - to be looked at
+        """Settle a claim by what its function gave; whether the task is done.
+
+        Changes that others were faster with are no failure of the attempt, however often that happens.
+        """
+        if not claim.open:
+            if result is not None:
+                log.error("task %s was settled before its function gave changes: they are lost", claim.id)
+            return True
+        try:
+            await claim.ack(*changes_of(result))
+        except DependencyError as error:
+            if self.job.on_dependency is not None:
+                instead = self.job.on_dependency(claim, error)
+                instead = await instead if inspect.isawaitable(instead) else instead
+                if instead is not None:
+                    await claim.ack(*changes_of(instead))
+                    return True
+            log.info("task %s of queue %r is to be done again: %s", claim.id, claim.queue, error)
+            pause = backoff(min(claim.row.claims, _MOST_PAUSES), self.job.policy.backoff)
+            self._unused(claim, round(pause * 1e6))
+            return False
+        return True
 
     def _interrupted(self, claim: Claim, error: BaseException) -> bool:
         """Cancelled, or the process is to end: as if it had not begun. Whether to raise that here.
@@ -279,40 +370,8 @@ class Crew:
         self.counts["given back"] += 1
         self._desk.settle(Settle(claim, replace(unused(claim.row), delay=delay)))
 
-    async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
-        assert self.job.pace is not None
-        has_begun = False
-        try:
-            async with self.job.pace.slot():
-                has_begun = True
-                return await self._call(claim)
-        except IntervalqError as error:
-            if has_begun:
-                raise
-            raise _NoSlotError from error
-
-    async def _again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
-        """Run a function whose transaction met another one, until it doesn't."""
-        for turn in range(_CONFLICTS - 1):
-            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
-            try:
-                return await self._call(claim)
-            except TransactionConflict:
-                pass
-        return await self._call(claim)
-
-    async def _timed(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
-        with anyio.fail_after(self.job.timeout):
-            return await (self.job.function(claim) if self._is_async else self._in_thread(claim))
-
-    async def _in_thread(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
-        # A limit of its own: there are more runners than threads that all share.
-        own = anyio.CapacityLimiter(1)
-        result = await to_thread.run_sync(self.job.function, claim, abandon_on_cancel=True, limiter=own)
-        return await result if inspect.isawaitable(result) else result
-
     def _fail(self, claim: Claim, error: BaseException) -> None:
-        change = self.job.policy.failed(claim.row, error)
+        change = self.job.policy.failed(claim, error)
         if change.queue is not None and change.queue != claim.queue:
             self.counts["dead"] += 1
             log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, change.error)
@@ -327,21 +386,3 @@ class Crew:
         self._usual = usual = took if usual == math.inf else usual + 0.1 * (took - usual)
         ahead = self._concurrency * AHEAD / max(usual, 1e-6)
         self._ahead = min(int(ahead), MOST_ROWS)
-
-
-class _NoSlotError(Exception):
-    """The pace could not be asked for a slot, for the reason that is its cause."""
-
-
-def _changes(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - to be looked at
-    """What a function gave, as changes to make with the acknowledgement."""
-    parts: Sequence[Any] = [result]
-    if isinstance(result, list | tuple) and not isinstance(result, Insert | Delete):  # which are tuples, too
-        parts = result
-    for part in parts:
-        if not isinstance(part, Insert | Change | Delete | Depend):
-            raise InvalidOption(
-                f"a worker's function gave {short(part)}: give None, or changes such as tasks.new(...) to be "
-                "made together with the acknowledgement"
-            )
-    return parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from intervalq._timing.backends import Waker
@@ -31,6 +31,10 @@ class Demand(Protocol):
         """How many tasks it would take now."""
         ...
 
+    def begins(self, limit: int) -> int:
+        """Which of so many begin at once. See `Work.begins`."""
+        ...
+
     def asked(self, limit: int) -> None:
         """The store is being asked for so many; 0: that has come to nothing."""
         ...
@@ -42,6 +46,16 @@ class Demand(Protocol):
     def failed(self, error: IntervalqError) -> None:
         """The store can't be asked, for good or for a minute."""
         ...
+
+
+def offer(claim: Claim, demands: Iterable[Demand]) -> bool:
+    """Give a claim that nobody asked for to one whose terms it meets; whether it was taken."""
+    row = claim.row
+    for demand in demands:
+        fits = row.queue in demand.queues and (demand.lease is None) == (row.until is None)
+        if fits and demand.most is None and demand.room() > 0 and not demand.deliver([claim]):
+            return True
+    return False
 
 
 class Request:
@@ -87,6 +101,11 @@ class Callers:
         """See `Demand.room`."""
         return sum(request.count for request in self.line if not request.is_over)
 
+    def begins(self, limit: int) -> int:
+        """See `Demand.begins`: whatever is given to a caller has begun."""
+        del limit
+        return 2
+
     def asked(self, limit: int) -> None:
         """See `Demand.asked`."""
         for request in self.line:
@@ -108,6 +127,8 @@ class Callers:
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
         """See `Demand.deliver`. Calls that came after the store was asked are not content with nothing."""
+        for claim in claims:
+            claim.began, claim.lease = True, self.lease
         for request in list(self.line):
             request.claims, claims = claims[: request.count], claims[request.count :]
             if request.claims or (request.asked and request.once):

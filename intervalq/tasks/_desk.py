@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +13,13 @@ import anyio
 
 from intervalq._timing.backends import loop_clock
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
-from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand
+from intervalq.tasks._begun import Begun
+from intervalq.tasks._demand import CHECK, FIRST_POLL, LAST_POLL, Demand, offer
 from intervalq.tasks._handed import Handed
-from intervalq.tasks._ranges import OpenRange
-from intervalq.tasks._settle import Settle
+from intervalq.tasks._ranges import OpenRange, OpenRanges
+from intervalq.tasks._settle import Settle, one_each
 from intervalq.tasks._task import Claim, unused
-from intervalq.tasks.rules import Change, Delete, Finished, Row, Select, Work, Worked
+from intervalq.tasks.rules import Change, Finished, Row, Select, Work, Worked
 from intervalq.tasks.store import MOST_ROWS, Ranging, TaskStore
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ log: Final = logging.getLogger("intervalq")
 
 PATIENCE: Final = 60.0
 """Seconds that callers wait for a store which went away; workers wait for ever."""
+
+LINGER: Final = 0.004
+"""Seconds that a worker's acknowledgements wait for more of them, while there is nothing else to ask for.
+
+What was done and not acknowledged is done again when the process dies; to tell of each at once is slow.
+"""
 
 _LONGEST: Final = 1.0
 
@@ -46,15 +54,22 @@ class Desk:
         """Whether the store tells of new tasks."""
         self.busy = False
         """Whether a call is under way."""
+        self.hurries = False
+        """Whether nothing waits for more to be told with it."""
+        self.begun = Begun()
+        self.breath = 0.0
+        """When whoever runs functions last let others have the event loop."""
         self._now = loop_clock()
         self._store = store
         self._owner = owner
         self._demands: list[Demand] = []
         self._settles: list[Settle] = []
+        self._settled = 0.0  # since when the first of them waits
+        self._urgent = False  # whether somebody may wait for one of them
         self._renewals = 0  # about how many of them are; none if 0
-        self._finished: list[Finished] = []
-        self._ranges: dict[str, OpenRange] = {}  # by the ids of their claims
+        self._ranges = OpenRanges()
         self._poked = anyio.Event()
+        self._is_poked = False
         self._doubt = False  # a call may have claimed something that nobody knows of
         self._handed = Handed()
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
@@ -84,7 +99,7 @@ class Desk:
     @property
     def at_rest(self) -> bool:
         """Whether there is nothing to be told to the store."""
-        return not (self._settles or self._finished or self.busy)
+        return not (self._settles or self._ranges.finished or self.busy)
 
     @property
     def is_to_end(self) -> bool:
@@ -95,31 +110,32 @@ class Desk:
         """Tell the store soon. Of a plain task: once all of its range are settled."""
         claim = settle.claim
         claim.open = settle.keeps
-        ranged = self._ranges.get(claim.row.id) if self._ranges else None
+        if not settle.keeps:
+            self.begun.since.pop(claim, None)
+        ranged = self._ranges.of.get(claim.row.id) if self._ranges.of else None
         if ranged is None:
+            if not self._settles:
+                self._settled = self._now()
             self._settles.append(settle)
             self._renewals += settle.keeps
+            self._urgent |= settle.bell is not None
         else:
             if not settle.keeps:
                 self.forget(claim)
-                if ranged.settle(claim, settle.part):
-                    self._finished.append(ranged.finished())
+                self._ranges.settle(ranged, claim, settle.part, self._now())
             settle.end()
         self.poke()
 
     def finish_ranges(self) -> None:
         """Give back what has not been settled of plain tasks."""
-        for ranged in {id(ranged): ranged for ranged in self._ranges.values()}.values():
-            ranged.finish_now()
-            self._finished.append(ranged.finished())
-            for row in ranged.rows:
-                self.held.pop(row.id, None)
-        self._ranges.clear()
+        for row in self._ranges.finish_now():
+            self.held.pop(row.id, None)
         self.poke()
 
     def poke(self) -> None:
         """Something has changed: look again."""
-        if not self._poked.is_set():
+        if not self._is_poked:
+            self._is_poked = True
             self._poked.set()
 
     def ask_now(self, *, missed: bool = False) -> None:
@@ -135,22 +151,24 @@ class Desk:
         """Do what there is to do in one call, or wait until there is something."""
         now = self._now()
         demand = self._pick(now) if now >= self._claims_from or not self.held else None
-        if demand is None and not self._settles and not self._finished:
+        if demand is None and self._due() > now:
             await self._rest(now)
             return
-        batch, finished = self._batch()
+        batch = self._batch()
+        begun, finished = self._told(now)
         lapses = self._lapses
         command: Work | None = None
         self.busy = True
         try:
             if self._doubt or self._handed.missed:
                 await self._recover()
-            command = self._command(demand, batch, finished)
+            command = self._command(demand, batch, finished, begun)
             if demand is not None:
                 demand.asked(command.limit)
             worked = await self._store.apply(command)
         except (StoreUnavailable, TransactionConflict) as error:
             self._back(batch, finished, command if isinstance(error, StoreUnavailable) else None, lapses)
+            self.begun.back(begun)
             if demand is not None:
                 demand.asked(0)
             await self.bear(error)
@@ -158,12 +176,14 @@ class Desk:
             self.fail(error, batch)
         except BaseException:
             self._back(batch, finished, None, lapses)
+            self.begun.back(begun)
             raise
         else:
             self._since, self._pause = None, FIRST_POLL
             if lapses != self._lapses:  # meanwhile: whatever it claimed is free again
                 worked = replace(worked, claimed=(), ranges=())
             self._answered(batch, worked)
+            self.begun.ring(begun)
             if demand is not None and worked.alive:
                 self._deliver(demand, command, worked)
         finally:
@@ -171,7 +191,7 @@ class Desk:
 
     def _pick(self, now: float) -> Demand | None:
         """Whose turn it is: who is due, or with something to be settled anybody who wants more."""
-        any_time = bool(self._settles or self._finished)
+        any_time = bool(self._settles or self._ranges.finished)
         for index, demand in enumerate(self._demands):
             if (any_time or demand.due <= now) and demand.room() > 0:
                 if len(self._demands) > 1:
@@ -179,45 +199,45 @@ class Desk:
                 return demand
         return None
 
+    def _due(self) -> float:
+        """When the store is to be told something, if nobody has a question."""
+        if self._ranges.finished or (self._settles and (self._urgent or self.hurries)):
+            return 0.0
+        since = min(self._settled if self._settles else math.inf, self._ranges.since())
+        return min(self.begun.due(), since + LINGER)
+
     async def _rest(self, now: float) -> None:
         due = [demand.due for demand in self._demands if demand.room() > 0]
-        pause = max(0.0, min(due) - now, self._claims_from - now if self.held else 0.0) if due else None
-        with anyio.move_on_after(pause):
+        wait = max(min(due) - now, self._claims_from - now if self.held else 0.0) if due else math.inf
+        with anyio.move_on_after(max(0.0, min(wait, self._due() - now))):
             await self._poked.wait()
-        self._poked = anyio.Event()
+        self._poked, self._is_poked = anyio.Event(), False
 
-    def _batch(self) -> tuple[list[Settle], list[Finished]]:
+    def _batch(self) -> list[Settle]:
         settles, self._settles = self._settles[:MOST_ROWS], self._settles[MOST_ROWS:]
-        finished, self._finished = self._finished, []
         if self._renewals:
-            settles = self._one_each(settles)
-        return settles, finished
+            settles, later = one_each(settles)
+            self._settles = later + self._settles
+            self._renewals = sum(settle.keeps for settle in [*self._settles, *settles])
+        self._urgent = any(settle.bell is not None for settle in self._settles)
+        return settles
 
-    def _one_each(self, settles: list[Settle]) -> list[Settle]:
-        """Renewed claims get one version more, so what else is to be said of one waits for the next call."""
-        batch: dict[str, Settle] = {}
-        later: list[Settle] = []
-        for settle in settles:
-            if settle.claim.row.id in batch:
-                later.append(settle)
-            else:
-                batch[settle.claim.row.id] = settle
-        self._settles = later + self._settles
-        self._renewals = sum(settle.keeps for settle in [*self._settles, *batch.values()])
-        return list(batch.values())
+    def _told(self, now: float) -> tuple[list[Claim], list[Finished]]:
+        """What has begun; and of plain tasks all that there is to tell."""
+        begun = self.begun.take(now)
+        return begun, self._ranges.take(begun, now - LINGER)
 
-    def _command(self, demand: Demand | None, batch: list[Settle], finished: list[Finished]) -> Work:
-        settled = tuple(
-            settle.part
-            if settle.part.version == settle.claim.row.version
-            else _at_version(settle.part, settle.claim.row.version)
-            for settle in batch
-        )
+    def _command(
+        self, demand: Demand | None, batch: list[Settle], finished: list[Finished], begun: list[Claim]
+    ) -> Work:
+        settled = tuple([settle.now() for settle in batch])
+        ids = tuple([claim.row.id for claim in begun if claim.row.id not in self._ranges.of])
         if demand is None:
-            return Work(self.session, settled, tuple(finished))
+            return Work(self.session, settled, tuple(finished), begun=ids)
+        limit = min(demand.room(), MOST_ROWS)
         return Work(
-            self.session, settled, tuple(finished), demand.queues, min(demand.room(), MOST_ROWS),
-            demand.lease, demand.most, idle=self.hears,
+            self.session, settled, tuple(finished), demand.queues, limit, demand.lease, demand.most,
+            idle=self.hears, begins=demand.begins(limit), begun=ids,
         )  # fmt: skip
 
     # --- answers ------------------------------------------------------------------------------------
@@ -233,7 +253,7 @@ class Desk:
                 if settle.bell is None:
                     log.warning("%s", claim.lost())
             elif settle.keeps and isinstance(settle.part, Change):
-                # Whether it ends by itself is all that is asked of `until` here.
+                # of `until` all that is asked here is whether it ends by itself
                 claim.row = claim.row._replace(version=claim.row.version + 1, until=settle.part.lease)
             else:
                 self.forget(claim)
@@ -246,28 +266,23 @@ class Desk:
     def hand(self, worked: Worked) -> None:
         """Take what the store has claimed for this session, in its place."""
         rows = tuple(self._handed.news(worked.claimed, self.held))
-        for claim in self._taken(replace(worked, claimed=rows)):
-            for demand in self._demands:
-                fits = claim.row.queue in demand.queues and (demand.lease is None) == (
-                    claim.row.until is None
-                )
-                if fits and demand.most is None and demand.room() > 0 and not demand.deliver([claim]):
-                    break
-            else:
+        for claim in self._taken(replace(worked, claimed=rows), begun=False):
+            if not offer(claim, self._demands):
                 self.settle(Settle(claim, unused(claim.row)))
+            elif claim.began:  # by being given to a caller; a worker tells by itself
+                self.begun.since[claim] = self._now()
 
-    def _taken(self, worked: Worked) -> list[Claim]:
+    def _taken(self, worked: Worked, *, begun: bool) -> list[Claim]:
         claims = self.take(worked.claimed)
         for range_, tasks in worked.ranges:
-            ranged = OpenRange(range_, tasks, self.session)
-            mine = [self._claim(row) for row in ranged.rows]
-            ranged.claims(mine)
-            self._ranges.update((claim.row.id, ranged) for claim in mine)
+            ranged = OpenRange(range_, tasks, self.session, begun=begun)
+            mine = self.take(ranged.rows)
+            self._ranges.add(ranged, mine)
             claims += mine
         return claims
 
     def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
-        claims = self._taken(worked)
+        claims = self._taken(worked, begun=command.begins > 0)
         if len(claims) >= command.limit:
             demand.due, demand.poll = 0.0, FIRST_POLL
         else:
@@ -295,8 +310,9 @@ class Desk:
         if self.held.get(claim.row.id) is not claim:
             return False
         del self.held[claim.row.id]
-        if self._ranges:
-            self._ranges.pop(claim.row.id, None)
+        self.begun.since.pop(claim, None)
+        if self._ranges.of:
+            self._ranges.of.pop(claim.row.id, None)
         return True
 
     # --- trouble ------------------------------------------------------------------------------------
@@ -308,8 +324,9 @@ class Desk:
             for settle in batch:
                 settle.again = True
         if lapses == self._lapses:
+            self._urgent = True
             self._settles[:0] = batch
-            self._finished[:0] = finished
+            self._ranges.finished[:0] = finished
             return
         for settle in batch:
             settle.lost = True
@@ -371,16 +388,12 @@ class Desk:
         self._lapses += 1
         held, self.held = self.held, {}
         self._ranges.clear()
-        self._finished.clear()
         for claim in held.values():
             claim.lose()
         for settle in self._settles:
             settle.lost = True
             settle.end()
         self._settles.clear()
+        self.begun.clear()
         self._doubt = self._handed.missed = self._has_orphans = False
         self._claims_from = 0.0
-
-
-def _at_version(part: Delete | Change, version: int) -> Delete | Change:
-    return replace(part, version=version) if isinstance(part, Change) else Delete(part.id, version)

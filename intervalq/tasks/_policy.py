@@ -10,8 +10,8 @@ from intervalq._spec import parse
 from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError
 from intervalq.tasks import _values
-from intervalq.tasks._task import dead
-from intervalq.tasks.rules import Change, Row
+from intervalq.tasks._task import Claim, dead
+from intervalq.tasks.rules import Change
 
 
 class Retry(IntervalqError):
@@ -38,24 +38,25 @@ class Policy:
     backoff: float
     """The first pause in seconds; see `intervalq._timing.backoff.backoff`."""
 
-    def exhausted(self, row: Row) -> Change | None:
-        """What becomes of a task that was claimed once more than it may be tried; None: it may.
+    def exhausted(self, claim: Claim) -> Change | None:
+        """What becomes of a task that is claimed and has been tried often enough; None: it is tried.
 
         Its last attempts killed their workers: of those that end with an error this one is not to come.
         """
-        if self.max_attempts is None or row.attempt <= self.max_attempts:
+        row = claim.row
+        before = row.attempt - row.begun
+        if self.max_attempts is None or before < self.max_attempts:
             return None
-        return dead(row, f"{row.error or 'no result'} ({row.attempt - 1} attempts)")
+        return dead(row, f"{row.error or 'no result'} ({before} attempts)", before)
 
-    def failed(self, row: Row, error: BaseException) -> Change:
+    def failed(self, claim: Claim, error: BaseException) -> Change:
         """What becomes of a task whose function raised."""
+        row, attempt = claim.row, claim.attempt
         said = _values.error_text("".join(traceback.format_exception_only(error)).strip())
-        last = self.max_attempts is not None and row.attempt >= self.max_attempts
-        if isinstance(error, Reject) or (last and not isinstance(error, Retry)):
-            return dead(row, said)
-        if last and isinstance(error, Retry):
-            return dead(row, said)
+        last = self.max_attempts is not None and attempt >= self.max_attempts
+        if last or isinstance(error, Reject):
+            return dead(row, said, attempt)
         delay = error.delay if isinstance(error, Retry) else None
         if delay is None:
-            delay = round(backoff(row.attempt, self.backoff) * 1e6)
-        return Change(row.id, row.version, delay=delay, error=said)
+            delay = round(backoff(attempt, self.backoff) * 1e6)
+        return Change(row.id, row.version, delay=delay, attempt=attempt, error=said)

@@ -44,4 +44,7 @@ async def pull(session: WorkSession, store: Pulling, work: Work, timeout: float 
             pause = min(2 * pause, LAST_POLL)
         else:
             if rows or now() >= end:
-                return session.desk.take(rows)
+                claims = session.desk.take(rows)
+                for claim in claims:
+                    claim.began, claim.lease = True, work.lease
+                return claims

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._task import Claim, unused
@@ -12,14 +14,19 @@ from intervalq.tasks.rules import Change, Delete, Failed, Finished, Insert, Rang
 class OpenRange:
     """A range of plain tasks, of which some have not been settled."""
 
-    def __init__(self, range_: Range, tasks: Sequence[tuple[int, str]], session: str) -> None:
+    def __init__(self, range_: Range, tasks: Sequence[tuple[int, str]], session: str, *, begun: bool) -> None:
         self.range = range_
+        self.is_new = False
+        """Whether some have been settled that the store doesn't know of."""
+        self.since = 0.0
+        """Since when, on the session's clock."""
         prefix = f"{PLAIN}{range_.part}-"
         queue = range_.queue
         self.rows = [
-            Row(f"{prefix}{number}", 0, queue, 0, json, claims=1, attempt=1, session=session)
+            Row(f"{prefix}{number}", 0, queue, 0, json, claims=1, attempt=begun, session=session, begun=begun)
             for number, json in tasks
         ]
+        self._told = 0  # so many from the beginning are known by the store to be settled
         self._open = len(self.rows)
         self._claims: list[Claim] = []
         self._failed: list[Failed] = []
@@ -31,8 +38,9 @@ class OpenRange:
     def settle(self, claim: Claim, part: Delete | Change) -> bool:
         """One of them was done, or not; whether that was the last."""
         if isinstance(part, Change):
-            self._failed.append(Failed(int(claim.id.rpartition("-")[2]), _again(claim.row, part)))
+            self._failed.append(Failed(_number(claim.row), _again(claim.row, part)))
         self._open -= 1
+        self.is_new = True
         return not self._open
 
     def finish_now(self) -> None:
@@ -43,8 +51,83 @@ class OpenRange:
                 claim.lose()
 
     def finished(self) -> Finished:
-        """What the store is told."""
+        """What the store is told at the end."""
         return Finished(self.range, tuple(self._failed))
+
+    def so_far(self, begun: Iterable[Claim]) -> list[Finished]:
+        """What the store is told before, if anything: the first that are settled, and what has begun."""
+        first = self._told
+        while self._told < len(self._claims) and not self._claims[self._told].open:
+            self._told += 1
+        self.is_new = False
+        numbers = tuple(_number(claim.row) for claim in begun)
+        if self._told == first and not numbers:
+            return []
+        until = _number(self.rows[self._told - 1]) if self._told > first else self.range.low - 1
+        failed = tuple(failed for failed in self._failed if failed.number <= until)
+        told = Finished(self.range, failed, until, self._told - first, numbers)
+        self._failed = [failed for failed in self._failed if failed.number > until]
+        self.range = replace(self.range, low=until + 1)
+        return [told]
+
+
+class OpenRanges:
+    """All that a session has, and what the store is to be told of them."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, OpenRange] = {}
+        """By the ids of claims that have not been settled."""
+        self.finished: list[Finished] = []
+        """What the store is told with the next call."""
+        self._open: list[OpenRange] = []
+
+    def add(self, ranged: OpenRange, claims: list[Claim]) -> None:
+        """One was claimed; the claims stand for its tasks."""
+        ranged.claims(claims)
+        self._open.append(ranged)
+        self.of.update((claim.row.id, ranged) for claim in claims)
+
+    def settle(self, ranged: OpenRange, claim: Claim, part: Delete | Change, now: float) -> None:
+        """One of a range's tasks was done, or not."""
+        if not ranged.is_new:
+            ranged.since = now
+        if ranged.settle(claim, part):
+            self._open.remove(ranged)
+            self.finished.append(ranged.finished())
+
+    def since(self) -> float:
+        """Since when something has been settled that the store doesn't know of."""
+        return min([ranged.since for ranged in self._open if ranged.is_new], default=math.inf)
+
+    def take(self, begun: Sequence[Claim], before: float) -> list[Finished]:
+        """What the store is told now: what has ended, what was settled by then, and these that have begun."""
+        for ranged in self._open:
+            mine = [claim for claim in begun if self.of.get(claim.row.id) is ranged]
+            if mine or (ranged.is_new and ranged.since <= before):
+                self.finished += ranged.so_far(mine)
+        finished, self.finished = self.finished, []
+        return finished
+
+    def finish_now(self) -> list[Row]:
+        """Give back what has not been settled. Gives the tasks of all that were open."""
+        rows: list[Row] = []
+        for ranged in self._open:
+            ranged.finish_now()
+            self.finished.append(ranged.finished())
+            rows += ranged.rows
+        self.of.clear()
+        self._open.clear()
+        return rows
+
+    def clear(self) -> None:
+        """They are not this session's any more."""
+        self.of.clear()
+        self._open.clear()
+        self.finished.clear()
+
+
+def _number(row: Row) -> int:
+    return int(row.id.rpartition("-")[2])
 
 
 def _again(row: Row, change: Change) -> Insert:

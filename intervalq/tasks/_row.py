@@ -29,7 +29,7 @@ class Row(NamedTuple):
     claims: int = 0
     """How often it was claimed."""
     attempt: int = 0
-    """How often a worker began with it and didn't give it back unused."""
+    """How often a worker began with it and didn't give it back unused. See `Work.begun`."""
     error: str = ""
     """Why the last attempt failed."""
     created: int = 0
@@ -37,6 +37,10 @@ class Row(NamedTuple):
     dedupe: str | None = None
     dedupe_for: int = 0
     """How long `dedupe` goes on after the task, in microseconds."""
+    begun: bool = False
+    """Whether the session that has claimed it has said that it began; then `attempt` counts that."""
+    alone: bool = False
+    """It was lost with a session, which it may have ended: nothing else is to run beside it."""
 
     @property
     def ready(self) -> int | None:

@@ -16,6 +16,7 @@ from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request
 from intervalq.tasks._desk import Desk
+from intervalq.tasks._gate import Gate
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._pulling import pull
 from intervalq.tasks._settle import Settle
@@ -29,6 +30,7 @@ from intervalq.tasks.rules import (
     Depend,
     End,
     Insert,
+    Row,
     Select,
     Session,
     Work,
@@ -65,6 +67,7 @@ class WorkSession:
         self.max_bytes = max_bytes
         """How large a value may be that is given to a task."""
         self.desk = Desk(store, self)
+        self.gate = Gate()
         self._callers: dict[tuple[tuple[str, ...], int | None, int | None], Callers] = {}
         self._running = False
         self._closing = False
@@ -97,7 +100,7 @@ class WorkSession:
             StoreError: it can't be asked; of one that is away, after a minute.
         """
         if isinstance(self.store, Pulling):
-            work = Work("", queues=queues, limit=limit, lease=lease, most=most)
+            work = Work("", queues=queues, limit=limit, lease=lease, most=most, begins=2)
             self._pulls += 1
             try:
                 return await pull(self, self.store, work, 0 if once else timeout)
@@ -183,6 +186,7 @@ class WorkSession:
             self.begin()
         await self.renewed(claim)
         _check(settle)
+        claim.lease = lease
 
     async def renewed(self, claim: Claim) -> None:
         """Wait for a renewal that is under way, for its version."""
@@ -212,6 +216,11 @@ class WorkSession:
         if self.desk.forget(claim):
             claim.open = False
 
+    def changed(self, claim: Claim, row: Row) -> None:
+        """It was, likewise, and is still claimed."""
+        if self.holds(claim):
+            claim.row = row
+
     def gone(self, claim: Claim) -> None:
         """It is somebody else's now."""
         if self.desk.forget(claim):
@@ -231,7 +240,7 @@ class WorkSession:
         """Begin, if it hasn't."""
         if not self._running:
             self._running = True
-            self._closing = False
+            self._closing = self.desk.hurries = False
             self._ended = anyio.Event()
             self._begun, self._error = anyio.Event(), None
             self._scope = anyio.CancelScope()
@@ -241,7 +250,7 @@ class WorkSession:
         """Settle what is to be settled, and end, which frees the rest. It begins again when used again."""
         if not self._running:
             return
-        self._closing = True
+        self._closing = self.desk.hurries = True
         self.desk.refuse()
         self.desk.finish_ranges()
         with anyio.move_on_after(_FAREWELL, shield=True):

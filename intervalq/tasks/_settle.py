@@ -1,6 +1,9 @@
-"""What is to be said of a claim, on its way to the store."""
+"""A claim on its way to be settled, or renewed."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from intervalq._timing.backends import Waker
 from intervalq.errors import IntervalqError
@@ -42,3 +45,22 @@ class Settle:
         """Tell who waits."""
         if self.bell is not None and not self.bell.done():
             self.bell.set_result(None)
+
+    def now(self) -> Delete | Change:
+        """What the store is asked for, at the version that renewals have brought."""
+        part, version = self.part, self.claim.row.version
+        if part.version == version:
+            return part
+        return replace(part, version=version) if isinstance(part, Change) else Delete(part.id, version)
+
+
+def one_each(settles: Sequence[Settle]) -> tuple[list[Settle], list[Settle]]:
+    """Those for the next call, and those for a later one: a renewal makes another version of its claim."""
+    batch: dict[str, Settle] = {}
+    later: list[Settle] = []
+    for settle in settles:
+        if settle.claim.row.id in batch:
+            later.append(settle)
+        else:
+            batch[settle.claim.row.id] = settle
+    return list(batch.values()), later

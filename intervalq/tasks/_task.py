@@ -155,7 +155,7 @@ class Claim(Task):
     is no longer this session's, or was settled before; then nothing was done.
     """
 
-    __slots__ = ("on_lost", "open", "renewal", "session")
+    __slots__ = ("began", "lease", "on_lost", "open", "renewal", "session")
 
     def __init__(self, row: Row, session: WorkSession) -> None:
         super().__init__(row, session.max_bytes)
@@ -163,10 +163,19 @@ class Claim(Task):
         """Internal: the session that has claimed it."""
         self.open = True
         """Whether it has yet to be settled, as far as is known here."""
+        self.began = row.begun
+        """Internal: whether the work on it has begun."""
+        self.lease: int | None = None
+        """Internal: for how long it was asked for last, in microseconds; None: as long as the session."""
         self.on_lost: Callable[[], None] | None = None
         """Internal: what ends the work on it when it is lost."""
         self.renewal: Settle | None = None
         """Internal: one that is under way."""
+
+    @property
+    def attempt(self) -> int:
+        """How often a worker began with it, this time included; the first attempt is 1."""
+        return self.row.attempt + (self.began and not self.row.begun)
 
     async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
         """The task is done: it is removed, and in the same step the other changes are made, or none of it.
@@ -192,6 +201,7 @@ class Claim(Task):
                 self.id,
                 self.version,
                 delay=parse.duration(delay, what="delay"),
+                attempt=self.attempt,
                 error=_values.error_text(error) if error else None,
             ),
         )
@@ -202,7 +212,7 @@ class Claim(Task):
 
     async def term(self, error: object = "terminated") -> None:
         """The task will never be done: it goes to the dead-letter queue, with the error."""
-        await self.session.settle(self, dead(self.row, error))
+        await self.session.settle(self, dead(self.row, error, self.attempt))
 
     async def in_progress(self, lease: Duration | None = None) -> None:
         """The work goes on: the claim holds for `lease` more, or with None for as long as the session."""
@@ -240,11 +250,16 @@ class Claim(Task):
 
 def unused(row: Row) -> Change:
     """A claim given back without counting the attempt."""
-    return Change(row.id, row.version, attempt=max(0, row.attempt - 1))
+    return Change(row.id, row.version, attempt=max(0, row.attempt - row.begun))
 
 
-def dead(row: Row, error: object) -> Change:
-    """A claim put into the dead-letter queue."""
+def dead(row: Row, error: object, attempt: int) -> Change:
+    """A claim put into the dead-letter queue, after so many attempts."""
     return Change(
-        row.id, row.version, queue=_values.dead_queue(row.queue), delay=0, error=_values.error_text(error)
+        row.id,
+        row.version,
+        queue=_values.dead_queue(row.queue),
+        delay=0,
+        attempt=attempt,
+        error=_values.error_text(error),
     )

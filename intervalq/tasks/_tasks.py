@@ -10,14 +10,14 @@ from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio import lowlevel
 
 from intervalq._queue.options import Duration, wait_of, whole
 from intervalq._spec import parse
 from intervalq.tasks import _values
-from intervalq.tasks._commit import modification
-from intervalq.tasks._crew import Work
+from intervalq.tasks._commit import checkpoints, modification, settled
 from intervalq.tasks._ids import new_ids
+from intervalq.tasks._job import Work
 from intervalq.tasks._pull import Pull
 from intervalq.tasks._task import Claim, Task
 from intervalq.tasks._workers import Workers, names_of
@@ -208,7 +208,7 @@ class Tasks(Workers):
                     if errors:
                         break
                     group.start_soon(send, batch)
-                    await checkpoint()  # it is on its way
+                    await lowlevel.checkpoint()  # it is on its way
             except Exception as error:  # noqa: BLE001 - of the values
                 errors.append(error)
         if errors:
@@ -232,6 +232,9 @@ class Tasks(Workers):
     ) -> Modified:
         """Insert, change and delete tasks, depending on others: all of it or nothing.
 
+        A change of a task that this handle has claimed is a checkpoint: the claim goes on, and the next
+        attempt finds the new values. Deleted, or moved to another queue, the task is settled.
+
         Args:
             parts: `tasks.new(...)`, `task.change(...)`, `task.delete()`, `task.depend()`; each task once, a
                 thousand at most.
@@ -240,14 +243,15 @@ class Tasks(Workers):
 
         Raises:
             DependencyError, InboxFull: nothing was done.
-            InvalidOption: the same task is named twice, or too many are named.
+            InvalidOption: a task is named twice, or too many are; or a checkpoint is of a plain task, or with
+                `at`, `delay` or `connection`. UnsupportedOperation: NATS has none.
             StoreError.
         """
         session, claims = self._claims_among(parts)
+        parts = await checkpoints(parts, claims, connection) if claims else parts
         modified = await self.apply(modification(parts, session), connection)
         if connection is None:
-            for claim in claims:
-                claim.session.settled(claim)
+            settled(parts, claims, modified.changed)
         if modified.inserted or modified.changed:
             self.wake()
         return Modified(

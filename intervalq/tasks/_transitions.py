@@ -9,19 +9,29 @@ from intervalq.tasks._row import SECOND, Row, Session
 
 
 def claimed(row: Row, work: Work, now: int) -> Row:
-    """A task in the hands of a session: one more claim, and one more attempt."""
+    """A task in the hands of a session: one more claim, and one more attempt if it begins by that."""
+    begun = work.begins > row.alone
     return row._replace(
         version=row.version + 1,
         session=work.session,
         until=None if work.lease is None else now + work.lease,
         claims=row.claims + 1,
-        attempt=row.attempt + 1,
+        attempt=row.attempt + begun,
         modified=now,
+        begun=begun,
     )
 
 
+def begun(row: Row) -> Row:
+    """A claimed task with which its session began: one more attempt. That is no change of the task."""
+    return row._replace(attempt=row.attempt + 1, begun=True)
+
+
 def freed(row: Row, now: int, session: Session | None) -> Row:
-    """A task whose session has lapsed: as an attempt that failed, behind those that were ready before.
+    """A task whose session has lapsed. If that began with it, the attempt has failed; else none is counted.
+
+    It may be what ended the session, also if nobody could tell the store any more that it began: it is to
+    run alone from now on, so that only one task is charged with the end of the next session.
 
     It rests for a while that its id decides, and longer each time. So a task which kills its worker is not
     the next worker's first, and those that were lost together with it come back apart from it.
@@ -32,8 +42,10 @@ def freed(row: Row, now: int, session: Session | None) -> Row:
         session=None,
         until=None,
         at=now + rest(row),
-        error=f"{who} was lost",
+        error=f"{who} was lost" if row.begun else row.error,
         modified=now,
+        begun=False,
+        alone=True,
     )
 
 
@@ -46,12 +58,20 @@ def rest(row: Row) -> int:
 def given_back(row: Row, now: int) -> Row:
     """A task whose session ended in good order: as if not claimed, but for the count of claims."""
     return row._replace(
-        version=row.version + 1, session=None, until=None, attempt=max(0, row.attempt - 1), modified=now
+        version=row.version + 1,
+        session=None,
+        until=None,
+        attempt=max(0, row.attempt - row.begun),
+        modified=now,
+        begun=False,
     )
 
 
 def changed(row: Row, change: Change, now: int) -> Row:
-    """A task with new values. One that moves to another queue is nobody's there."""
+    """A task with new values. One that moves to another queue is nobody's there.
+
+    An attempt that comes to this has not ended its worker: the next one needn't be alone.
+    """
     at = row.at if change.at is None else change.at
     queue = row.queue if change.queue is None else change.queue
     keep = change.keep and queue == row.queue
@@ -65,4 +85,6 @@ def changed(row: Row, change: Change, now: int) -> Row:
         session=row.session if keep else None,
         until=now + change.lease if keep and change.lease is not None else None,
         modified=now,
+        begun=row.begun and keep,
+        alone=row.alone and (keep or not row.begun),
     )

@@ -19,7 +19,7 @@ MOST_BYTES: Final = 256 * 1024
 
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _MOST_NAME: Final = 120
-_QUEUE: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_NAME - 1}}}")
+_QUEUE: Final = re.compile(rf"[A-Za-z0-9/][A-Za-z0-9._/=:-]{{0,{_MOST_NAME - 1}}}")
 _BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _MOST_ERROR: Final = 4_000
 _MOST_DEPTH: Final = 200
@@ -34,7 +34,7 @@ _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def queue_name(value: object) -> str:
-    """A queue's name, unchanged: as those of `IntervalQueue`, but at most 120 characters.
+    """A queue's name, unchanged: 1 to 120 letters, digits and `. _ - / = :`, first a letter, a digit or `/`.
 
     The names of dead-letter queues are five longer.
 
@@ -42,7 +42,7 @@ def queue_name(value: object) -> str:
         InvalidName: it isn't one.
     """
     if not isinstance(value, str) or not _QUEUE.fullmatch(value.removesuffix(_DEAD)):
-        raise InvalidName(value, _MOST_NAME)
+        raise InvalidName(value, _MOST_NAME, "/=:")
     return value
 
 

@@ -16,8 +16,9 @@ from intervalq._queue.queue import IntervalQueue
 from intervalq._spec import parse
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.tasks import _values
-from intervalq.tasks._crew import Crew, Job, Work
+from intervalq.tasks._crew import Crew
 from intervalq.tasks._home import Home
+from intervalq.tasks._job import Job, Refused, Work
 from intervalq.tasks._policy import Policy
 from intervalq.tasks.rules import Count
 from intervalq.tasks.store import TaskStore
@@ -49,6 +50,7 @@ class Workers(Home):
         max_attempts: int | None = 5,
         backoff: Duration = 1.0,
         timeout: Duration | None = None,
+        on_dependency: Refused | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that runs the tasks of some queues; it is given back as it is.
 
@@ -67,6 +69,10 @@ class Workers(Home):
             backoff: the pause after the first failed attempt; doubles each time up to a minute, with full
                 jitter.
             timeout: how long one attempt may take; then it has failed, with TimeoutError. None: no limit.
+            on_dependency: called with the claim and the DependencyError when the changes that the function
+                returned can't be made, because others changed those tasks. It may be async, and what it
+                returns are other changes; None: do the task again after a pause, which is what is done
+                without it, too. That counts no attempt.
         """
         job_queues = names_of(queues)
         policy = Policy(
@@ -77,7 +83,7 @@ class Workers(Home):
         seconds = wait_of(timeout)
 
         def register(function: F) -> F:
-            self._jobs.append(Job(function, job_queues, queue, many, policy, seconds))
+            self._jobs.append(Job(function, job_queues, queue, many, policy, seconds, on_dependency))
             return function
 
         return register

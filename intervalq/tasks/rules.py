@@ -36,7 +36,7 @@ from intervalq.tasks._commands import (
 )
 from intervalq.tasks._row import SECOND, Mark, QueueStats, Row, Session
 from intervalq.tasks._table import Table
-from intervalq.tasks._transitions import changed, claimed, freed, given_back, rest
+from intervalq.tasks._transitions import begun, changed, claimed, freed, given_back, rest
 
 __all__ = [
     "SECOND",
@@ -300,6 +300,8 @@ def _work(table: Table, command: Work, now: int) -> Worked:
     session = table.session(command.session)
     if session is None:
         return Worked(alive=False, lost=tuple(lost))
+    mine = [row for row in table.find(command.begun).values() if row.session == command.session]
+    table.put([begun(row) for row in mine if not row.begun])
     limit = command.limit
     if command.most is not None and limit:
         held = sum(

@@ -142,8 +142,8 @@ async def put(store: TaskStore, *inserts: Insert, session: str = "") -> tuple[Ro
 
 
 async def claim(store: TaskStore, session: str, *queues: str, limit: int = 1) -> tuple[Row, ...]:
-    """Claim tasks."""
-    return (await store.apply(Work(session, queues=queues, limit=limit))).claimed
+    """Claim tasks, which begin by that."""
+    return (await store.apply(Work(session, queues=queues, limit=limit, begins=2))).claimed
 
 
 async def at_once(jobs: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:

@@ -53,7 +53,7 @@ class BehaviourTests(TaskSuiteBase):
             assert (one.session, one.until, one.claims, one.attempt, one.error) == (None, None, 0, 0, "")
             assert await store.apply(Count(names=(queue,))) == (QueueStats(queue, 2, ready=1, future=1),)
             assert await store.apply(Select(queue=queue)) == modified.inserted
-            worked = await store.apply(Work(session, queues=(queue,), limit=5, lease=5 * SECOND))
+            worked = await store.apply(Work(session, queues=(queue,), limit=5, lease=5 * SECOND, begins=2))
             (row,) = worked.claimed
             assert (row.id, row.version, row.claims, row.attempt) == (first.id, 1, 1, 1)
             assert (row.session, row.until, row.at) == (session, row.modified + 5 * SECOND, one.at)
@@ -88,7 +88,9 @@ class BehaviourTests(TaskSuiteBase):
             (row,) = await claim(store, session, queue)
             change = Change(row.id, row.version, queue=other)
             (after,) = (await store.apply(Modify(session, changes=(change,)))).changed
-            expected = row._replace(version=2, queue=other, session=None, modified=after.modified)
+            expected = row._replace(
+                version=2, queue=other, session=None, modified=after.modified, begun=False
+            )
             if not self.counts_versions:
                 assert after.version > row.version
                 expected = expected._replace(version=after.version)

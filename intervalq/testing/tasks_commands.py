@@ -211,6 +211,8 @@ class TaskCommandSource:
             lease=self.random.choice((None, None, *_SPANS)),
             most=most,
             idle=self.random.random() < 0.3,
+            begun=tuple(self._some([*held, *held, *model.rows], 3)),
+            begins=self.random.choice((0, 0, 1, 2)),
         )
 
     def _begin(self, _: ModelTable) -> Begin:

@@ -124,6 +124,43 @@ class RangingTaskSuite(TaskSuiteBase):
 
         portal.call(scenario)
 
+    def test_the_first_of_a_range_are_done_before_the_rest(
+        self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
+    ) -> None:
+        """Told twice, as when an answer was lost; what failed comes again; begun ones alone are charged."""
+
+        async def scenario() -> None:
+            queue, mine = names.queue(), await names.begun(store)
+            session = await names.begun(store, expiry=1)
+            await ranging.put(queue, [str(number) for number in range(40)])
+            worked = await store.apply(Work(session, queues=(queue,), limit=30))
+            range_, tasks = worked.ranges[0]
+            numbers = [number for number, _ in tasks]
+            value = dict(tasks)
+            failed = (Failed(numbers[1], self._again(queue, value[numbers[1]])),)
+            begun = numbers[8], numbers[12]
+            for _ in range(2):
+                part = Finished(range_, failed, numbers[9], 10, begun)
+                assert (await store.apply(Work(session, finished=(part,)))).lost_ranges == ()
+            (stats,) = await store.apply(Count(names=(queue,)))
+            held = sum(len(tasks) for _, tasks in worked.ranges) - 10
+            assert (stats.size, stats.claimed) == (31, held)
+            range_ = Range(queue, range_.part, numbers[9] + 1, range_.high)
+            part = Finished(range_, (), numbers[9], 0, (numbers[14],))
+            assert (await store.apply(Work(session, finished=(part,)))).lost_ranges == ()
+            assert (await store.apply(Work(mine, finished=(part,)))).lost_ranges == (range_,)
+            await store.apply(Beat(mine))
+            rows = await store.apply(Select(queue=queue))
+            lost = {json.loads(row.json): row for row in rows if row.alone}
+            assert {json.loads(value[number]) for number in numbers[10:]} <= set(lost)
+            tried = {json.loads(value[number]) for number in (numbers[12], numbers[14])}
+            assert {value for value, row in lost.items() if row.attempt} == tried
+            assert {value for value, row in lost.items() if row.error} == tried
+            done = {json.loads(value[number]) for number in numbers[:10]} - {json.loads(value[numbers[1]])}
+            assert sorted(await self._rest(store, queue, names)) == sorted(set(range(40)) - done)
+
+        portal.call(scenario)
+
     @pytest.mark.parametrize("lapse", [False, True])
     def test_what_a_session_leaves_comes_again_as_ordinary_tasks(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names, *, lapse: bool
@@ -140,13 +177,13 @@ class RangingTaskSuite(TaskSuiteBase):
             queue, mine = names.queue(), await names.begun(store)
             session = await names.begun(store, expiry=1 if lapse else 10**12)
             await ranging.put(queue, [str(number) for number in range(50)])
-            worked = await store.apply(Work(session, queues=(queue,), limit=30))
+            worked = await store.apply(Work(session, queues=(queue,), limit=30, begins=1))
             taken = _values(worked)
             assert taken
             await leave(session)
             rows = await store.apply(Select(queue=queue))
             assert sorted(json.loads(row.json) for row in rows) == sorted(taken)
-            assert {(row.session, row.attempt) for row in rows} == {(None, 1 if lapse else 0)}
+            assert {(row.session, row.attempt, row.alone) for row in rows} == {(None, int(lapse), lapse)}
             late = await store.apply(Work(session, finished=_finished(worked)))
             assert not late.alive
             assert set(late.lost_ranges) == {range_ for range_, _ in worked.ranges}

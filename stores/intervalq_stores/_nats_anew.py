@@ -39,20 +39,24 @@ def again(row: Row, subject: str, sequence: int, now: int) -> Part:
     return batch.instead(subject, sequence, row.json.encode(), headers_of(row._replace(at=at)))
 
 
-def lost(row: Row, now: int) -> Row:
+def lost(row: Row, now: int, *, begun: bool = False) -> Row:
     """A task that was handed out before, so that its holder is lost; as it is to be stored.
+
+    The server knows what it has handed out, not what was begun. So the first time costs no attempt; from then
+    on the task runs alone, and is handed out for nothing else, so that each further time is one.
 
     One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
     from a worker that died, so it isn't counted as an attempt.
     """
     if rests(row):
         return row
-    attempt = row.attempt + 1
+    attempt = row.attempt + (begun or row.alone)
     return row._replace(
         at=now + rest(row._replace(attempt=attempt)) if attempt > 1 else now,
         attempt=attempt,
         claims=row.claims + 1,
-        error="a worker was lost",
+        error="a worker was lost" if begun or row.alone else row.error,
+        alone=row.alone or not begun,
     )
 
 

@@ -18,7 +18,7 @@ from intervalq.tasks.rules import Change, Delete, Row, Session
 from intervalq_stores._nats_anew import again, lost, restore, stray, with_others
 from intervalq_stores._nats_batch import Part
 from intervalq_stores._nats_commit import clear, outdated
-from intervalq_stores._nats_held import RENEW, SAFE, Held, by_queue, is_forgotten, is_plain
+from intervalq_stores._nats_held import RENEW, SAFE, Held, by_queue, claimed, is_forgotten, is_plain
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Pulled, Puller
@@ -54,7 +54,7 @@ class Claims:
     # --- claiming -----------------------------------------------------------------------------------
 
     async def claim(
-        self, queues: Sequence[str], limit: int, lease: int | None, most: int | None
+        self, queues: Sequence[str], limit: int, lease: int | None, most: int | None, begins: int = 1
     ) -> list[Row]:
         """What is there to be claimed now, the same share of each queue first."""
         rows: list[Row] = []
@@ -62,13 +62,13 @@ class Claims:
         with self._given_back(rows):
             for size in (share, limit):
                 for queue in random.sample(queues, len(queues)):
-                    await self._claim(rows, queue, min(size, limit - len(rows)), lease, most)
+                    await self._claim(rows, queue, min(size, limit - len(rows)), lease, most, begins=begins)
                 if len(queues) == 1:
                     break
         return rows
 
     async def _claim(
-        self, rows: list[Row], queue: str, wanted: int, lease: int | None, most: int | None
+        self, rows: list[Row], queue: str, wanted: int, lease: int | None, most: int | None, *, begins: int
     ) -> None:
         """Add so many of one queue, or all that there are. What came too early makes room for others."""
         end = len(rows) + wanted
@@ -80,12 +80,12 @@ class Claims:
                     pulled = await puller.now(wanted)
             except TooManyWaiting:  # for what isn't there
                 break
-            is_more = await self._take(rows, queue, puller, pulled, end=end, lease=lease)
-            if len(pulled.messages) < wanted and not is_more:
+            is_more = await self._take(rows, queue, puller, pulled, end=end, lease=lease, begins=begins)
+            if (len(pulled.messages) < wanted and not is_more) or self._is_alone(begins):
                 break
 
     async def wait(
-        self, queues: Sequence[str], lease: int | None, most: int | None, seconds: float
+        self, queues: Sequence[str], lease: int | None, most: int | None, seconds: float, begins: int = 1
     ) -> list[Row]:
         """One task of any queue as soon as there is one, or several at that moment; or none in time."""
         rows: list[Row] = []
@@ -94,7 +94,8 @@ class Claims:
             async with await self._fresh(queue, most) as puller:
                 async with self._stream.wire.bounded(seconds + 2 * WITHIN):
                     pulled = await puller.wait(seconds)
-                await self._take(rows, queue, puller, pulled, end=len(rows) + 1, lease=lease)
+                end = len(rows) + 1
+                await self._take(rows, queue, puller, pulled, end=end, lease=lease, begins=begins)
             if rows:
                 group.cancel_scope.cancel()
 
@@ -116,8 +117,7 @@ class Claims:
             for row in rows:
                 held = self.held.pop(row.id, None)
                 if held is not None and held.link.is_open:
-                    unused = row._replace(attempt=row.attempt - 1, claims=row.claims - 1)
-                    part = again(unused, held.subject, held.sequence, self._stream.now())
+                    part = again(held.unclaimed(), held.subject, held.sequence, self._stream.now())
                     held.link.later(restore(self._stream, [part]))
             raise
 
@@ -141,12 +141,19 @@ class Claims:
 
     async def _fresh(self, queue: str, most: int | None) -> Puller:
         await self._stream.consumer(queue, self.session.expiry, most)
-        link, url = await self._stream.link(), self._stream.wire.url
-        ping = self.session.expiry / 1e6 / _PINGS
+        link, url, ping = await self._stream.link(), self._stream.wire.url, self.session.expiry / 1e6 / _PINGS
         return Puller(link, url, encoded(queue), lambda message: stray(self._stream, message), ping)
 
     async def _take(
-        self, rows: list[Row], queue: str, puller: Puller, pulled: Pulled, *, end: int, lease: int | None
+        self,
+        rows: list[Row],
+        queue: str,
+        puller: Puller,
+        pulled: Pulled,
+        *,
+        end: int,
+        lease: int | None,
+        begins: int,
     ) -> bool:
         """Of what was delivered, add what may be worked on; the rest is put where it belongs.
 
@@ -157,6 +164,7 @@ class Claims:
             pulled: what came.
             end: how many there may be then.
             lease: see `Work`.
+            begins: likewise; the server can't be told of a beginning, so 0 is as good as 1.
 
         Returns:
             Whether some of it was stored anew, so that there may be more to be claimed.
@@ -167,33 +175,18 @@ class Claims:
             async with self._stream.wire.bounded():
                 messages = deque(await with_others(puller, pulled))
             wait = (await self._stream.consumer(queue, self.session.expiry))["ack_wait"] // 1_000
-            until = pulled.since + round(wait * SAFE)
-            ends = None if lease is None else pulled.since + lease
-            now = self._stream.now()
+            since, now = pulled.since, self._stream.now()
+            until, ends = since + round(wait * SAFE), None if lease is None else since + lease
             while messages:
                 message = messages[0]
                 row = await self._judge(message, link, until, now, anew)
-                if row is not None and len(rows) >= end:
+                if row is not None and (len(rows) >= end or (row.alone and self._is_alone(begins))):
                     anew.append(again(row, message.subject, row.version, now))
                 elif row is not None:
-                    row = row._replace(
-                        session=self.session.id,
-                        until=None if lease is None else now + lease,
-                        claims=row.claims + 1,
-                        attempt=row.attempt + 1,
+                    row = claimed(row, self.session.id, None if lease is None else now + lease, begins)
+                    self.held[row.id] = Held(
+                        row, message.subject, row.version, message.reply, link, since, wait, until, ends
                     )
-                    held = Held(
-                        row,
-                        message.subject,
-                        row.version,
-                        message.reply,
-                        link,
-                        pulled.since,
-                        wait,
-                        until,
-                        ends,
-                    )
-                    self.held[row.id] = held
                     rows.append(row)
                     fresh.append(message)
                 messages.popleft()
@@ -202,13 +195,24 @@ class Claims:
                 if link.is_open:
                     link.later(stray(self._stream, message))
             raise
-        for sequence in await outdated(self._stream, fresh):
-            (row,) = (row for row in rows if self.held[row.id].sequence == sequence)
-            rows.remove(row)
-            del self.held[row.id]
+        old = await outdated(self._stream, fresh)
+        ids = {held.row.id for held in self.held.values() if held.sequence in old}  # others are lost already
+        for id_ in ids:
+            del self.held[id_]
+        rows[:] = [row for row in rows if row.id not in ids]
         if anew:
             await restore(self._stream, anew)
         return bool(anew) or len(fresh) < len(pulled.messages)
+
+    def _is_alone(self, begins: int) -> bool:
+        """Whether it has one that is to run alone: of several nobody could tell which had begun."""
+        return begins < 2 and any(held.row.alone for held in self.held.values())
+
+    def begin(self, ids: Sequence[str]) -> None:
+        """The work on these begins, as only this session will know."""
+        for held in [self.held[id_] for id_ in ids if id_ in self.held]:
+            if not held.row.begun:
+                held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
 
     async def _judge(self, message: Msg, link: Link, until: int, now: int, anew: list[Part]) -> Row | None:
         """The task of a message, if it may be worked on now."""
@@ -243,11 +247,9 @@ class Claims:
         now = stopwatch()
         for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
             del self.held[held.row.id]  # it ended by itself, as if its worker had been lost
-            row = held.row._replace(
-                at=held.row.modified, attempt=held.row.attempt - 1, claims=held.row.claims - 1
-            )
-            now_there = self._stream.now()
-            part = again(lost(row, now_there), held.subject, held.sequence, now_there)
+            there = self._stream.now()
+            row = held.unclaimed()._replace(at=held.row.modified)
+            part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
             await restore(self._stream, [part])
         return await self.renew(
             [held for held in self.held.values() if held.deadline - now < held.wait * RENEW]
@@ -288,11 +290,8 @@ class Claims:
             await puller.close()
         self._pullers.clear()
         there = self._stream.now()
-        parts = [
-            again(one.row._replace(attempt=max(0, one.row.attempt - 1)), one.subject, one.sequence, there)
-            for one in held
-            if stopwatch() < one.deadline
-        ]
+        in_time = [one for one in held if stopwatch() < one.deadline]
+        parts = [again(one.unused(), one.subject, one.sequence, there) for one in in_time]
         await restore(self._stream, parts)
 
     # --- settling -----------------------------------------------------------------------------------

@@ -46,6 +46,25 @@ class Held:
     sent: bool = False
     """What settles it was sent."""
 
+    def unused(self) -> Row:
+        """The task, if nobody began with it after all."""
+        return self.row._replace(attempt=max(0, self.row.attempt - self.row.begun))
+
+    def unclaimed(self) -> Row:
+        """The task as it was before this claim."""
+        return self.unused()._replace(claims=self.row.claims - 1)
+
+
+def claimed(row: Row, session: str, until: int | None, begins: int) -> Row:
+    """A task in the hands of a session; `begins` is that of `Work`.
+
+    The server can't be told of a beginning, so 0 is as good as 1.
+    """
+    begun = max(begins, 1) > row.alone
+    return row._replace(
+        session=session, until=until, claims=row.claims + 1, attempt=row.attempt + begun, begun=begun
+    )
+
 
 def is_forgotten(held: Held, link: Link) -> bool:
     """Whether the server may have been killed before it had written down that it handed this out."""

@@ -93,7 +93,7 @@ class Idle:
         with suppress(StoreError):
             await self._claims.settle(
                 [
-                    Change(row.id, row.version, attempt=row.attempt - 1)
+                    Change(row.id, row.version, attempt=row.attempt - row.begun)
                     for row in rows
                     if row.id in self._claims.held
                 ]

@@ -40,6 +40,7 @@ _FIELDS: Final[list[tuple[str, str, Any]]] = [
     ("c", "created", 0),
     ("d", "dedupe", None),
     ("f", "dedupe_for", 0),
+    ("l", "alone", False),
 ]
 
 TOKEN: Final = ".0"  # noqa: S105 - no secret

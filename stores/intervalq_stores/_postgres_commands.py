@@ -43,7 +43,7 @@ _MODIFY: Final = b"select * from intervalq.modify(%s, %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
     b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s, %s, %s, %s, %s, %s, %s,"
-    b" %s::bigint[], %s::uuid[], %s)"
+    b" %s::bigint[], %s::uuid[], %s, %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
@@ -52,7 +52,8 @@ _END: Final = b"select intervalq.end_session(%s, %s)"
 _SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
 _PAGE: Final = (
     b"select t.id, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,"
-    b" s.id, t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for"
+    b" s.id, t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for,"
+    b" t.begun, t.alone"
     b" from intervalq.tasks t left join intervalq.sessions s on s.number = t.session"
     b" where (%s::uuid is null or t.id > %s) and (%s::text is null or t.queue = %s)"
     b" order by t.id limit %s"
@@ -249,6 +250,8 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
         *(command.lease, command.most, command.idle),
         _array("null" if head is None else head.ready for head in starts),
         _array("null" if head is None else head.id for head in starts),
+        command.begins,
+        _array(map(uuid_of, command.begun)),
         now,
     )
     return Asked(_WORK, values, lambda lines: _worked(command, lines, heads))
@@ -256,7 +259,8 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
 
 def _finished(finished: Finished) -> list[object]:
     r = finished.range
-    return [r.queue, r.part, r.low, r.high, [_failed(failed) for failed in finished.failed]]
+    failed = [_failed(failed) for failed in finished.failed]
+    return [r.queue, r.part, r.low, r.high, failed, finished.until, finished.count, finished.begun]
 
 
 def _failed(failed: Failed) -> list[object]:
@@ -264,7 +268,7 @@ def _failed(failed: Failed) -> list[object]:
 
 
 def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
-    (_, *_, until, claims, _, _, _, _, _, _) = head = lines.pop()
+    (_, *_, until, claims, _, _, _, _, _, _, _, _) = head = lines.pop()
     ranges = [line for line in lines if line[0] == "r"]
     if ranges:
         lines = [line for line in lines if line[0] == "t"]

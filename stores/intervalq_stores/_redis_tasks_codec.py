@@ -36,7 +36,7 @@ Arguments: TypeAlias = list[str | bytes]
 # A packed task: see HEAD in redis_tasks_table.lua.
 _WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
 _SIZE: Final = _WHOLE.size
-_KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE = 1, 2, 4, 8, 16
+_KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE = 1, 2, 4, 8, 16, 32, 64
 _LONGEST: Final = 2**16 - 1
 _MOST_ATTEMPTS: Final = 2**31
 """Above it there is room for as many claims."""
@@ -147,7 +147,10 @@ def _work(command: Work) -> Arguments:
         _maybe(command.lease),
         _maybe(command.most),
         _flag(command.idle),
+        str(command.begins),
+        str(len(command.begun)),
         str(len(command.settled)),
+        *command.begun,
     ]
     for part in command.settled:
         said += (part.id, f"x{part.version}") if type(part) is Delete else _change(cast("Change", part))
@@ -240,7 +243,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for),
+            *(dedupe, dedupe_for, False, False),
         ),
     )
 
@@ -318,6 +321,8 @@ def _row(id_: bytes, packed: bytes) -> Row:
             modified,
             decode(text[error:dedupe]) if flags & _DEDUPE else None,
             dedupe_for,
+            flags & (_SESSION | _AHEAD) == _SESSION,
+            flags & _ALONE > 0,
         ),
     )
 

@@ -21,7 +21,12 @@ _READY: Final = (
 )
 _CLAIM: Final = (
     "UPDATE intervalq_tasks SET version = version + 1, session = ?, until = ?, claims = claims + 1, "  # noqa: S608
-    "attempt = attempt + 1, modified = ?, ready = ? WHERE rowid IN ({}) RETURNING " + FIELDS
+    "attempt = attempt + (? > alone), begun = ? > alone, modified = ?, ready = ? WHERE rowid IN ({}) "
+    "RETURNING " + FIELDS
+)
+_BEGUN: Final = (
+    "UPDATE intervalq_tasks SET attempt = attempt + 1, begun = 1 "
+    "WHERE id IN (SELECT value FROM json_each(?)) AND +session = ? AND NOT begun"
 )
 _CLAIM_OF_ONE: Final = _CLAIM.format(_READY)
 _CLAIM_CHOSEN: Final = _CLAIM.format("SELECT value FROM json_each(?)")
@@ -55,7 +60,7 @@ def do(table: SQLiteTable, command: Command[A], now: int) -> A:
 
 def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
     """Settle plain tasks that were done, and claim the next; None: this is for the rules."""
-    if command.most is not None:
+    if command.most is not None or any("\0" in id_ for id_ in command.begun):
         return None
     done: dict[int, list[str]] = {}
     for part in command.settled:
@@ -70,10 +75,12 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
         return None
     if table.session(command.session) is None:
         return Worked(alive=False)
+    if command.begun:
+        table.changed(_BEGUN, json.dumps(command.begun), command.session)
     if not (command.queues and command.limit):
         return Worked()
     until = None if command.lease is None else now + command.lease
-    values = command.session, until, now, until
+    values = command.session, until, command.begins, command.begins, now, until
     if len(command.queues) == 1:
         (queue,) = command.queues
         skipped = table.skipped(queue, now, command.limit)

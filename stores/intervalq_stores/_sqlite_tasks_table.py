@@ -26,7 +26,7 @@ SCHEMA: Final = (
     json TEXT NOT NULL, key TEXT, place INTEGER NOT NULL, waiting INTEGER NOT NULL, session TEXT,
     until INTEGER, claims INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
-    ready INTEGER)""",
+    ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0)""",
     # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
     "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
@@ -42,7 +42,14 @@ SCHEMA: Final = (
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
 
-STEPS: Final[dict[int, tuple[str, ...]]] = {1: _FOR_LOOKS}
+STEPS: Final[dict[int, tuple[str, ...]]] = {
+    1: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN begun INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE intervalq_tasks ADD COLUMN alone INTEGER NOT NULL DEFAULT 0",
+        "UPDATE intervalq_tasks SET begun = 1 WHERE session IS NOT NULL",  # a claim was an attempt
+        *_FOR_LOOKS,
+    )
+}
 """What makes tables of the next layout out of those of each older one."""
 
 FIELDS: Final = ", ".join(Row._fields)
@@ -95,7 +102,8 @@ _STATS_CLAIMED: Final = (
 
 def row_of(values: Sequence[Any]) -> Row:
     """A row, of the columns as they come."""
-    return tuple.__new__(Row, (*values[:7], values[7] == 1, *values[8:]))  # twice as fast as Row(...)
+    flags = values[7] == 1, *values[8:17], values[17] == 1, values[18] == 1
+    return tuple.__new__(Row, (*values[:7], *flags))  # twice as fast as Row(...)
 
 
 class SQLiteTable:

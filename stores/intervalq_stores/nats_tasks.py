@@ -77,11 +77,12 @@ class NATSTaskStore:
         if claims is None:
             return ()
         with self._seen():
-            rows = await claims.claim(work.queues, work.limit, work.lease, work.most)
+            rows = await claims.claim(work.queues, work.limit, work.lease, work.most, work.begins)
             if not rows and seconds > 0:
-                rows = await claims.wait(work.queues, work.lease, work.most, seconds)
+                rows = await claims.wait(work.queues, work.lease, work.most, seconds, work.begins)
                 if rows and len(rows) < work.limit:
-                    rows += await claims.claim(work.queues, work.limit - len(rows), work.lease, work.most)
+                    limit = work.limit - len(rows)
+                    rows += await claims.claim(work.queues, limit, work.lease, work.most, work.begins)
         return tuple(rows)
 
     @contextmanager
@@ -163,6 +164,7 @@ class NATSTaskStore:
         claims = self._sessions.get(command.session)
         if claims is None:
             return Worked(alive=False, lost=tuple(part.id for part in command.settled))
+        claims.begin(command.begun)
         lost = await claims.settle(command.settled)
         if claims.overdue:
             self._lapse(command.session)
@@ -174,7 +176,7 @@ class NATSTaskStore:
                 rows = idle.take(command)
             if len(rows) < command.limit:
                 rows += await claims.claim(
-                    command.queues, command.limit - len(rows), command.lease, command.most
+                    command.queues, command.limit - len(rows), command.lease, command.most, command.begins
                 )
             if idle is not None:
                 idle.look(command, full=len(rows) >= command.limit)

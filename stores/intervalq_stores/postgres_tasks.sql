@@ -63,11 +63,17 @@ begin
         drop function if exists intervalq._wake(text[]), intervalq._line(text, intervalq.tasks), intervalq.modify(jsonb, bigint),
             intervalq.tasks_of(text, uuid[], text, bigint, boolean),
             intervalq._claim_ranges(text, integer, integer),
+            intervalq._spill(text, smallint, bigint, bigint, integer, text, bigint),
             intervalq.work(
                 text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, bigint[], uuid[],
                 bigint
             );
         drop type if exists intervalq.line;
+        -- A claim was an attempt.
+        alter table intervalq.tasks add column begun boolean not null default false,
+            add column alone boolean not null default false;
+        update intervalq.tasks t set begun = true where t.session is not null;
+        alter table intervalq.ranges add column begun bigint[];
         -- Queues that were drained have left rows.
         lock table intervalq.heads, intervalq.floors;
         delete from intervalq.heads h where not exists (select from intervalq.plain p where p.queue = h.queue)
@@ -136,7 +142,9 @@ create table if not exists intervalq.tasks (
     error text not null default '',
     own text collate "C",
     key text collate "C",
-    dedupe text collate "C"
+    dedupe text collate "C",
+    begun boolean not null default false,
+    alone boolean not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 create index if not exists tasks_ready on intervalq.tasks (queue, ready, id) where ready is not null;
@@ -213,6 +221,7 @@ create table if not exists intervalq.ranges (
     high bigint not null,
     session integer not null,
     size integer not null,
+    begun bigint[],              -- the numbers of tasks that have begun; null: all of them have
     seen pg_snapshot not null,   -- which of the rows between low and high were handed out
     primary key (queue, part, low)
 );
@@ -225,7 +234,7 @@ begin
         create type intervalq.line as (
             kind text, id text, version integer, queue text, at bigint, json text, key text, place integer,
             waiting boolean, session text, until bigint, claims integer, attempt integer, error text,
-            created bigint, modified bigint, dedupe text, dedupe_for bigint
+            created bigint, modified bigint, dedupe text, dedupe_for bigint, begun boolean, alone boolean
         );
     end if;
 end
@@ -263,7 +272,7 @@ begin
     return row(
         kind, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,
         case when t.session is not null then (select s.id from intervalq.sessions s where s.number = t.session) end,
-        t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for
+        t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
     )::intervalq.line;
 end
 $$;
@@ -325,7 +334,7 @@ declare
 begin
     select who || ' ' || json_agg(w) into said from intervalq.work(
         who, null, null, null, null, i.queues, wanted, i.lease, null, false,
-        array_fill(now, array[cardinality(i.queues)]), null, now
+        array_fill(now, array[cardinality(i.queues)]), null, 0, null, now
     ) as w;
     if octet_length(said) > 7900 then
         raise exception 'too long for a notice' using errcode = 'IQ014';
@@ -421,9 +430,9 @@ begin
     t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
     insert into intervalq.tasks
         (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
-        queue, json, error, own, key, dedupe)
+        queue, json, error, own, key, dedupe, begun, alone)
     values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
-        t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe)
+        t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone)
     on conflict do nothing;
     if not found then
         raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
@@ -458,6 +467,8 @@ begin
     t.claims := 0;
     t.place := 0;
     t.waiting := false;
+    t.begun := false;
+    t.alone := false;
     t.created := now;
     t.modified := now;
     if t.dedupe is not null then
@@ -508,6 +519,8 @@ begin
     t.error := coalesce(p ->> 7, t.error);
     if not keep then
         t.session := null;
+        t.alone := t.alone and not t.begun;
+        t.begun := false;
     end if;
     t.until := case when keep then now + lease end;
     t.modified := now;
@@ -528,7 +541,7 @@ begin
     update intervalq.tasks x set
         version = t.version, queue = t.queue, json = t.json, at = t.at, attempt = t.attempt, error = t.error,
         session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
-        dedupe_for = t.dedupe_for, ready = t.ready
+        dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone
     where x.id = t.id;
 end
 $$;
@@ -660,7 +673,7 @@ begin
         left_out[i] := true;
         if known ? (p ->> 0) and (p ->> 9)::boolean then
             lines := lines || row(
-                'e', p ->> 0, 0, '', 0, '', coalesce(p ->> 1, p ->> 0), i, false, '', 0, 0, 0, '', 0, 0, '', 0
+                'e', p ->> 0, 0, '', 0, '', coalesce(p ->> 1, p ->> 0), i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false
             )::intervalq.line;
             continue;
         end if;
@@ -673,7 +686,7 @@ begin
             end if;
             if fed is not null then
                 lines := lines || row(
-                    'e', p ->> 0, 0, '', 0, '', fed, i, false, '', 0, 0, 0, '', 0, 0, '', 0
+                    'e', p ->> 0, 0, '', 0, '', fed, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false
                 )::intervalq.line;
                 continue;
             end if;
@@ -888,7 +901,7 @@ $$;
 -- intervalq._claim_ranges: claim plain tasks, from as many parts as that takes.
 -- The live sessions share the parts by their order, so that they don't want the same; when a session's own
 -- have nothing, it takes from the others.
-create or replace function intervalq._claim_ranges(q text, wanted integer, me integer)
+create or replace function intervalq._claim_ranges(q text, wanted integer, me integer, begins integer)
 returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -941,8 +954,8 @@ begin
             where x.queue = q and x.part = h.part and x.number between l.at and l.until for key share;
         end if;
         update intervalq.heads x set head = l.until, moved = true where x.queue = q and x.part = h.part;
-        insert into intervalq.ranges (queue, part, low, high, session, size, seen)
-        values (q, h.part, l.at, l.until, me, n, seen);
+        insert into intervalq.ranges (queue, part, low, high, session, size, begun, seen)
+        values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, seen);
         l.kind := 'r';
         l.queue := q;
         l.place := h.part;
@@ -969,8 +982,10 @@ return encode(
 
 
 -- intervalq._spill: rows of plain tasks become ordinary ones: those of a range, or those that none covers.
+--   tries: -1: nobody had them; 0: somebody had, and gives them back; 1: they were lost
+--   begun: with which of the lost ones that session had begun; null: all
 create or replace function intervalq._spill(
-    q text, of smallint, low bigint, high bigint, tries integer, why text, now bigint
+    q text, of smallint, low bigint, high bigint, tries integer, begun bigint[], why text, now bigint
 ) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -984,10 +999,11 @@ begin
             select from intervalq.ranges r
             where r.queue = q and r.part = of and r.low <= p.number and r.high >= p.number
         )
-        returning p.json
+        returning p.json, tries > 0 and (begun is null or p.number = any (begun)) as tried
     )
-    insert into intervalq.tasks (id, ready, at, created, modified, claims, attempt, queue, json, error)
-    select intervalq._uuid(), now, now, now, now, least(1, tries + 1), greatest(tries, 0), q, s.json, why
+    insert into intervalq.tasks (id, ready, at, created, modified, claims, attempt, queue, json, error, alone)
+    select intervalq._uuid(), now, now, now, now, least(1, tries + 1), s.tried::integer, q, s.json,
+        case when s.tried then why else '' end, tries > 0
     from spilt s;
     get diagnostics n = row_count;
     return n;
@@ -995,8 +1011,8 @@ end
 $$;
 
 
--- intervalq._finish: a range is done, but for some that failed. False: it was not the session's.
---   p: [queue, part, low, high, [[number, insert]..]]
+-- intervalq._finish: a range is done, but for some that failed; or the first of it. False: it was not the session's.
+--   p: [queue, part, low, high, [[number, insert]..], until, count, [number..]]; see `rules.Finished`
 create or replace function intervalq._finish(p jsonb, me integer, now bigint) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -1007,15 +1023,36 @@ declare
     a constant bigint := p ->> 2;
     b constant bigint := p ->> 3;
     r intervalq.ranges;
+    upto constant bigint := coalesce((p ->> 5)::bigint, b);
+    expected bigint := p ->> 6;
     n bigint;
     x jsonb;
     latest constant bigint := pg_current_xact_id()::text::bigint;
 begin
-    delete from intervalq.ranges x where x.queue = q and x.part = of and x.low = a and x.high = b
-        and x.session = me
-    returning x.* into r;
+    if p ->> 5 is null then
+        delete from intervalq.ranges x where x.queue = q and x.part = of and x.low = a and x.high = b
+            and x.session = me
+        returning x.* into r;
+        expected := r.size;
+    else
+        update intervalq.ranges x set low = upto + 1, size = x.size - expected, begun = case
+            when x.begun is not null then array(
+                select u.u from (
+                    select unnest(x.begun) union all select e::bigint from jsonb_array_elements_text(p -> 7) as e
+                ) as u (u) where u.u > upto
+            ) end
+        where x.queue = q and x.part = of and x.low = a and x.high = b and x.session = me
+        returning x.* into r;
+    end if;
     if not found then
-        return false;
+        -- It may have been asked for before, and the answer was lost.
+        return p ->> 5 is not null and exists (
+            select from intervalq.ranges x
+            where x.queue = q and x.part = of and x.low = upto + 1 and x.high = b and x.session = me
+        );
+    end if;
+    if upto < a then
+        return true;
     end if;
     for x in select e from jsonb_array_elements(p -> 4) as e loop
         if not exists (select from intervalq.tasks t where t.id = (x -> 1 ->> 0)::uuid) then
@@ -1023,18 +1060,18 @@ begin
         end if;
     end loop;
     begin
-        delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and b;
+        delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto;
         get diagnostics n = row_count;
-        if n <> r.size then
+        if n <> expected then
             raise exception 'others are among them' using errcode = 'IQ013';
         end if;
     exception when sqlstate 'IQ013' then
         -- What was committed later than the claim was handed out to nobody.
-        delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and b
+        delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto
             and pg_visible_in_snapshot((
                 latest - ((latest - y.xmin::text::bigint) % 4294967296 + 4294967296) % 4294967296
             )::text::xid8, r.seen);
-        perform intervalq._spill(q, of, a, b, -1, '', now);
+        perform intervalq._spill(q, of, a, upto, -1, null, '', now);
     end;
     return true;
 end
@@ -1080,7 +1117,7 @@ begin
             f.writers := intervalq._writers(f.queue);
         end if;
         if f.next is not null and f.writers = '{}' then
-            if intervalq._spill(f.queue, f.part, f.floor + 1, f.next, -1, '', now) > 0 then
+            if intervalq._spill(f.queue, f.part, f.floor + 1, f.next, -1, null, '', now) > 0 then
                 perform intervalq._wake(array[f.queue]);
             end if;
             f.floor := f.next;
@@ -1189,11 +1226,13 @@ $$;
 --   finished: of `_finish`; null: none
 --   sinces, since_ids: for each queue where the last claim ended: nearly everything before is claimed, or dead
 --     rows. Null: look from the start, which finds everything.
+--   begins, begun: see there
 -- Answers lines: t, a claimed task; r, a range: its part is place, its low and high are at and until, its
 -- numbers and values joined in key and json; h, last: its json has the rest.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], parts jsonb, finished jsonb, queues text[], wanted integer,
-    lease bigint, most bigint, idle boolean, sinces bigint[], since_ids uuid[], now bigint
+    lease bigint, most bigint, idle boolean, sinces bigint[], since_ids uuid[], begins integer, begun uuid[],
+    now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -1275,6 +1314,11 @@ begin
         end loop;
     end if;
 
+    if cardinality(begun) > 0 and me is not null then
+        update intervalq.tasks t set attempt = t.attempt + 1, begun = true
+        where t.id = any (work.begun) and t.session is not distinct from me and not t.begun;
+    end if;
+
     wanted := case when me is null or cardinality(queues) = 0 then 0 else wanted end;
     if most is not null and wanted > 0 then
         perform pg_advisory_xact_lock(intervalq._lock('c', mine));
@@ -1300,7 +1344,7 @@ begin
                     q := queues[i];
                     total := case when turn = 1 then least(share, left_over) else left_over end;
                     if plain then
-                        for l in select c.* from intervalq._claim_ranges(q, total, me) as c loop
+                        for l in select c.* from intervalq._claim_ranges(q, total, me, begins) as c loop
                             return next l;
                             total := total - l.claims;
                             left_over := left_over - l.claims;
@@ -1335,11 +1379,12 @@ begin
                         )
                         update intervalq.tasks t set
                             version = t.version + 1, session = me, until = ends, ready = again_at,
-                            claims = t.claims + 1, attempt = t.attempt + 1, modified = now
+                            claims = t.claims + 1, attempt = t.attempt + (begins > t.alone::integer)::integer,
+                            begun = begins > t.alone::integer, modified = now
                         from picked p where t.ctid = p.spot
                         returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
                             t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-                            t.dedupe, t.dedupe_for;
+                            t.dedupe, t.dedupe_for, t.begun, t.alone;
                         get diagnostics n = row_count;
                         total := total - n;
                         left_over := left_over - n;
@@ -1349,7 +1394,7 @@ begin
                         start_id := '00000000-0000-0000-0000-000000000000';
                     end loop;
                     if total > 0 and not plain then
-                        for l in select c.* from intervalq._claim_ranges(q, total, me) as c loop
+                        for l in select c.* from intervalq._claim_ranges(q, total, me, begins) as c loop
                             return next l;
                             left_over := left_over - l.claims;
                         end loop;
@@ -1464,8 +1509,9 @@ begin
             version = t.version + 1, session = null, until = null, modified = now,
             at = case when s.lapsed then now + intervalq._rest(t) else t.at end,
             ready = case when s.lapsed then now + intervalq._rest(t) else t.at end,
-            error = case when s.lapsed then why else t.error end,
-            attempt = case when s.lapsed then t.attempt else greatest(0, t.attempt - 1) end
+            error = case when s.lapsed and t.begun then why else t.error end,
+            attempt = case when s.lapsed then t.attempt else greatest(0, t.attempt - t.begun::integer) end,
+            begun = false, alone = t.alone or s.lapsed
         from found f where t.ctid = f.spot
         returning t.queue
     )
@@ -1477,7 +1523,7 @@ begin
         ) as f
         where x.queue = f.queue and x.part = f.part and x.low = f.low returning x.*
     loop
-        perform intervalq._spill(r.queue, r.part, r.low, r.high, s.lapsed::integer, why, now);
+        perform intervalq._spill(r.queue, r.part, r.low, r.high, s.lapsed::integer, r.begun, why, now);
         queues := queues || r.queue;
     end loop;
     delete from intervalq.idle i where i.session = s.number;
@@ -1723,7 +1769,7 @@ begin
         return query
             select 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when with_values then t.json else 'null' end, t.key, t.place, t.waiting, s.id, t.until,
-                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for
+                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
             from unnest(ids) with ordinality as u (id, o)
             join intervalq.tasks t on t.id = u.id left join intervalq.sessions s on s.number = t.session
             where (q is null or t.queue = q) and (who is null or s.id = who)
@@ -1732,7 +1778,7 @@ begin
         return query execute
             'select ''t'', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when $4 then t.json else ''null'' end, t.key, t.place, t.waiting, s.id, t.until,
-                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for
+                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
             from intervalq.tasks t left join intervalq.sessions s on s.number = t.session where true'
             || case
                 when who is not null then

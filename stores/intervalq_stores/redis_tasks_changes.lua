@@ -128,7 +128,11 @@ local function change(row, part)
   if part.d then row.at = now + tonumber(part.d) end
   row.attempt = part.t and tonumber(part.t) or row.attempt
   row.err = part.e or row.err
-  if not keeps then row.session = nil end
+  if not keeps then
+    row.session = nil
+    row.alone = row.alone and not row.begun
+    row.begun = false
+  end
   row.ends = keeps and part.l and now + tonumber(part.l) or nil
   row.modified = now
   if not moves then

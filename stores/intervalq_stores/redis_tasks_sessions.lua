@@ -13,10 +13,12 @@ local function free(row, err)
   leave(row)
   row.version, row.session, row.ends, row.modified = row.version + 1, nil, nil, now
   if err then
-    row.at, row.err = now + rest(row), err
-  else
+    row.at, row.alone = now + rest(row), true
+    if row.begun then row.err = err end
+  elseif row.begun then
     row.attempt = math.max(0, row.attempt - 1)
   end
+  row.begun = false
   enter(row)
 end
 

@@ -199,7 +199,8 @@ end
 -- Spread (two bytes of the id's MD5, see `rest`), flags, version, place, claims, attempt, at, created, modified,
 -- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts, then the value.
 local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
-local KEY, WAITING, SESSION, UNTIL, DEDUPE = 1, 2, 4, 8, 16
+local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE = 1, 2, 4, 8, 16, 32, 64
+local FLAGS = 127  -- AHEAD: it is claimed, and not begun; in layout 1 a claim was an attempt
 
 local function decoded(id, text)
   if #text < SIZE then corrupt('a task is too short') end
@@ -210,12 +211,14 @@ local function decoded(id, text)
   local to_err = to_session + session
   local to_dedupe = to_err + err
   local to_json = to_dedupe + dedupe
-  if flags > 31 or to_json > #text + 1 then corrupt('a task is broken') end
+  if flags > FLAGS or to_json > #text + 1 then corrupt('a task is broken') end
   local band = bit.band
   return {
     id = id, spread = spread, version = version, place = place, claims = claims, attempt = attempt, at = at,
     created = created, modified = modified, dedupe_for = dedupe_for,
     waiting = band(flags, WAITING) > 0,
+    begun = band(flags, SESSION + AHEAD) == SESSION,
+    alone = band(flags, ALONE) > 0,
     ends = band(flags, UNTIL) > 0 and ends or nil,
     queue = sub(text, from, to_key - 1),
     key = band(flags, KEY) > 0 and sub(text, to_key, to_session - 1) or nil,
@@ -238,6 +241,7 @@ local function encoded(row)
   end
   local flags = (key and KEY or 0) + (row.waiting and WAITING or 0) + (session and SESSION or 0)
     + (ends and UNTIL or 0) + (dedupe and DEDUPE or 0)
+    + (session and not row.begun and AHEAD or 0) + (row.alone and ALONE or 0)
   key, session, dedupe = key or '', session or '', dedupe or ''
   return pack(
     HEAD, row.spread, flags, row.version, row.place, row.claims, row.attempt, row.at, row.created, row.modified,

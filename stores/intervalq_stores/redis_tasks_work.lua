@@ -1,7 +1,7 @@
 -- Settle claims, each by itself, and claim the next tasks, in one step. It comes after redis_tasks_changes.lua.
 --
--- ARGV[5]  session, limit, lease, most, idle, how many are settled; what they become (see `read_part`); the queues
---          in random order
+-- ARGV[5]  session, limit, lease, most, idle, begins, how many have begun, how many are settled; ids of the former,
+--          what the latter become (see `read_part`); the queues in random order
 
 local WINDOW = 16  -- a small claim begins with any of so many of the first tasks
 
@@ -25,7 +25,7 @@ local function remove_plain(id, version_asked, session, start)
   local _, flags, version, _, claims, _, _, _, _, _, _,
     queue_size, _, session_size, err, dedupe = unpacked(HEAD, text)
   local from = SIZE + queue_size
-  if flags ~= SESSION or version ~= version_asked or claims < 1 or from + session_size + err + dedupe > #text
+  if bit.band(flags, FLAGS - AHEAD - ALONE) ~= SESSION or version ~= version_asked or claims < 1 or from + session_size + err + dedupe > #text
     or sub(text, from + 1, from + session_size) ~= session then
     return false
   end
@@ -44,13 +44,13 @@ local function remove_plain(id, version_asked, session, start)
 end
 
 -- Claim a task that is free; its text then. False: it isn't, or not as the index says.
-local function claim_plain(id, member, queue, session, ends)
+local function claim_plain(id, member, queue, session, ends, begins)
   local text = texts[id]
   if rows[id] ~= nil or not text or #text < SIZE then return false end
   local spread, flags, version, place, claims, attempt, at, created, _, _, dedupe_for,
     queue_size, key, session_size, err, dedupe = unpacked(HEAD, text)
   local from = SIZE + queue_size + key + 1
-  if bit.band(flags, SESSION + UNTIL) > 0 or session_size > 0 or flags > 31 or from + err + dedupe > #text + 1
+  if bit.band(flags, SESSION + UNTIL + AHEAD) > 0 or session_size > 0 or flags > FLAGS or from + err + dedupe > #text + 1
     or version >= MOST or claims >= MOST or attempt >= MOST
     or member ~= prefix('r', queue) .. stamp(at) .. id or sub(text, SIZE + 1, SIZE + queue_size) ~= queue then
     return false
@@ -61,9 +61,11 @@ local function claim_plain(id, member, queue, session, ends)
     run_queue, run_claims = queue, claims + 1
   end
   run_length = run_length + 1
+  local begun = begins > (bit.band(flags, ALONE) > 0 and 1 or 0)
+  flags = flags + SESSION + (ends and UNTIL or 0) + (begun and 0 or AHEAD)
   return pack(
-    HEAD, spread, flags + SESSION + (ends and UNTIL or 0), version + 1, place, claims + 1, attempt + 1, at, created,
-    now, ends or 0, dedupe_for, queue_size, key, #session, err, dedupe
+    HEAD, spread, flags, version + 1, place, claims + 1, attempt + (begun and 1 or 0), at, created, now,
+    ends or 0, dedupe_for, queue_size, key, #session, err, dedupe
   ) .. sub(text, SIZE + 1, from - 1) .. session .. sub(text, from)
 end
 
@@ -126,26 +128,27 @@ local function choose(queues, limit)
   return chosen, of
 end
 
-local function claim_any(id, known_as, session, ends)
+local function claim_any(id, known_as, session, ends, begins)
   local row = there(id)
   local _, member = home(row)
   if row.session and row.ends then member = prefix('l', row.queue) .. stamp(row.ends) .. row.id end
   if member ~= known_as then corrupt('the index and a task differ about when it is ready') end
   leave(row)
-  row.version, row.claims, row.attempt = row.version + 1, row.claims + 1, row.attempt + 1
+  row.begun = begins > (row.alone and 1 or 0)
+  row.version, row.claims, row.attempt = row.version + 1, row.claims + 1, row.attempt + (row.begun and 1 or 0)
   row.session, row.ends, row.modified = session, ends, now
   enter(row)
   return encoded(row)
 end
 
 -- Ids and texts of tasks, after they were claimed.
-local function claim(chosen, of, session, lease)
+local function claim(chosen, of, session, lease, begins)
   local ids, list, ends, n, start = {}, {}, lease and now + lease, 0, prefix('s', session)
   for i, member in ipairs(chosen) do ids[i] = sub(member, #prefix('r', of[i]) + 10) end
   fetch(ids)
   for i, id in ipairs(ids) do
     local queue, member = of[i], chosen[i]
-    local text = claim_plain(id, member, queue, session, ends)
+    local text = claim_plain(id, member, queue, session, ends, begins)
     if text then
       n = n + 2  -- nothing else has put anything here
       sets[n - 1], sets[n] = id, text
@@ -153,7 +156,7 @@ local function claim(chosen, of, session, lease)
       drops[#drops + 1] = member
       if ends then add(prefix('l', queue), prefix('l', queue) .. stamp(ends) .. id) end
     else
-      text = claim_any(id, member, session, ends)
+      text = claim_any(id, member, session, ends, begins)
     end
     list[2 * i - 1], list[2 * i] = id, text
   end
@@ -214,17 +217,30 @@ local function settle(parts, session)
   return lost
 end
 
+-- The session began with these claims; which changes nothing that the index knows.
+local function mark(ids, session)
+  fetch(ids)
+  for _, id in ipairs(ids) do
+    local row = row_of(id)
+    if row and row.session == session and not row.begun then
+      row.begun, row.attempt, changed[id] = true, row.attempt + 1, true
+    end
+  end
+end
+
 local function work()
   local session, limit, lease, most = argument(), number(), number(), number()
-  local idle, settled = argument() == '1', number()
+  local idle, begins, begun, settled = argument() == '1', number(), number(), number()
+  begun = many(begun, argument)
   local one = session_of(session)
   local lost = settle(many(settled, read_part), session)
   local claimed, wait, queues = {}, '', {}
   if one then
     for i = at_argument + 1, #ARGV do queues[#queues + 1] = ARGV[i] end
     if most and limit > 0 then limit = math.max(0, math.min(limit, most - held_by(one.consumer))) end
+    mark(begun, session)
     local chosen, of = choose(queues, limit)
-    claimed = claim(chosen, of, session, lease)
+    claimed = claim(chosen, of, session, lease, begins)
     if #claimed < 2 * limit then wait = wait_for(queues) end
     local on = one.idle
     if #claimed > 0 then

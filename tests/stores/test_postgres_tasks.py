@@ -99,7 +99,7 @@ async def _begun(store: PostgresTaskStore, *sessions: str, expiry: int = 3600 * 
 
 
 async def _claim(store: PostgresTaskStore, session: str, limit: int = 1, **more: Any) -> tuple[Row, ...]:
-    return (await store.apply(Work(session, queues=("q",), limit=limit, **more))).claimed
+    return (await store.apply(Work(session, queues=("q",), limit=limit, begins=2, **more))).claimed
 
 
 def _inserts(*ids: str, **more: Any) -> Modify:
@@ -238,7 +238,7 @@ async def test_claims_made_while_their_session_is_removed_are_freed(
     await _begun(store, "s")
     await store.apply(_inserts("a"))
     async with store.transaction("read committed") as slow:
-        assert len((await slow.apply(Work("lost", queues=("q",), limit=1))).claimed) == 1
+        assert len((await slow.apply(Work("lost", queues=("q",), limit=1, begins=1))).claimed) == 1
         assert (await store.apply(Beat("s"))).lapsed == ("lost",)
         await store.apply(Beat("s"))
         assert _sql(url, "select count(*) from intervalq.sessions") == [(2,)]

@@ -63,6 +63,7 @@ async def test_the_notice_of_an_insert_brings_the_task(store: PostgresTaskStore)
             [row] = handed.claimed
             assert (row.session, row.version, row.claims, row.json) == ("s", 1, 1, '"ü \\u001f \\""')
             assert (row.until is None) == (lease is None)
+            assert (row.begun, row.attempt) == (False, 0)
             assert (await store.apply(Work("s", (Delete(row.id, row.version),)))).lost == ()
 
 

@@ -31,7 +31,7 @@ LINE: Final = """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
         's', %(ids)s::uuid[], %(versions)s::integer[], null, null, array[%(queue)s], %(limit)s, null, null,
-        false, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 1000000000
+        false, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 0, '{}', 1000000000
     )
 """
 

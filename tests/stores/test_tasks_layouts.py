@@ -47,7 +47,7 @@ def _row(*fields: Any, created: int = NOW, modified: int = NOW, **more: Any) -> 
 
 
 def _held(*fields: Any, session: str = "old", **more: Any) -> Row:
-    return _row(*fields, session=session, claims=1, attempt=1, **{"modified": NOW + 1, **more})
+    return _row(*fields, session=session, claims=1, attempt=1, begun=True, **{"modified": NOW + 1, **more})
 
 
 ROWS: Final = (

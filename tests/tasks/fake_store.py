@@ -202,22 +202,24 @@ class RangingStore(FakeStore):
             if self.leased.pop(finished.range, None) is None:
                 lost.append(finished.range)
                 continue
+            range_ = finished.range
+            if finished.until is not None:
+                self.leased[replace(range_, low=finished.until + 1)] = command.session
+                range_ = replace(range_, high=finished.until)
             failed = {failure.number: failure.insert for failure in finished.failed}
-            jsons = self.plain[finished.range.queue].jsons
+            jsons = self.plain[range_.queue].jsons
             self.done += [
-                jsons[number]
-                for number in range(finished.range.low, finished.range.high + 1)
-                if number not in failed
+                jsons[number] for number in range(range_.low, range_.high + 1) if number not in failed
             ]
             await self.behind.apply(Modify(inserts=tuple(failed.values())))
         ranges = []
         left = command.limit - len(worked.claimed)
         for name in command.queues:
-            while left > 0 and (range_ := self._next(name, left)) is not None:
-                self.leased[range_] = command.session
+            while left > 0 and (more := self._next(name, left)) is not None:
+                self.leased[more] = command.session
                 jsons = self.plain[name].jsons
-                ranges.append((range_, tuple((n, jsons[n]) for n in range(range_.low, range_.high + 1))))
-                left -= range_.high + 1 - range_.low
+                ranges.append((more, tuple((n, jsons[n]) for n in range(more.low, more.high + 1))))
+                left -= more.high + 1 - more.low
         return replace(worked, ranges=tuple(ranges), lost_ranges=tuple(lost))
 
     def _next(self, name: str, most: int) -> Range | None:

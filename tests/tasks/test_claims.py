@@ -593,3 +593,57 @@ def test_claims_are_changed_by_modify_too() -> None:
             assert caught.value.claims == (claim.id,)
 
     scene(scenario)
+
+
+@BACKENDS
+def test_a_change_of_a_running_task_is_a_checkpoint(backend: str) -> None:
+    async def scenario() -> None:
+        store = FakeStore(delay=0.01)
+        async with handle(store) as tasks:
+            seen: list[tuple[object, int]] = []
+
+            @tasks.worker("q", concurrency=1, backoff=0)
+            async def work(task: Claim) -> None:
+                seen.append((task.value, task.attempt))
+                for step in range(2):
+                    await tasks.modify(task.change({"step": step + task.value["step"]}))
+                    assert task.value["step"] == seen[-1][0]["step"] + step  # type: ignore[index]
+                    await anyio.sleep(3)
+                if task.attempt == 1:
+                    raise ValueError("not yet")
+
+            id_ = await tasks.insert("q", {"step": 0})
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await anyio.sleep(1)
+                row = await store.row(id_)
+                assert (row.session is not None, row.begun, row.attempt) == (True, True, 1)
+                await tasks.wait_empty("q")
+                tasks.stop()
+            assert seen == [({"step": 0}, 1), ({"step": 1}, 2)]
+            assert tasks.counts == {"failed": 1, "done": 1}
+
+    scene(scenario, backend=backend)
+
+
+def test_a_checkpoint_keeps_a_lease_and_what_cannot_be_one_is_refused() -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        async with handle(store) as tasks:
+            claim = await claimed(tasks, lease=10)
+            await anyio.sleep(8)
+            (after,) = (await tasks.modify(claim.change("half"))).changed
+            assert (after.value, claim.version, claim.claimant) == ("half", after.version, after.claimant)
+            await anyio.sleep(8)
+            before = await store.row(claim.id)
+            assert before.until is not None
+            for change in (claim.change(delay=5), claim.change(at=5)):
+                with pytest.raises(InvalidOption, match="claimed here"):
+                    await tasks.modify(change)
+            with pytest.raises(InvalidOption, match="connection="):
+                await tasks.modify(claim.change(1), connection=object())
+            assert await store.row(claim.id) == before
+            await claim.ack()
+            assert await store.rows() == []
+
+    scene(scenario)

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from intervalq.errors import StoreUnavailable
-from intervalq.tasks import Task
-from intervalq.tasks.rules import Command, Insert, Modify, Select, Work, Worked
+from intervalq.tasks import Claim, Task
+from intervalq.tasks.rules import Command, Insert, Modify, Row, Select, Work, Worked
 from tasks.fake_store import BACKENDS, FakeStore, handle, scene, until
 
 A = TypeVar("A")
@@ -168,6 +168,44 @@ def test_what_nobody_wants_any_more_is_given_back(backend: str) -> None:
             row = await store.row("handed")
             assert (row.session, row.attempt) == (None, 0)
             assert (await store.row(held)).session is not None
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_the_store_is_told_that_what_was_handed_has_begun(backend: str) -> None:
+    async def scenario() -> None:
+        store = HandingStore()
+
+        async def begins(row: Callable[[], Awaitable[Row]]) -> None:
+            await until(lambda: store.idle is not None)
+            handed = await store.hand()
+            assert (handed.claimed[0].begun, handed.claimed[0].attempt) == (False, 0)
+            store.tell(handed)
+            await anyio.sleep(1)
+            seen = await row()
+            assert (seen.begun, seen.attempt) == (True, 1)
+
+        async with handle(store) as tasks:
+            claims: list[Claim] = []
+
+            async def calls() -> None:
+                claims.append(await tasks.claim("q"))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(calls)
+                await begins(lambda: store.row("handed"))
+            assert [claim.attempt for claim in claims] == [1]
+            await claims[0].ack()
+
+            @tasks.worker("q", concurrency=1)
+            async def run(_task: Task) -> None:
+                await anyio.sleep(9)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await begins(lambda: store.row("handed"))
+                group.cancel_scope.cancel()
 
     scene(scenario, backend=backend)
 

@@ -49,7 +49,7 @@ class World:
         return self.do(Modify(inserts=tuple(Insert(queue, f'"{id_}"', id_, **fields) for id_ in ids)))
 
     def claim(self, session: str = "me", limit: int = 1, queue: str = "q", **fields: Any) -> tuple[Row, ...]:
-        return self.do(Work(session, queues=(queue,), limit=limit, **fields)).claimed
+        return self.do(Work(session, queues=(queue,), limit=limit, **{"begins": 2, **fields})).claimed
 
     def settle(self, *parts: Delete | Change, session: str = "me") -> Worked:
         return self.do(Work(session, settled=parts))
@@ -194,10 +194,10 @@ def test_a_claim_counts_and_a_release_leaves_all_else(world: World) -> None:
     world.now += 5
     (row,) = world.claim(lease=10)
     assert row == before._replace(
-        version=1, session="me", until=world.now + 10, claims=1, attempt=4, modified=world.now
+        version=1, session="me", until=world.now + 10, claims=1, attempt=4, modified=world.now, begun=True
     )
     world.settle(Change("a", 1))
-    assert world.row("a") == row._replace(version=2, session=None, until=None)
+    assert world.row("a") == row._replace(version=2, session=None, until=None, begun=False)
 
 
 def test_an_end_in_good_order_counts_no_attempt_and_keeps_the_time(world: World) -> None:
@@ -205,7 +205,7 @@ def test_an_end_in_good_order_counts_no_attempt_and_keeps_the_time(world: World)
     (row,) = world.claim()
     world.now += 5
     world.do(End("me"))
-    expected = row._replace(version=2, session=None, attempt=0, modified=world.now)
+    expected = row._replace(version=2, session=None, attempt=0, modified=world.now, begun=False)
     assert world.row("a") == expected
     assert world.do(Work("me", queues=("q",), limit=1)) == Worked(alive=False)
 
@@ -221,10 +221,69 @@ def test_a_lapse_counts_as_an_attempt_and_puts_the_task_behind(world: World) -> 
     after = world.row("a")
     assert world.now <= after.at <= world.now + SECOND // 10
     assert after == row._replace(
-        version=2, session=None, at=after.at, error="h:7 was lost", modified=world.now
+        version=2,
+        session=None,
+        at=after.at,
+        error="h:7 was lost",
+        modified=world.now,
+        begun=False,
+        alone=True,
     )
     assert after.attempt == 1
     assert world.settle(Delete("a", row.version)).lost == ("a",)
+
+
+def test_a_claim_that_has_not_begun_costs_no_attempt(world: World) -> None:
+    world.put("a", "b", "c", attempt=2, error="x")
+    world.claim(limit=3, begins=0)
+    assert {world.row(id_).attempt for id_ in "abc"} == {2}
+    assert world.do(Work("me", begun=("b", "b", "never"))) == Worked()
+    assert world.do(Work("me", begun=("b",))) == Worked()
+    assert world.do(Work("you", begun=("c",))) == Worked()
+    assert [(world.row(id_).attempt, world.row(id_).begun) for id_ in "abc"] == [
+        (2, False),
+        (3, True),
+        (2, False),
+    ]
+    assert {world.row(id_).version for id_ in "abc"} == {1}
+    world.settle(Change("a", 1))
+    world.now += 10 * SECOND
+    world.do(Beat("somebody"))
+    assert [(world.row(id_).attempt, world.row(id_).error) for id_ in "abc"] == [
+        (2, "x"),
+        (3, "h:7 was lost"),
+        (2, "x"),
+    ]
+    assert [world.row(id_).alone for id_ in "abc"] == [False, True, True]
+    assert not any(world.row(id_).begun for id_ in "abc")
+
+
+def test_what_is_to_run_alone_does_so_until_an_attempt_ends_without_harm(world: World) -> None:
+    def lost(*ids: str) -> None:
+        world.begin("gone", expiry=1)
+        assert len(world.claim("gone", limit=9, begins=0)) == len(ids)
+        world.now += 2
+        world.do(Beat("me"))
+        world.now += 10 * SECOND
+        world.begin("me")
+
+    world.put("a")
+    lost("a")
+    (row,) = world.claim(begins=1)
+    assert (row.begun, row.attempt, row.alone) == (False, 0, True)
+    world.settle(Change("a", row.version))  # given back
+    assert world.row("a").alone
+    (row,) = world.claim(begins=2)
+    assert (row.begun, row.attempt, row.alone) == (True, 1, True)
+    world.settle(Change("a", row.version, keep=True))
+    assert (world.row("a").begun, world.row("a").alone) == (True, True)
+    world.settle(Change("a", row.version + 1, error="no"))
+    assert (world.row("a").begun, world.row("a").alone) == (False, False)
+    world.put("b")
+    rows = world.claim(limit=2, begins=1)
+    assert {(row.begun, row.attempt) for row in rows} == {(True, 2), (True, 1)}
+    world.do(End("me"))
+    assert {(world.row(id_).attempt, world.row(id_).alone) for id_ in "ab"} == {(1, False), (0, False)}
 
 
 def test_tasks_that_were_lost_together_come_back_apart_and_later_each_time() -> None:

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq.errors import CorruptState, InvalidOption, TransactionConflict
+from intervalq.errors import CorruptState, DependencyError, InvalidOption, TransactionConflict
 from intervalq.tasks import Claim, Reject, Retry, Task, Tasks
 from intervalq.tasks.rules import Modify, Work
 from intervalq.testing.virtual import virtual_micros
@@ -217,7 +217,7 @@ def test_attempts_that_killed_their_worker_count() -> None:
             assert set(began) == {0, 1, 2, 3, 4, 13}
             row = await store.row(id_)
             assert row.queue == "q.dead"
-            assert row.error.endswith("was lost (3 attempts)")
+            assert (row.attempt, row.error.endswith("was lost (3 attempts)")) == (3, True)
 
     scene(scenario)
 
@@ -304,7 +304,7 @@ def test_a_task_goes_from_worker_to_worker(backend: str) -> None:
 
 
 @BACKENDS
-def test_changes_that_cannot_be_made_are_a_failed_attempt(backend: str) -> None:
+def test_changes_that_cannot_be_made_are_no_failed_attempt(backend: str) -> None:
     async def scenario() -> None:
         store = FakeStore()
         async with handle(store) as tasks:
@@ -314,16 +314,51 @@ def test_changes_that_cannot_be_made_are_a_failed_attempt(backend: str) -> None:
             @tasks.worker("q", backoff=0)
             async def work(task: Task) -> object:
                 calls.append(task.attempt)
-                if task.attempt == 1:  # somebody changes what it depends on
-                    await tasks.modify(settings.change(2))
+                if len(calls) < 9:  # somebody changes what it depends on
+                    await tasks.modify((await tasks.tasks("settings"))[0].change(2))
                     return settings.depend()
                 (now,) = await tasks.tasks(ids=["settings"])
                 return [now.depend(), tasks.new("results", now.value)]
 
             await tasks.insert("q", 1)
             await tasks.run(until_empty=True)
-            assert calls == [1, 2]
+            assert calls == [1] * 9
             assert [task.value for task in await tasks.tasks("results")] == [2]
+            assert tasks.counts == {"given back": 8, "done": 1}
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("answer", ["changes", "nothing", "error"])
+def test_changes_that_cannot_be_made_can_be_handled(backend: str, answer: str, *, is_async: bool) -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        async with handle(store) as tasks:
+            (settings,) = (await tasks.modify(tasks.new("settings", 1, id="settings"))).inserted
+            await tasks.modify(settings.change(2))
+            told: list[tuple[str, ...]] = []
+
+            def refused(claim: Claim, error: DependencyError) -> object:
+                told.append(error.depends)
+                if answer == "error" or len(told) > 1:
+                    raise Reject(f"{claim.attempt}")
+                return tasks.new("results", claim.value) if answer == "changes" else None
+
+            async def refused_later(claim: Claim, error: DependencyError) -> object:
+                await anyio.sleep(1)
+                return refused(claim, error)
+
+            @tasks.worker("q", backoff=0, on_dependency=refused_later if is_async else refused)
+            async def work(task: Task) -> object:
+                return settings.depend()
+
+            await tasks.insert("q", 5)
+            await tasks.run(until_empty=True)
+            assert told == [("settings",)] * (1 + (answer == "nothing"))
+            expected = {"results": 1} if answer == "changes" else {"q.dead": 1}
+            assert await store.sizes() == {"settings": 1, **expected}
 
     scene(scenario, backend=backend)
 

@@ -1,0 +1,185 @@
+"""Workers that end by SIGKILL after so many tasks, again and again: what becomes of tasks that harm nobody?
+
+    python tests/faults/crash_loop.py --store postgres --tasks 3000 --each 300
+    python tests/faults/crash_loop.py --store sqlite --tasks 20000 --each 0 --poison
+
+A ledger that the workers write is judged: every task was done and none is dead, but for the poison, which
+alone is; and those that had ended run again only if that was in the moment before a kill. Ends with 1 if
+not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import servers
+from faults.crash_process import POISON
+from intervalq.tasks import Tasks
+
+MOST_AGAIN = 120
+"""A kill leaves so many tasks that had ended to be done again, at most: those whose end was on its way."""
+
+
+@contextmanager
+def _server(start: Callable[[], servers.Server]) -> Iterator[str]:
+    server = start().start()
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+@contextmanager
+def _pooled() -> Iterator[str]:
+    with _server(servers.postgres_server) as url, _server(lambda: servers.pgbouncer(url)) as pooled:
+        yield pooled
+
+
+@contextmanager
+def _file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="intervalq-") as folder:
+        yield f"sqlite://{folder}/tasks.db"
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "postgres": lambda: _server(servers.postgres_server),
+    "pgbouncer": _pooled,
+    "redis": lambda: _server(lambda: servers.redis_server(servers.redis_binary())),
+    "nats": lambda: _server(servers.nats_server),
+    "sqlite": _file,
+}
+
+
+@dataclass(slots=True)
+class Loop:
+    """What the ledger says."""
+
+    kills: int = 0
+    lost: list[int] = field(default_factory=list)
+    """Neither done nor dead."""
+    dead: list[int] = field(default_factory=list)
+    left: int = 0
+    """Tasks that were not done after all these lives."""
+    again: list[tuple[int, int]] = field(default_factory=list)
+    """For each process, in order: how many of the tasks that ended in it were begun again, of how many."""
+    overcharged: int = 0
+    """Begins whose attempt was more than those before and this one."""
+    begun: Counter[int] = field(default_factory=Counter)
+    """How often each task was begun."""
+
+    def faults(self, *, poison: bool) -> list[str]:
+        """What must not be."""
+        found = []
+        if self.lost or self.left:
+            found.append(f"lost {len(self.lost)}, left {self.left}")
+        if self.dead != ([POISON] if poison else []):
+            found.append(f"dead: {self.dead[:10]}, {len(self.dead)} of them")
+        if self.overcharged:
+            found.append(f"{self.overcharged} begins were counted more often than they happened")
+        if any(again > max(MOST_AGAIN, done // 10) for again, done in self.again):
+            found.append(f"done again after a kill, of how many that it had done: {self.again}")
+        return found
+
+    def __str__(self) -> str:
+        most = max(self.begun.values(), default=0)
+        again = [again for again, _ in self.again]
+        return (
+            f"{self.kills} kills; dead {len(self.dead)}, lost {len(self.lost)}, left {self.left}; "
+            f"done again {sum(again)}, after one kill at most {max(again, default=0)}; a task was "
+            f"begun {most} times at most, the poison {self.begun[POISON]} times"
+        )
+
+
+def run(
+    url: str,
+    *,
+    tasks: int,
+    each: int,
+    plain: bool = False,
+    poison: bool = False,
+    expiry: float | None = None,
+    most: int | None = None,
+) -> Loop:
+    """A whole loop, in a queue of its own."""
+    queue = f"loop{secrets.token_hex(4)}"
+    with tempfile.TemporaryDirectory(prefix="intervalq-") as folder:
+        ledger = Path(folder) / "ledger"
+        ledger.touch()
+        anyio.run(_insert, url, queue, tasks, plain, poison)
+        settings = ["-" if value is None else str(value) for value in (expiry, most)]
+        command = [sys.executable, str(Path(__file__).with_name("crash_process.py")), url, queue, str(ledger)]
+        ended = subprocess.run([*command, str(each), *settings], check=True, stdout=subprocess.PIPE)
+        loop = Loop(kills=int(ended.stdout))
+        anyio.run(_judge, loop, url, queue, ledger, [*range(tasks), *([POISON] if poison else [])])
+        return loop
+
+
+async def _insert(url: str, queue: str, count: int, plain: bool, poison: bool) -> None:
+    values = list(range(count))
+    if poison:
+        values.insert(count // 2, POISON)
+    async with Tasks(url) as tasks:
+        if plain:
+            await tasks.put(queue, values)
+            return
+        for first in range(0, len(values), 1000):
+            await tasks.modify(*[tasks.new(queue, value) for value in values[first : first + 1000]])
+
+
+async def _judge(loop: Loop, url: str, queue: str, ledger: Path, values: list[int]) -> None:
+    async with Tasks(url) as tasks:
+        loop.left = sum(one.size for one in await tasks.queues(queue))
+        loop.dead = [task.value for task in await tasks.tasks(f"{queue}.dead", limit=None)]
+    ended: dict[str, set[int]] = defaultdict(set)
+    again: Counter[str] = Counter()
+    last: dict[int, str] = {}
+    for line in ledger.read_text().splitlines():
+        what, number, attempt, process = line.split()
+        value = int(number)
+        if what == "begin":
+            loop.begun[value] += 1
+            loop.overcharged += int(attempt) > loop.begun[value]
+            if value in last:
+                again[last[value]] += 1
+            ended.setdefault(process, set())
+        else:
+            ended[process].add(value)
+            last[value] = process
+    loop.again = [(again[process], len(done)) for process, done in ended.items()]
+    loop.lost = [value for value in values if value not in last and value not in loop.dead]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", choices=list(STORES), default="postgres")
+    parser.add_argument("--tasks", type=int, default=3000)
+    parser.add_argument("--each", type=int, default=300, help="a worker ends after so many; 0: never")
+    parser.add_argument("--plain", action="store_true", help="plain tasks")
+    parser.add_argument("--poison", action="store_true", help="one task ends its worker, and may do so twice")
+    parser.add_argument("--expiry", type=float, default=None)
+    wanted = parser.parse_args()
+    with STORES[wanted.store]() as url:
+        loop = run(
+            url, tasks=wanted.tasks, each=wanted.each, plain=wanted.plain, poison=wanted.poison,
+            expiry=wanted.expiry, most=2 if wanted.poison else None,
+        )  # fmt: skip
+    print(loop)
+    faults = loop.faults(poison=wanted.poison)
+    print("\n".join(faults) or "all as it should be")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

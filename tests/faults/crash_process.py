@@ -1,0 +1,76 @@
+"""Worker processes that end themselves by SIGKILL after so many tasks, as leaks do that the system ends.
+
+    python tests/faults/crash_process.py URL QUEUE LEDGER EACH EXPIRY MOST
+
+One begins when the one before it is dead, until one has found the queue empty; then it is printed how many
+were killed. They are forked, so that all is imported once.
+
+Each appends a line to the file LEDGER when it begins a task, with its attempt, and one when that has ended.
+After EACH tasks (0: never) it is no more; a task whose value is -1 ends it at once. EXPIRY and MOST
+(attempts) may be `-`, for the defaults.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from intervalq.tasks import Claim, Tasks
+
+POISON = -1
+_LIVES = 200
+"""After so many the queue is not going to be empty."""
+
+
+async def main(url: str, queue: str, ledger: int, each: int, *settings: str) -> None:
+    expiry, most = settings
+    handle: dict[str, Any] = {} if expiry == "-" else {"expiry": float(expiry)}
+    worker: dict[str, Any] = {} if most == "-" else {"max_attempts": int(most)}
+    tasks = Tasks(url, **handle)
+    done = 0
+
+    @tasks.worker(queue, **worker)
+    async def work(claim: Claim) -> None:
+        nonlocal done
+        _note(ledger, "begin", claim)
+        if claim.value == POISON:
+            os.kill(os.getpid(), signal.SIGKILL)
+        _note(ledger, "end", claim)
+        done += 1
+        if done == each:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with tasks:
+        await tasks.run(until_empty=True)
+
+
+def _note(ledger: int, what: str, claim: Claim) -> None:
+    os.write(ledger, b"%s %d %d %d\n" % (what.encode(), claim.value, claim.attempt, os.getpid()))
+
+
+def lives(work: Callable[[], None]) -> int:
+    """Have processes do it, one after another, until one gets to its end; how many were killed."""
+    for kills in range(_LIVES):
+        child = os.fork()
+        if not child:
+            work()
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return kills
+        if code != -signal.SIGKILL:
+            raise RuntimeError(f"a worker ended with {code}")
+    return _LIVES
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    store, name, path, *settings = sys.argv[1:]
+    book = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    print(lives(lambda: anyio.run(main, store, name, book, int(settings[0]), *settings[1:])))
