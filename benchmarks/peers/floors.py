@@ -107,16 +107,16 @@ class _Pipeline(_Redis):
 class Incr(_Pipeline):
     """The least that a shared count costs."""
 
-    def add(self, client: Any) -> Any:  # noqa: ANN401 - see above
-        """See above."""
+    def add(self, client: Any) -> Any:  # noqa: ANN401 - a client or a pipeline
+        """One INCR, the least that counts."""
         return client.incr("count")
 
 
 class SlotPipeline(_Pipeline):
     """The least that a slot on the server's clock costs."""
 
-    def add(self, client: Any) -> Any:  # noqa: ANN401 - see above
-        """See above."""
+    def add(self, client: Any) -> Any:  # noqa: ANN401 - a client or a pipeline
+        """One call of the script that takes a slot."""
         return client.evalsha(self._slot, 2, "slot", "ticket", 1)
 
 

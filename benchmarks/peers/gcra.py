@@ -38,5 +38,5 @@ class Flood(Paced):
     """As good as no limit."""
 
     def quota(self) -> tuple[int, int]:
-        """See above."""
+        """So many an instant that nobody waits."""
         return 1_000_000, 1_000_000

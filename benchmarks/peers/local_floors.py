@@ -44,7 +44,7 @@ class Rewrite(_Local):
     """A file that is written again, under a lock."""
 
     def step(self, count: int) -> None:
-        """See above."""
+        """Read the file, count on, and write it again, under its lock."""
         path = self.path
         with path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ class Update(_Local):
         self._database.execute("INSERT OR IGNORE INTO queue VALUES ('bench', 0)")
 
     def step(self, count: int) -> None:
-        """See above."""
+        """Count on one by one, in one transaction."""
         self._database.execute("BEGIN IMMEDIATE")
         for _ in range(count):
             self._database.execute(

@@ -19,7 +19,7 @@ class _Noting(IntervalQueue):
     """Notes the slot of a call, which `run` doesn't tell; not public, and left out where it isn't called."""
 
     async def acquire(self, *arguments: Any) -> Any:  # noqa: ANN401 - the queue's own
-        """See above."""
+        """A slot, which is noted for whoever measures."""
         shard, grant = await super().acquire(*arguments)
         _GRANT.set(grant)
         return shard, grant

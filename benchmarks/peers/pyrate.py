@@ -42,7 +42,7 @@ class Best(_Pyrate):
         return Rate(whole, 10_000, burst=1)
 
     async def bucket(self, redis: Redis | None) -> AbstractBucket:
-        """See above."""
+        """The bucket of this setting, in Redis."""
         store = RedisStateStore(redis, "bench") if redis is not None else None
         return StateBucket([self.rate()], GCRA(), store)
 
@@ -61,7 +61,7 @@ class Documented(_Pyrate):
     buffer_ms = 50
 
     async def bucket(self, redis: Redis | None) -> AbstractBucket:
-        """See above."""
+        """The bucket of this setting, in Redis."""
         assert redis is not None
         made: AbstractBucket = await RedisBucket.init(
             [Rate(round(1 / self.work.interval), 1_000)], redis, "bench"

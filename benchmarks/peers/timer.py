@@ -46,5 +46,5 @@ class Half(Timer):
     """Each point is used or not by chance."""
 
     def used(self, point: int) -> bool:
-        """See above."""
+        """Whether somebody uses this point: by chance, every other one."""
         return random.Random(point).random() < 0.5

@@ -3,10 +3,11 @@
 `plan` is given the situation and says what to ask now, or until when there is nothing to ask.
 
 - A slot is asked about a little before it comes (`StoreTime.lead`), together with those of the shard's own
-  that follow it without a gap: the owner of the slot before it may be late until then, and is granted it late
-  only if nobody has a later one.
-- Tickets are taken for jobs that have none, `lookahead` of them at most. They ride along with a question
-  about a slot where one is due soon: so tickets are taken in runs, and one question serves several starts.
+  that follow it without a gap. Behind somebody else's, only once that is over: its owner may be late, and is
+  granted it late only if nobody has a later one.
+- Tickets are taken for jobs that have none, `lookahead` of them at most, and together: when the shard has
+  used those before, or before the queue has none that anybody waits for. So a shard's slots lie in runs, and
+  one question serves several starts.
 - A grant that is over is asked for again at once.
 """
 

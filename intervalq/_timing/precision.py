@@ -52,6 +52,7 @@ class Precision:
 
     def __init__(self, share: float = SHARE, looking: Looking = PROCESS) -> None:
         self.share = share
+        """As given; with 0 nothing is done to be in time."""
         self._looking = looking
         self._look = 0
 
