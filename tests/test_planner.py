@@ -368,7 +368,8 @@ def is_due(now: Situation, slot: Slot) -> bool:
     if state.held_since is not None:
         return not state.held_until and slot.ticket in state.running
     early = 0 if first is None else first.early
-    return now.time.comes(slot, state) - LEAD - early <= now.at
+    lead = LEAD if slot.ticket <= now.grants.through + 1 else now.time.lead_behind(state)
+    return now.time.comes(slot, state) - lead - early <= now.at
 
 
 @given(situations())
