@@ -123,9 +123,9 @@ class Link:
             if answer.done():
                 return
             if message is None:
-                answer.set_exception(driver.ConnectionClosedError())
+                fail(answer, driver.ConnectionClosedError())
             elif status(message) == "503":
-                answer.set_exception(driver.NoRespondersError())
+                fail(answer, driver.NoRespondersError())
             else:
                 answer.set_result(message)
 
@@ -153,13 +153,13 @@ class Link:
             if done.done():
                 return
             if message is None:
-                done.set_exception(driver.ConnectionClosedError())
+                fail(done, driver.ConnectionClosedError())
             elif (said := status(message)) == "503":
-                done.set_exception(driver.NoRespondersError())
+                fail(done, driver.NoRespondersError())
             elif said in ("204", "404"):  # the end of a batch; nothing found
                 done.set_result(None)
             elif said is not None:
-                done.set_exception(driver.Error(f"{said} {(message.headers or {}).get('Description')}"))
+                fail(done, driver.Error(f"{said} {(message.headers or {}).get('Description')}"))
             else:
                 found.append(message)
                 if not several:
@@ -310,7 +310,13 @@ class Link:
 
 def _expire(answer: asyncio.Future[Msg]) -> None:
     if not answer.done():
-        answer.set_exception(TimeoutError())
+        fail(answer, TimeoutError())
+
+
+def fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    """Have who waits for an answer get an error. If nobody does any more, the event loop has none to show."""
+    answer.set_exception(error)
+    answer.exception()
 
 
 def told(store: str, error: Exception, denied: str = "") -> StoreError:

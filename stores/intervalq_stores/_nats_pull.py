@@ -19,7 +19,7 @@ from nats.aio.subscription import Subscription
 
 from intervalq.errors import StoreUnavailable, TooManyWaiting
 from intervalq.store import stopwatch
-from intervalq_stores._nats_link import Link
+from intervalq_stores._nats_link import Link, fail
 from intervalq_stores._nats_names import decoded
 from intervalq_stores._nats_task import MOST_WAITING, STREAM
 from intervalq_stores._nats_url import WITHIN
@@ -157,7 +157,7 @@ class Puller:
 
     def _ended(self, _: Msg | None) -> None:
         if self._over is not None and not self._over.done():
-            self._over.set_exception(driver.ConnectionClosedError())
+            fail(self._over, driver.ConnectionClosedError())
 
     def _came(self, message: Msg) -> None:
         over = self._over

@@ -10,7 +10,7 @@ import socket
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -193,16 +193,19 @@ async def test_a_consumer_that_does_not_read_is_cut_off(
                 await checkpoint()
             await tasks.insert(queue, "not held up")
             found: dict[Any, int] = {}
-            while len(found) < 61:
-                for claim in await pull.fetch(9, timeout=1):
-                    value = claim.value
-                    found[value[0] if isinstance(value, list) else value] = claim.claims
-                    await claim.ack()
+            left = True
+            while left:
+                # On a busy machine this one may read too late and be cut off, too, and asks again then.
+                with suppress(errors.ClaimLost, errors.StoreUnavailable):
+                    left = await tasks.queues(queue) != []
+                    for claim in await pull.fetch(9, timeout=1):
+                        value = claim.value
+                        found[value[0] if isinstance(value, list) else value] = claim.claims
+                        await claim.ack()
         assert "not held up" in found
         found.pop("not held up")
         assert sorted(found) == list(range(60))
         assert max(found.values()) > 1
-        assert await tasks.queues(queue) == []
 
 
 # --- acknowledgements that are lost -----------------------------------------------------------------
