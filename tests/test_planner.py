@@ -291,8 +291,8 @@ def test_a_slot_behind_somebody_elses_is_asked_about_once_that_is_over() -> None
     """Its owner may be late, and gets it as long as nobody has a later one. One's own are no trouble."""
     for before, interval, lead in (
         (6, 2_500, LEAD),
-        (5, 2_500, 2_500 - 250 - REACTION - LATE),
-        (5, 1_000, TRIP + TRIP // 2),  # half of the answers would come too late with less
+        (5, 3_100, 3_100 - 310 - REACTION - LATE),
+        (5, 1_000, 2 * TRIP),  # answers would come too late with less
         (5, 5_000, LEAD),
     ):
         now = situation([slot(7, 40_000)], [slot(before, -9_000)], settings=Settings(interval))

@@ -188,7 +188,7 @@ def test_a_cool_down_ends_by_itself_and_the_queue_keeps_its_pace(backend: str) -
 
 
 def test_a_stalled_event_loop_costs_its_length_and_keeps_the_order_of_its_jobs() -> None:
-    """The slot that it missed is granted late; the next one is an interval less the tolerance behind it."""
+    """The slot that it missed is granted late; the next starts make up for what they can."""
 
     async def scenario() -> tuple[Starts, QueueState]:
         store, starts = FarStore(), Starts()
@@ -204,7 +204,7 @@ def test_a_stalled_event_loop_costs_its_length_and_keeps_the_order_of_its_jobs()
 
     starts, seen = virtual_time(scenario)
     assert starts.order == list(range(8))
-    assert starts.gaps == pytest.approx([1, 1, 3.75, 0.9, 1, 1, 1], abs=0.001)
+    assert starts.gaps == pytest.approx([1, 1, 3.75, 0.95, 0.95, 1, 1], abs=0.001)
     assert min(starts.gaps) >= 0.9
     assert (seen.given_up, seen.causes, seen.late) == (0, {}, 1)
 

@@ -73,7 +73,7 @@ def test_a_job_that_was_handed_its_slot_and_comes_too_late_is_granted_it_late(la
         at = anyio.current_time()
         assert at == pytest.approx(1 + late, abs=0.001)
         await shard.slot(Waiter())
-        assert anyio.current_time() == pytest.approx(max(2, at + 0.9), abs=0.001), "it costs its lateness"
+        assert anyio.current_time() == pytest.approx(max(2, at + 0.95), abs=0.001), "it costs its lateness"
 
     virtual_time(scenario)
 

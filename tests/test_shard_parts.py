@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from intervalq._shard.grants import Grant, GrantRange, Grants
+from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.outage import OUTAGE, Outage
@@ -111,7 +111,9 @@ def test_the_slot_to_expect_is_the_first_that_pays_for_the_job_behind_those_of_t
 
 def test_the_instant_of_a_slot_is_told_in_seconds() -> None:
     run = GrantRange(Slot(7, 1_000_000), held_total=500_000, steps=0, count=2, step=1_000_000)
-    assert [Grant(run, ahead).due for ahead in (2, 1)] == [1.5, 2.5]
+    grants = Grants()
+    grants.grant(run)
+    assert [grants.use().due for _ in range(2)] == [1.5, 2.5]
 
 
 def test_slots_of_a_record_that_is_gone_are_not_given_back() -> None:

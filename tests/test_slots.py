@@ -48,12 +48,19 @@ def test_only_the_very_last_tickets_go_back(unused: str) -> None:
     assert not slots.unused, "the rest is of no use to anybody"
 
 
+def each(run: GrantRange) -> list[Grant]:
+    """The grants of a run, one after the other."""
+    grants = Grants()
+    grants.granted.append(run)
+    return [grants.use() for _ in range(run.count)]
+
+
 def test_each_slot_of_a_run_has_its_own_ticket_and_instant() -> None:
     run = GrantRange(Slot(7, 1_000), held_total=500, steps=0, count=3, step=10)
     run.after, run.before = 4, 9
     assert (run.instant, run.last, run.end) == (1_500, 1_520, 10)
     assert (run.opens, run.closes) == (1_504, 1_509)
-    grants = [Grant(run, ahead) for ahead in (3, 2, 1)]
+    grants = each(run)
     assert [grant.ticket for grant in grants] == [7, 8, 9]
     assert [grant.instant for grant in grants] == [1_500, 1_510, 1_520]
     assert [(grant.opens, grant.closes) for grant in grants] == [
@@ -61,13 +68,66 @@ def test_each_slot_of_a_run_has_its_own_ticket_and_instant() -> None:
         (1_514, 1_519),
         (1_524, 1_529),
     ]
-    assert [*run] == [Slot(7, 1_000), Slot(8, 1_010), Slot(9, 1_020)], "on the queue's clock"
+    assert [grant.slot for grant in grants] == [Slot(7, 1_000), Slot(8, 1_010), Slot(9, 1_020)]
 
 
 def test_a_run_is_open_from_its_last_slot_to_the_end_of_its_first() -> None:
     run = GrantRange(Slot(1, 1_000), held_total=0, steps=0, count=3, step=10)
     run.after, run.before = 4, 100
     assert [run.all_open(at) for at in (1_023, 1_024, 1_100, 1_101)] == [False, True, True, False]
+
+
+def moving(count: int = 4) -> Grants:
+    """A run of slots at 100, 200, ... that may be used late, and are over 10 after they come."""
+    grants = Grants()
+    grants.grant(GrantRange(Slot(1, 100), held_total=0, steps=0, count=count, step=100))
+    grants.granted[0].before, grants.granted[0].moves = 10, True
+    return grants
+
+
+def test_in_a_run_of_ones_own_a_job_may_begin_up_to_the_end_of_the_last_slot() -> None:
+    grants = moving()
+    assert (grants.granted[0].opens, grants.granted[0].closes) == (100, 410)
+    grants.granted[0].moves = False
+    assert grants.granted[0].closes == 110
+
+
+@pytest.mark.parametrize(("at", "kept"), [(110, 0), (111, 2), (210, 2), (211, 3), (410, 4)])
+def test_a_late_start_covers_the_slots_that_lie_too_near_to_it(at: int, kept: int) -> None:
+    """One at 210 is an interval less the tolerance before the slot at 300, which others may have."""
+    grants = moving()
+    assert grants.move(at) is (at > 110)
+    assert grants.granted[0].shift == max(0, at - 110), "it ends when its job begins"
+    grants.use()
+    assert [slot.ticket for slot in grants.give_all_back(4)] == [*range(max(2, kept + 1), 5)]
+
+
+def test_slots_that_follow_are_one_run_whenever_they_were_granted() -> None:
+    grants = moving()
+    grants.grant(GrantRange(Slot(5, 500), held_total=0, steps=0, count=2, step=100))
+    grants.grant(GrantRange(Slot(7, 701), held_total=0, steps=0, step=100))
+    grants.grant(GrantRange(Slot(8, 801), held_total=0, steps=1, step=100))
+    grants.grant(GrantRange(Slot(9, 901), held_total=0, steps=1, step=100, at_once=True))
+    assert [run.count for run in grants.granted] == [6, 1, 1, 1]
+    used = [grants.use() for _ in range(6)]
+    assert [(grant.ticket, grant.instant) for grant in used] == [(n, 100 * n) for n in range(1, 7)]
+
+
+def test_slots_behind_a_late_start_move_by_as_much_but_not_beyond_the_last_ones_end() -> None:
+    grants = moving()
+    assert not grants.move(105)
+    used = [grants.use()]
+    assert grants.move(235)
+    used += [grants.use(), grants.use()]
+    assert not grants.move(410)
+    used.append(grants.use())
+    assert [(grant.opens, grant.closes) for grant in used] == [
+        (100, 110),
+        (225, 235),
+        (325, 335),
+        (425, 410),  # it found no time any more
+    ]
+    assert [round(grant.due * 1e6) for grant in used[:3]] == [100, 225, 325], "a log shows where they moved"
 
 
 def row(first: int, count: int = 1) -> list[Slot]:

@@ -20,7 +20,9 @@ class Slot(Grant):
     @classmethod
     def of(cls, grant: Grant) -> Slot:
         """Internal: the slot that was granted."""
-        return cls(grant.range, grant.ahead)
+        slot = cls.__new__(cls)
+        slot.range, slot.ticket, slot.shift = grant.range, grant.ticket, grant.shift
+        return slot
 
     def __repr__(self) -> str:
         return f"Slot(ticket={self.ticket}, due={self.due!r})"
@@ -51,7 +53,7 @@ class ComingSlot(Slot):
             plan = plan or self._queue.usual
             self._shard = shard
             grant = await shard.slot(Waiter(plan.priority, plan.cost), plan.timeout)
-        self.range, self.ahead = grant.range, grant.ahead
+        self.range, self.ticket, self.shift = grant.range, grant.ticket, grant.shift
         return self
 
     async def __aexit__(

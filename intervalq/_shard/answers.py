@@ -57,15 +57,13 @@ class Answers:
         new, begun = answer.taken, answer.begun
         if begun:
             at_once = answer.at_once and not answer.granted
-            alone = begun if answer.costs else int(at_once and begun > 1)
-            for slot in new[:alone]:
-                self._grants.grant(self._range(slot, state, at_once=at_once and slot is new[0]))
-            if begun > alone:
-                rest = self._range(
-                    new[alone], state, count=begun - alone, at_once=at_once and begun == 1,
-                    speculative=speculative > 0,
+            for number, slot in enumerate(new[:begun] if answer.costs else new[:1]):
+                self._grants.grant(
+                    self._range(
+                        slot, state, count=1 if answer.costs else begun, at_once=at_once and not number,
+                        speculative=speculative > 0 and not answer.costs,
+                    )
                 )  # fmt: skip
-                self._grants.grant(rest)
         self._grants.tickets.extend(new[begun:])
 
     def _range(

@@ -24,6 +24,7 @@ from intervalq._timing.clock import Clock
 from intervalq._timing.precision import Precision
 from intervalq._timing.slices import run_soon
 from intervalq._timing.wakeable_sleep import WakeableSleep
+from intervalq.rules import FOREVER
 
 _HANDOFF: Final = 80
 """How long a job that is woken needs to look at the clock itself, in microseconds."""
@@ -125,19 +126,19 @@ class Dispatcher:
             if first.readings != self._time.clock.answers:
                 self._bounded(first)
             at = self._now()
-            since = at - first.last + (first.count - 1) * first.step
-            if since > first.before:
+            opens = self._opens(first)
+            if self._is_lost(first, opens, at):
                 self._is_over(first)
             elif first.cost < waiter.cost:
                 self.give_up(grants.use(), "cheap")
                 self._asker.changed()
-            elif (left := first.after - waiter.early - since) > 0:
+            elif (left := opens - waiter.early - at) > 0:
                 if left > self._handoff(at):
                     break
                 self._see_it_come(at, left)
             else:
                 self._line.remove(waiter)
-                grant = self._use(at)
+                grant = self._use(at, waiter.early)
                 if not self._line.waiting:
                     self._all_began(at)
                 return grant
@@ -148,7 +149,7 @@ class Dispatcher:
         ready = self.ready
         if ready is None or self._now() > self.ready_until:
             return None
-        grant = Grant(ready, ready.count)
+        grant = Grant(ready)
         self.begun += 1
         ready.count -= 1
         if not ready.count:
@@ -175,7 +176,7 @@ class Dispatcher:
 
     def undo(self, grant: Grant) -> None:
         """A job that took a slot could not begin in it: its thread came too late."""
-        if grant.range.at_once:
+        if grant.at_once:
             self._time.answer_came_late(self._now() - self._connection.heard_at)
         self.give_up(grant, "thread")
         self.begun -= 1
@@ -192,13 +193,36 @@ class Dispatcher:
             pass
         self._precision.looked(at + left, left)
 
-    def _use(self, at: int) -> Grant:
+    def clear(self) -> int:
+        """From when on another job may begin without being near to the last one: by half the tolerance."""
+        state = self._connection.state
+        if state is None or state.credit or self.begun_at is None:
+            return 0
+        return self.begun_at + state.settings.interval - state.tolerance // 2
+
+    def _opens(self, first: GrantRange) -> int:
+        """When the first slot of a range may be used: not near to the last start, if there is time for that."""
+        if not first.moves or self._connection.state is None:
+            return first.opens
+        clear = self.clear()
+        nearest = clear - self._connection.state.tolerance // 2
+        return max(first.opens, min(clear, max(first.closes, nearest)))
+
+    def _is_lost(self, first: GrantRange, opens: int, at: int) -> bool:
+        """Whether the first slot of a range is over, or has come and will be over before it may be used."""
+        closes = first.closes
+        return at > closes or (opens > closes and at >= first.instant + first.after)
+
+    def _use(self, at: int, early: int) -> Grant:
         """A job begins in the first slot that is granted."""
+        first = self._grants.granted[0]
+        if first.moves and self._grants.move(at):
+            self._came_late(first)
+        elif self._time.repeated or self._time.reaction > REACTION:
+            self._time.job_began()
         grant = self._grants.use()
         self.begun += 1
-        self.begun_at = at
-        if self._time.repeated or self._time.reaction > REACTION:
-            self._time.job_began()
+        self.begun_at = max(at, grant.closes) if early else at
         if self._precision.looks:
             self._precision.kept()
         if self._connection.is_limited:
@@ -212,7 +236,7 @@ class Dispatcher:
         if not self._grants.granted or self._connection.is_limited or self._refuses:
             return
         first = self._bounded(self._grants.granted[0])
-        if first.all_open(at):
+        if first.all_open(at) and self._opens(first) <= at:
             self.ready, self.ready_until = first, first.closes
 
     def _is_over(self, first: GrantRange) -> None:
@@ -220,14 +244,18 @@ class Dispatcher:
         if first.steps != self._time.clock.steps:
             self.give_up(self._grants.use(), "stepped")
         else:
-            if first.at_once:
-                self._time.answer_came_late(self._now() - self._connection.heard_at)
-            else:
-                self._precision.missed(self._time.lateness.typical(), looked=self._looked == first.end)
+            self._came_late(first)
             self._grants.ask_again()
-            if self._clock.goes_on and self._precision.share:
-                run_soon()
         self._asker.changed()
+
+    def _came_late(self, first: GrantRange) -> None:
+        """A job came too late for the first slot of a range: see to it that the next ones don't."""
+        if first.opens == -FOREVER:
+            self._time.answer_came_late(self._now() - self._connection.heard_at)
+        else:
+            self._precision.missed(self._time.lateness.typical(), looked=self._looked == first.end)
+        if self._clock.goes_on and self._precision.share:
+            run_soon()
 
     # --- waiting for slots --------------------------------------------------------------------------
 
@@ -280,13 +308,16 @@ class Dispatcher:
         woken, waiters = 0, self._line.in_order()
         at += self._handoff(at)
         for granted in self._grants.granted:
-            opens = self._bounded(granted).opens
+            opens = self._opens(self._bounded(granted))
+            after = granted.instant + granted.after
             for waiter in islice(waiters, granted.count):
                 if opens - waiter.early > at:
                     return woken
                 waiter.wake()
                 woken += 1
-                opens += granted.step
+                if granted.moves:
+                    return woken  # the next one depends on when this one begins
+                opens = after = after + granted.step
         return woken
 
     async def _run(self) -> None:
@@ -305,9 +336,13 @@ class Dispatcher:
             await self._sleep.until(float("inf"))
             return
         first, at = self._bounded(self._grants.granted[0]), self._now()
-        if at > first.closes:
+        opens = self._opens(first)
+        if self._is_lost(first, opens, at):
             self._is_over(first)
-        elif (left := first.opens - waiter.early - self._handoff(at) - at) > 0:
+            return
+        if opens > first.closes:
+            opens = first.instant + first.after
+        if (left := opens - waiter.early - self._handoff(at) - at) > 0:
             look = self._precision.look(at) if self._clock.goes_on else 0
             if left > look:
                 await self.sleep_until(self._sleep, at + left - look)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from intervalq.rules import Slot
+from intervalq.rules import FOREVER, Slot
 
 
 class GrantRange:
-    """Slots in a row that were granted together, one step apart; they are used from the first on."""
+    """Slots in a row that were granted together, one step apart; they are used from the first on.
+
+    Nobody else has a slot among them. So where a job begins late, its slot and those behind it move by as
+    much, up to the end of the last one: that needs no question, and only what doesn't fit any more is granted
+    again.
+    """
 
     __slots__ = (
         "after",
         "at_once",
+        "base",
         "before",
         "cost",
         "count",
@@ -21,7 +27,9 @@ class GrantRange:
         "granted_at",
         "held_total",
         "last",
+        "moves",
         "readings",
+        "shift",
         "speculative",
         "step",
         "steps",
@@ -50,10 +58,12 @@ class GrantRange:
         self.last = first.due + held_total + (count - 1) * step
         """The last slot on the store's clock. A hold that begins later doesn't move it."""
         self.step = step
+        self.base = self.last - (self.end - 1) * step
+        """Where ticket 0 would lie."""
         self.steps = steps
         """How many steps of the store's clock had been seen when they were granted."""
-        self.at_once = at_once
-        """The slot (there is only one then) may be used before it comes: see `Answer.at_once`."""
+        self.at_once = first.ticket if at_once else 0
+        """The ticket that may be used before its slot comes: see `Answer.at_once`; 0: none."""
         self.granted_at = granted_at
         """With `at_once`: when it was granted, on the store's clock."""
         self.speculative = speculative
@@ -63,6 +73,10 @@ class GrantRange:
         self.after = self.before = 0
         """A slot may be used from `after` to `before` after its instant. Added to an instant on the store's
         clock, they give one on the process's own: when the slot has come, and when it may be over."""
+        self.moves = False
+        """Whether the slots may move, up to the end of the last one."""
+        self.shift = 0
+        """By how much those that are left have moved."""
 
     @property
     def instant(self) -> int:
@@ -72,51 +86,73 @@ class GrantRange:
     @property
     def opens(self) -> int:
         """From when the first slot may be used, on the process's own clock."""
-        return self.instant + self.after
+        if self.end - self.count == self.at_once:
+            return -FOREVER
+        return self.instant + self.after + self.shift
 
     @property
     def closes(self) -> int:
-        """Until when the first slot may be used, on the process's own clock."""
-        return self.instant + self.before
+        """Until when a job may begin in the first slot, on the process's own clock."""
+        return (self.last if self.moves else self.instant) + self.before
 
     def all_open(self, at: int) -> bool:
         """Whether all of the slots may be used at that instant."""
-        return self.last + self.after <= at <= self.closes
+        opens = self.opens if self.count == 1 else self.last + self.after + self.shift
+        return opens <= at <= self.instant + self.before
+
+    def follows(self, other: GrantRange) -> bool:
+        """Whether these are the next slots after others that lie in a row."""
+        return (
+            self.end - self.count == other.end
+            and self.instant == other.last + other.step
+            and (self.step, self.steps, self.held_total) == (other.step, other.steps, other.held_total)
+            and self.cost == other.cost == 1
+            and self.speculative == other.speculative
+            and not self.at_once
+        )
+
+    def extend(self, other: GrantRange) -> None:
+        """Slots that follow these are granted, too."""
+        self.count += other.count
+        self.end, self.last = other.end, other.last
+        self.readings = -1
 
     def __iter__(self) -> Iterator[Slot]:
         for ahead in range(self.count, 0, -1):
-            yield Grant(self, ahead).slot
+            ticket, instant = self.end - ahead, self.last - (ahead - 1) * self.step
+            yield Slot(ticket, instant - self.held_total, self.cost)
 
 
 class Grant:
     """One slot out of a range, for the job that begins in it."""
 
-    __slots__ = ("ahead", "range")
+    __slots__ = ("range", "shift", "ticket")
 
-    def __init__(self, granted: GrantRange, ahead: int) -> None:
+    def __init__(self, granted: GrantRange) -> None:
         self.range = granted
-        self.ahead = ahead
-        """Its place in the range, counted from the end."""
+        self.ticket = granted.end - granted.count
+        self.shift = granted.shift
+        """By how much it moved, because jobs before it began late."""
 
     @property
-    def ticket(self) -> int:
-        """Its ticket."""
-        return self.range.end - self.ahead
+    def at_once(self) -> bool:
+        """Whether it may be used before it comes."""
+        return self.ticket == self.range.at_once
 
     @property
     def instant(self) -> int:
         """The slot on the store's clock, in microseconds."""
-        return self.range.last - (self.ahead - 1) * self.range.step
+        return self.range.base + self.ticket * self.range.step
 
     @property
     def opens(self) -> int:
         """From when it may be used, on the process's own clock."""
-        return self.instant + self.range.after
+        return -FOREVER if self.at_once else self.instant + self.range.after + self.shift
 
     @property
     def closes(self) -> int:
         """Until when it may be used, on the process's own clock."""
-        return self.instant + self.range.before
+        return min(self.instant + self.shift, self.range.last) + self.range.before
 
     @property
     def slot(self) -> Slot:
@@ -126,8 +162,8 @@ class Grant:
     @property
     def due(self) -> float:
         """The slot on the store's clock, in seconds since 1970; from when it was granted, if used at once."""
-        instant = self.instant
-        return (min(instant, self.range.granted_at) if self.range.at_once else instant) / 1e6
+        instant = self.instant + self.shift
+        return (min(instant, self.range.granted_at) if self.at_once and not self.shift else instant) / 1e6
 
 
 class Grants:
@@ -140,6 +176,8 @@ class Grants:
         """To be given back with the next question."""
         self.through = 0
         """The last ticket that was granted to this shard."""
+        self.covered = 0
+        """The last ticket whose slot nobody may have any more: a job began so late that it lies too near."""
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
@@ -149,7 +187,10 @@ class Grants:
         later = []
         while self.granted and self.granted[-1].end > granted.end:
             later.append(self.granted.pop())
-        self.granted.append(granted)
+        if self.granted and granted.follows(self.granted[-1]):
+            self.granted[-1].extend(granted)
+        else:
+            self.granted.append(granted)
         self.granted.extend(reversed(later))
         self.through = self.granted[-1].end - 1
 
@@ -161,7 +202,7 @@ class Grants:
     def use(self) -> Grant:
         """Take the first slot that is granted."""
         first = self.granted[0]
-        grant = Grant(first, first.count)
+        grant = Grant(first)
         first.count -= 1
         if not first.count:
             self.granted.popleft()
@@ -183,6 +224,16 @@ class Grants:
                 break
             row.append(slot)
         return row
+
+    def move(self, at: int) -> bool:
+        """A job begins in the first slot that is granted: if that is late, move it. Returns whether it is."""
+        first = self.granted[0]
+        late = at - first.instant - first.before
+        if late <= first.shift:
+            return False
+        first.shift = late
+        self.covered = first.end - first.count - (-late // first.step)
+        return True
 
     def ask_again(self) -> int:
         """The first grant is over: it and all behind it have to be granted again. How many they are."""
@@ -227,7 +278,7 @@ class Grants:
         """
         back: list[Slot] = []
         for slot in sorted({*self.unused}, reverse=True):
-            if slot.ticket < last:
+            if slot.ticket < last or slot.ticket <= self.covered:
                 break
             back.append(slot)
             last = slot.ticket - 1
@@ -246,4 +297,4 @@ class Grants:
         self.tickets.clear()
         self.granted.clear()
         self.unused.clear()
-        self.through = 0
+        self.through = self.covered = 0

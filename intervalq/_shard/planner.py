@@ -50,6 +50,8 @@ class Situation:
     lookahead: int | None
     began: int = 0
     """How many jobs began since the last question."""
+    clear: int = 0
+    """From when on another job of this shard may begin without being too near to the last one."""
     urgent: bool = False
     """Somebody waits for tickets to be taken: they may not ride along with a later question."""
 
@@ -80,6 +82,8 @@ def plan(now: Situation) -> Ask | float:
     speculative = _speculative(now) if costs else 0
     first = now.line.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
+    if slots and now.time.comes(slots[0], now.state) <= now.at:
+        notice = max(notice, now.clear - now.at + now.time.reaction)
     if now.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
         notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
     return Ask(

@@ -151,8 +151,9 @@ class StoreTime:
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
             opens = (clock.perhaps(last) + opens) // 2
             closes = opens + late
-        granted.after = -FOREVER if granted.at_once else opens - last
+        granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
+        granted.moves = not state.credit  # with credit, slots may be used late anyway
         return granted
 
     def comes(self, slot: Slot, state: State | None) -> float:
@@ -186,13 +187,13 @@ class StoreTime:
         """How long before a slot to ask for its grant, if somebody else has the slot before it.
 
         Its owner may be late, and is granted it late only as long as nobody has a later one. So not before
-        that slot is over, unless many answers would then come too late for this one.
+        that slot is over, unless answers would then come too late for this one.
         """
-        lead, trip = self.lead(), self.trips.typical()
-        if state is None:
+        lead, slow = self.lead(), self.trips.slow()
+        if state is None or slow is None:
             return lead
         over = state.settings.interval - state.tolerance - REACTION - self.lateness.typical()
-        return min(lead, max(over, trip + trip // 2))
+        return min(lead, max(over, 2 * slow))
 
     def soon(self) -> int:
         """What is to be asked within this is asked with a question that is sent now."""

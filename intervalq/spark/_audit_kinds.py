@@ -43,7 +43,7 @@ KINDS: Final = (
     Kind("slot_twice", "a slot that started two jobs", _SLOT),
     Kind("slot_shared", "two tickets with the same slot", ("due", "started")),
     Kind("ticket_twice", "a ticket that was used in two slots", _SLOT),
-    Kind("slots_close", "slots less than the interval apart", ("due", "started")),
+    Kind("slots_close", "slots less than the interval and its tolerance apart", ("due", "started")),
     Kind("slot_order", "a later slot with a lower ticket", _SLOT),
     Kind("retry_same_slot", "an attempt that had no slot of its own", (*_SLOT, "key", "attempt")),
     # By key.

@@ -1,0 +1,90 @@
+"""A job that begins late in a run of its shard's own slots: the others follow it without a question."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import cast
+
+import anyio
+import pytest
+
+from intervalq.rules import Advance
+from intervalq.testing import virtual_time
+from intervalq.testing.virtual import VirtualLoop
+from virtual_store import FarStore, Starts, granted, queue_on
+
+INTERVAL = 0.01
+
+
+def stalled(before: float, length: float, jobs: int = 5) -> tuple[Starts, int, int]:
+    """Jobs of one process that stands still when the first slots of a run have been granted.
+
+    Returns the starts, how many slots were granted late, and how many questions listed slots.
+    """
+
+    async def scenario() -> tuple[Starts, int, int]:
+        store, starts = FarStore(), Starts()
+        queue = queue_on(store, interval=INTERVAL)
+        loop = cast("VirtualLoop", asyncio.get_running_loop())
+        await queue.run(partial(starts.job, -1))
+        async with anyio.create_task_group() as group:
+            for number in range(jobs):
+                group.start_soon(queue.run, partial(starts.job, number))
+            while len(granted(queue.shard())) < jobs:
+                await anyio.sleep(0.0001)
+            await anyio.sleep(before)
+            loop.stall(length)
+        asked = sum(isinstance(call, Advance) and bool(call.slots) for call in store.calls)
+        return starts, (await queue.inspect()).late, asked
+
+    return virtual_time(scenario)
+
+
+@pytest.mark.parametrize("length", [0.0125, 0.02, 0.0295])
+def test_the_others_follow_at_a_distance_and_nothing_is_asked_before_the_run_is_over(length: float) -> None:
+    starts, late, asked = stalled(0.0005, length)
+    on_time, *others = stalled(0.0005, 0.0)
+    assert starts.order == [-1, 0, 1, 2, 3, 4]
+    assert min(starts.gaps) >= 0.9 * INTERVAL - 1e-9
+    assert others == [0, 1]
+    assert (late, asked) == (1, 2), "only what found no time in the run is asked for again"
+    late_by, lost = (starts.log[place][0] - on_time.log[place][0] for place in (2, -1))
+    assert lost < late_by, "it costs its own length at most"
+
+
+def test_a_short_lateness_costs_nothing() -> None:
+    starts, late, _ = stalled(0.0005, 0.0115)
+    on_time, *_ = stalled(0.0005, 0.0)
+    assert late == 0
+    assert min(starts.gaps) >= 0.9 * INTERVAL - 1e-9
+    assert starts.log[-1][0] - on_time.log[-1][0] <= 0.001, "within the tolerance"
+
+
+def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> None:
+    """Else another process could begin right behind it."""
+
+    async def scenario() -> Starts:
+        store, starts = FarStore(), Starts()
+        one, other = (queue_on(FarStore(store.behind), interval=INTERVAL) for _ in range(2))
+        loop = cast("VirtualLoop", asyncio.get_running_loop())
+        await one.run(partial(starts.job, "before"))
+        async with anyio.create_task_group() as group:
+
+            async def late() -> None:
+                await one.run(partial(starts.job, "late"))
+                group.cancel_scope.cancel()
+
+            group.start_soon(late)
+            for number in range(4):
+                group.start_soon(one.run, partial(starts.job, number))
+            while len(granted(one.shard())) < 5:
+                await anyio.sleep(0.0001)
+            loop.stall(0.0255)
+        await other.run(partial(starts.job, "other"))
+        await one.close()
+        return starts
+
+    starts = virtual_time(scenario)
+    assert starts.order == ["before", "late", "other"]
+    assert min(starts.gaps) >= 0.9 * INTERVAL
