@@ -1,9 +1,11 @@
 """Durable tasks on JetStream beside the driver of NATS itself: the same messages on the same server, in one run.
 
 Raw: nats-py's `pull_subscribe`, `fetch` and `msg.ack()` each, on a stream of its own with work-queue retention.
-Ours: `tasks.pull(...)`, `fetch` and `claim.ack()`, gathered. Rows take turns; medians are shown. "feed" is how
-long it takes from the acknowledgement of a key's task until the next one of the key is claimed elsewhere: here,
-and where the server itself feeds a stream of one message a subject from an inbox, by a source.
+Confirmed: the same with `msg.ack_sync()`, gathered, which waits for the server's answer, as ours do. Ours:
+`tasks.pull(...)`, `fetch` and `claim.ack()`, gathered. Rows take turns; medians are shown. "idle" is how long it
+takes from the beginning of an insert until an idle worker begins. "feed" is how long it takes from the
+acknowledgement of a key's task until the next one of the key is claimed elsewhere: here, and where the server
+itself feeds a stream of one message a subject from an inbox, by a source.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from typing import Any
 import anyio
 import nats
 import nats.errors
+from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig, StreamConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import servers
-from intervalq.tasks import Tasks
+from intervalq.tasks import Claim, Tasks
 
 PAYLOAD = {"value": "x" * 100}
 WINDOW = 500
@@ -68,12 +71,26 @@ class Raw:
                 messages = await pull.fetch(batch, timeout=1)
             except nats.errors.TimeoutError:
                 break
-            for message in messages:
-                json.loads(message.data)
-                await message.ack()
+            await self.acknowledge(messages)
             done += len(messages)
         await client.flush()
         await client.close()
+
+    async def acknowledge(self, messages: list[Msg]) -> None:
+        """Nobody says whether it was heard."""
+        for message in messages:
+            json.loads(message.data)
+            await message.ack()
+
+
+class Confirmed(Raw):
+    """The driver alone, told that each acknowledgement was heard."""
+
+    async def acknowledge(self, messages: list[Msg]) -> None:
+        """All of a batch at once."""
+        for message in messages:
+            json.loads(message.data)
+        await asyncio.gather(*(message.ack_sync() for message in messages))
 
 
 class Ours:
@@ -102,7 +119,7 @@ class Ours:
                 done += len(claims)
 
 
-KINDS: dict[str, Callable[[str, str], Raw | Ours]] = {"raw": Raw, "ours": Ours}
+KINDS: dict[str, Callable[[str, str], Raw | Ours]] = {"raw": Raw, "confirmed": Confirmed, "ours": Ours}
 
 
 def timed(job: Awaitable[None]) -> float:
@@ -137,6 +154,51 @@ def by_processes(kind: str, url: str, name: str, count: int, number: int = 2) ->
     for process in each:
         process.join()
     return time.perf_counter() - begun
+
+
+async def idle_raw(url: str, turns: int) -> list[float]:
+    """Milliseconds from the beginning of `publish` until a `fetch` that waits elsewhere has the message."""
+    raw = Raw(url, f"i{secrets.token_hex(4)}")
+    await raw.put(0)
+    one, two = await nats.connect(url), await nats.connect(url)
+    pull = await two.jetstream().pull_subscribe_bind("c", raw.name)
+    took: list[float] = []
+    for number in range(turns):
+        waiting = asyncio.ensure_future(pull.fetch(1, timeout=10))
+        await anyio.sleep(0.05)
+        begun = time.perf_counter()
+        publishing = asyncio.ensure_future(one.jetstream().publish(f"{raw.name}.{number}", b"1"))
+        (message,) = await waiting
+        took.append((time.perf_counter() - begun) * 1e3)
+        await publishing
+        await message.ack_sync()
+    await one.close()
+    await two.close()
+    return took
+
+
+async def idle_ours(url: str, turns: int) -> list[float]:
+    """Milliseconds from the beginning of `insert` until an idle worker's function begins."""
+    queue, took = f"i{secrets.token_hex(4)}", list[float]()
+    async with Tasks(url) as tasks, Tasks(url) as others:
+        inserted, begun = 0.0, asyncio.Event()
+
+        @tasks.worker(queue)
+        async def work(_: Claim) -> None:
+            took.append((time.perf_counter() - inserted) * 1e3)
+            begun.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            for number in range(turns):
+                await anyio.sleep(0.05)
+                begun.clear()
+                inserted = time.perf_counter()
+                inserting = asyncio.ensure_future(others.insert(queue, number))
+                await begun.wait()
+                await inserting
+            tasks.stop()
+    return took
 
 
 async def feed_ours(url: str, turns: int) -> list[float]:
@@ -211,15 +273,17 @@ def rows(url: str, options: argparse.Namespace) -> None:
             timed(one.put(options.tasks))
             took = by_processes(kind, url, one.name, options.tasks)
             note("fetch(100) + ack, 2 processes", kind, options.tasks / took)
-    print(f"{'tasks a second':32}{'raw':>9}{'ours':>9}{'ratio':>7}")
+    print(f"{'tasks a second':32}{'raw':>9}{'confirmed':>11}{'ours':>9}{'of raw':>8}{'of confirmed':>14}")
     for row, kinds in found.items():
-        raw, ours = (statistics.median(kinds[kind]) for kind in KINDS)
-        print(f"{row:32}{raw:9.0f}{ours:9.0f}{ours / raw:7.2f}", flush=True)
+        raw, sure, ours = (statistics.median(kinds[kind]) for kind in KINDS)
+        print(f"{row:32}{raw:9.0f}{sure:11.0f}{ours:9.0f}{ours / raw:8.2f}{ours / sure:14.2f}", flush=True)
     for name, took in (
-        ("here", asyncio.run(feed_ours(url, options.turns))),
-        ("by source", asyncio.run(feed_by_source(url, min(options.turns, 5)))),
+        ("idle, raw", asyncio.run(idle_raw(url, options.turns))),
+        ("idle, ours", asyncio.run(idle_ours(url, options.turns))),
+        ("feed here", asyncio.run(feed_ours(url, options.turns))),
+        ("feed by source", asyncio.run(feed_by_source(url, min(options.turns, 5)))),
     ):
-        print(f"feed {name:10} median {statistics.median(took):8.1f} ms, longest {max(took):8.1f} ms")
+        print(f"{name:15} median {statistics.median(took):8.2f} ms, longest {max(took):8.2f} ms")
 
 
 def main() -> None:

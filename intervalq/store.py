@@ -21,6 +21,7 @@ from intervalq.rules import Answer, Command, State
 T = TypeVar("T")
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _SLIP: Final = re.compile(r"(?://)?[^/]*(?::|//).*@", re.DOTALL)
 
 _NO_PATH: Final = re.compile(
@@ -198,8 +199,11 @@ def shown_url(url: str) -> str:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
-    except ValueError:  # a broken port or address: what can't be parsed can't be shown in part
-        return f"{scheme}://..."
+    except ValueError:  # a broken port or address, of which no part can be shown; or several
+        address, _, query = url.partition("://")[2].partition("?")
+        hosts = address.rstrip("/").rpartition("@")[2]
+        several = "," in hosts and "@" not in query and all(map(_HOST.fullmatch, hosts.split(",")))
+        return f"{scheme}://{hosts if several else '...'}"
     if "@" in parts.path + parts.query + parts.fragment:  # where a password that is not escaped ends up
         return f"{parts.scheme}://..."
     host = f"[{host}]" if ":" in host else host

@@ -83,7 +83,7 @@ def test_the_set_up_commands_are_those_of_the_checks() -> None:
 
 def test_the_example_store_is_short_and_passes_the_suite(tmp_path: Path, environment: dict[str, str]) -> None:
     """As a third party would: a package with an entry point, and the suite over it."""
-    code, suite = blocks(STORES, "python")
+    code, suite, *_ = blocks(STORES, "python")
     body = code[code.index("class ") :]
     assert len([line for line in body.splitlines() if line.strip()]) < 30
     (tmp_path / "my_package.py").write_text(code)

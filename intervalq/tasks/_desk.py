@@ -52,8 +52,8 @@ class Desk:
         """What is claimed and not known to be settled."""
         self.hears = False
         """Whether the store tells of new tasks."""
-        self.busy = False
-        """Whether a call is under way."""
+        self.busy = 0
+        """How many calls are under way."""
         self.hurries = False
         """Whether nothing waits for more to be told with it."""
         self.begun = Begun()
@@ -158,7 +158,7 @@ class Desk:
         begun, finished = self._told(now)
         lapses = self._lapses
         command: Work | None = None
-        self.busy = True
+        self.busy += 1
         try:
             if self._doubt or self._handed.missed:
                 await self._recover()
@@ -182,12 +182,12 @@ class Desk:
             self._since, self._pause = None, FIRST_POLL
             if lapses != self._lapses:  # meanwhile: whatever it claimed is free again
                 worked = replace(worked, claimed=(), ranges=())
-            self._answered(batch, worked)
+            self.answered(batch, worked)
             self.begun.ring(begun)
             if demand is not None and worked.alive:
                 self._deliver(demand, command, worked)
         finally:
-            self.busy = False
+            self.busy -= 1
 
     def _pick(self, now: float) -> Demand | None:
         """Whose turn it is: who is due, or with something to be settled anybody who wants more."""
@@ -242,7 +242,8 @@ class Desk:
 
     # --- answers ------------------------------------------------------------------------------------
 
-    def _answered(self, batch: list[Settle], worked: Worked) -> None:
+    def answered(self, batch: list[Settle], worked: Worked) -> None:
+        """Tell who waits what became of it."""
         lost = set(worked.lost)
         for settle in batch:
             claim = settle.claim
@@ -384,7 +385,7 @@ class Desk:
         return claim is None or row.version > claim.row.version + 1
 
     def lose_all(self) -> None:
-        """The session is gone: nothing that it had claimed is its own any more."""
+        """The session is gone, and all that it had claimed."""
         self._lapses += 1
         held, self.held = self.held, {}
         self._ranges.clear()

@@ -1,4 +1,4 @@
-"""Claims from a store that has pull consumers itself: who waits for tasks waits there."""
+"""With a store that has pull consumers: who waits for tasks waits there, and one claim is settled at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq.errors import StoreUnavailable
+from intervalq.errors import IntervalqError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._demand import FIRST_POLL, LAST_POLL
 from intervalq.tasks._desk import PATIENCE
+from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim
 from intervalq.tasks.rules import Work
 from intervalq.tasks.store import Pulling
@@ -34,7 +35,8 @@ async def pull(session: WorkSession, store: Pulling, work: Work, timeout: float 
     end = since + (math.inf if timeout is None else timeout)
     pause = FIRST_POLL
     while True:
-        work = replace(work, session=await session.ready())
+        if work.session != (id_ := await session.ready()):
+            work = replace(work, session=id_)
         try:
             rows = await store.pull(work, max(0.0, min(end - now(), _LONGEST)))
         except StoreUnavailable:
@@ -48,3 +50,31 @@ async def pull(session: WorkSession, store: Pulling, work: Work, timeout: float 
                 for claim in claims:
                     claim.began, claim.lease = True, work.lease
                 return claims
+
+
+async def settle(session: WorkSession, settle: Settle) -> None:
+    """Settle a claim by a call of its own, if there is nothing else to be told; else with the others."""
+    desk = session.desk
+    if not desk.at_rest:
+        desk.settle(settle)
+        return
+    claim = settle.claim
+    claim.open = settle.keeps
+    desk.busy += 1
+    try:
+        worked = await session.store.apply(Work(desk.session, (settle.now(),)))
+    except (StoreUnavailable, TransactionConflict) as error:
+        settle.again = isinstance(error, StoreUnavailable)
+        desk.settle(settle)
+    except IntervalqError as error:
+        settle.error, claim.open = error, session.holds(claim)
+        settle.end()
+    except BaseException:
+        settle.again, settle.bell = True, None  # it is done all the same, however long that takes
+        desk.settle(settle)
+        raise
+    else:
+        desk.answered([settle], worked)
+    finally:
+        desk.busy -= 1
+        desk.poke()

@@ -19,6 +19,7 @@ from intervalq.tasks._desk import Desk
 from intervalq.tasks._gate import Gate
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._pulling import pull
+from intervalq.tasks._pulling import settle as settle_one
 from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks._values import MOST_BYTES
@@ -62,6 +63,7 @@ class WorkSession:
         self, store: TaskStore, expiry: float, consumer: str = "", max_bytes: int = MOST_BYTES
     ) -> None:
         self.store = store
+        self._pulling = store if isinstance(store, Pulling) else None
         self.expiry = expiry
         self.consumer = consumer
         self.max_bytes = max_bytes
@@ -99,11 +101,11 @@ class WorkSession:
         Raises:
             StoreError: it can't be asked; of one that is away, after a minute.
         """
-        if isinstance(self.store, Pulling):
+        if self._pulling is not None:
             work = Work("", queues=queues, limit=limit, lease=lease, most=most, begins=2)
             self._pulls += 1
             try:
-                return await pull(self, self.store, work, 0 if once else timeout)
+                return await pull(self, self._pulling, work, 0 if once else timeout)
             finally:
                 self._pulls -= 1
         name = (queues, lease, most)
@@ -137,7 +139,8 @@ class WorkSession:
     async def ready(self) -> str:
         """The id of a session that has begun, now if there was none."""
         self.begin()
-        await self._begun.wait()
+        if not self._begun.is_set():
+            await self._begun.wait()
         if self._error is not None:
             raise self._error
         return self.desk.session
@@ -164,7 +167,10 @@ class WorkSession:
         if not claim.open:
             raise claim.lost()
         settle = Settle(claim, part, bell := wakers()())
-        self.desk.settle(settle)
+        if self._pulling is not None and self._running and self._begun.is_set():
+            await settle_one(self, settle)
+        else:
+            self.desk.settle(settle)
         self.begin()
         try:
             await bell

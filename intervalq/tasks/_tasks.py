@@ -301,13 +301,13 @@ class Tasks(Workers):
     def pull(
         self, *queues: str, name: str, max_waiting: int = 512, max_ack_pending: int | None = 1000
     ) -> Pull:
-        """A durable pull consumer: `fetch` gives up to n claims. See `Pull`.
+        """A durable pull consumer: `fetch` gives up to n claims, `async for claim in pull` all. See `Pull`.
 
         Args:
             queues: what it fetches from.
             name: processes that use the same name share its limit of unacknowledged claims.
             max_waiting: how many calls of `fetch` may wait here at the same time.
-            max_ack_pending: how many claims may be unsettled, over all processes; None: no limit.
+            max_ack_pending: how many claims may be unsettled, over all processes; on NATS in each. None: any.
         """
         return Pull(
             parse.name(name),

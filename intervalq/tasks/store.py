@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import entry_points
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -117,13 +117,26 @@ class Ranging(Protocol):
         ...
 
 
-class Pulled(NamedTuple):
-    """How the pull consumers of some queues stand, over all processes that use them."""
+class Position(NamedTuple):
+    """A place in a stream and in what one of its consumers was given."""
 
+    consumer_seq: int
+    stream_seq: int
+
+
+class Pulled(NamedTuple):
+    """How the pull consumer of a queue stands, over all processes that use it, in the server's words."""
+
+    delivered: Position
+    """What it handed out last."""
+    ack_floor: Position
+    """Up to here everything is settled."""
     pending: int
     ack_pending: int
     redelivered: int
     waiting: int
+    config: Mapping[str, Any]
+    """Its configuration, with the names of the server's API; durations are nanoseconds."""
 
 
 @runtime_checkable
@@ -134,8 +147,8 @@ class Pulling(Protocol):
         """Claim what `work` asks for: tasks that are there; else what comes first within `seconds`."""
         ...
 
-    async def pulled(self, queues: tuple[str, ...]) -> Pulled:
-        """How the consumers of these queues stand."""
+    async def pulled(self, queues: tuple[str, ...]) -> dict[str, Pulled]:
+        """How the consumers of these queues stand; those that were never used are left out."""
         ...
 
 

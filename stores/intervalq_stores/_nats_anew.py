@@ -16,7 +16,7 @@ from intervalq_stores._nats_batch import Conflict, Part
 from intervalq_stores._nats_commit import clear, commit, leftover
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import delivered, headers_of, is_gone, rests, row_of
+from intervalq_stores._nats_task import delivered, headers_of, is_gone, over_of, rests, row_of
 
 _SOME: Final = 50
 """How many are asked for at once, of which those that nobody held before are given back."""
@@ -81,4 +81,5 @@ async def stray(stream: Stream, message: Msg) -> None:
         await clear(stream, message)
     else:
         row = row_of(message, message.subject, sequence, stored, stream.wire.url)
+        await stream.removed(over_of(message))
         await restore(stream, [again(row, message.subject, sequence, stream.now())])

@@ -67,7 +67,7 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
             continue
         for id_ in [part.id for part in command.changes] + [part.id for part in command.deletes]:
             if claims is not None:
-                claims.held.pop(id_, None)
+                claims.holdings.drop(id_)
         return done
     raise TransactionConflict(stream.wire.url, "others changed the same tasks each time: try again")
 
@@ -143,10 +143,10 @@ async def _once(
         )
     revocations = await _revocations(stream, [*going, *(one for one, _ in (*staying, *moving))])
     fits = len(parts) + len(revocations) <= batch.MOST
-    whole = [*parts, *revocations] if fits else parts
-    first = await commit(stream, whole) - len(whole) + 1 if whole else 0
+    whole = [*revocations, *parts] if fits else parts  # before what completes the step: see `_nats_revoked`
     for part in () if fits else revocations:
         await batch.store(stream.wire, [part])
+    first = await commit(stream, whole) - len(parts) + 1 if whole else 0
     order = {part.subject: first + number for number, part in enumerate(parts)}
 
     def after(subject: str, row: Row) -> Row:
@@ -225,7 +225,7 @@ async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict
 async def _find(
     stream: Stream, claims: Claims | None, part: Change | Delete | Depend, *, force: bool
 ) -> Found | None:
-    held = claims.held.get(part.id) if claims is not None else None
+    held = claims.holdings.held.get(part.id) if claims is not None else None
     if held is not None and (force or held.row.version == part.version):
         return Found(held.row, held.subject, held.sequence, held=True)
     row = await stream.task(part.version)

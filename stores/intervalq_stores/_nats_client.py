@@ -70,8 +70,6 @@ class QuickClient(Client):
         Raises:
             nats.errors.Error: the connection has ended, or the message is too large.
         """
-        if not self.is_connected or self._transport is None:
-            raise driver.ConnectionClosedError
         if headers:
             lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
             head = f"NATS/1.0\r\n{lines}\r\n".encode()
@@ -82,6 +80,16 @@ class QuickClient(Client):
             piece = f"PUB {subject} {reply} {whole}\r\n".encode() + data + b"\r\n"
         if whole > self._max_payload:
             raise driver.MaxPayloadError
+        self.write(piece)
+
+    def write(self, piece: bytes) -> None:
+        """Send what is in the form of the protocol already, at once.
+
+        Raises:
+            nats.errors.Error: the connection has ended.
+        """
+        if not self.is_connected or self._transport is None:
+            raise driver.ConnectionClosedError
         if self._pending:  # written by the driver's own task, and before this
             self._transport.writelines(self._pending)
             self._pending = []

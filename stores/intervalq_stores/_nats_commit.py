@@ -29,8 +29,9 @@ its own.
 
 The acknowledgement of a task without a key is the server's own, which doesn't tell whether the message was
 there. So whoever changes what others may have claimed stores a revocation in the same step, and whoever
-acknowledges looks for revocations afterwards: what they don't find was not changed before, and can't be
-after. Revocations expire; claims that live longer look for them when they are renewed.
+acknowledges looks for revocations afterwards, or has heard of none (`_nats_revoked`): what they don't find
+was not changed before, and can't be after. Revocations expire; claims that live longer look for them when
+they are renewed.
 
 A server that is killed also forgets what it handed out last, and hands it to others. The claims of those
 moments are given up when the connection is made anew to another process of the server.
@@ -79,13 +80,13 @@ async def leftover(stream: Stream, part: Part) -> None:
         await stream.removed([part.over])
 
 
-async def outdated(stream: Stream, messages: Sequence[Msg]) -> set[int]:
+async def outdated(stream: Stream, messages: Sequence[Msg], others: Sequence[Msg] = ()) -> set[int]:
     """Of what was handed out and is to be worked on, what another message has taken the place of.
 
-    What these took the place of themselves is removed first. Only of tokens it is looked whether they are the
-    last of their subjects.
+    What these took the place of themselves is removed first, and so it is of `others`, which are to be stored
+    anew. Only of tokens it is looked whether they are the last of their subjects.
     """
-    over = [sequence for message in messages for sequence in over_of(message)]
+    over = [sequence for message in (*messages, *others) for sequence in over_of(message)]
     if not over and not any(one.subject.endswith(TOKEN) for one in messages):
         return set()
     tokens = {delivered(one).sequence: one.subject for one in messages if one.subject.endswith(TOKEN)}

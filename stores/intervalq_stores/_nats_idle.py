@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from intervalq.errors import IntervalqError, StoreError
-from intervalq.tasks.rules import Change, Row, Work
+from intervalq.tasks.rules import Change, Row, Work, Worked
 
 if TYPE_CHECKING:
     from intervalq_stores._nats_claims import Claims
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 _WAIT: Final = 30.0
 """Seconds after which a request expires; then the session asks again."""
 
-_TAKEN: Final = 1.0
-"""Seconds that a task waits for whom it was brought; then others can have it."""
-
 
 class Want(NamedTuple):
-    """A demand: what it takes is for nobody else of the session."""
+    """Terms of a demand."""
 
     queues: tuple[str, ...]
     lease: int | None
@@ -37,7 +34,7 @@ class Idle:
         self._claims = claims
         self._group = group
         self._waiting: dict[Want, anyio.CancelScope] = {}
-        self._brought: dict[Want, list[Row]] = {}
+        self._brought: list[Row] = []
         self._rung = anyio.Event()
 
     @classmethod
@@ -51,17 +48,15 @@ class Idle:
             finally:
                 group.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True), suppress(StoreError):
-                    for want in list(idle._brought):
-                        await idle._give_back(want)
+                    await idle._give_back()
 
-    async def woken(self) -> None:
-        """Wait until something was brought."""
-        await self._rung.wait()
-        self._rung = anyio.Event()
-
-    def take(self, work: Work) -> list[Row]:
-        """What was brought for this demand."""
-        return self._brought.pop(Want(work.queues, work.lease, work.most), [])
+    async def woken(self) -> Worked:
+        """Wait until something was brought: it is the session's from then on."""
+        while not self._brought:
+            await self._rung.wait()
+            self._rung = anyio.Event()
+        rows, self._brought = self._brought, []
+        return Worked(claimed=tuple(rows))
 
     def look(self, work: Work, *, full: bool) -> None:
         """A demand has asked, and found as much as it wanted, or less: then it waits for more."""
@@ -72,29 +67,23 @@ class Idle:
                 scope.cancel()
         elif want not in self._waiting:
             scope = self._waiting[want] = anyio.CancelScope()
-            self._group.start_soon(self._wait, want, scope)
+            self._group.start_soon(self._wait, work, want, scope)
 
-    async def _wait(self, want: Want, scope: anyio.CancelScope) -> None:
+    async def _wait(self, work: Work, want: Want, scope: anyio.CancelScope) -> None:
         rows: list[Row] = []
         # Who can't wait at the server is told nothing: its session asks now and then, and is told why.
         with scope, suppress(IntervalqError):
-            rows = await self._claims.wait(want.queues, want.lease, want.most, _WAIT)
+            rows = await self._claims.wait(work, 1, _WAIT)
         if self._waiting.get(want) is scope:
             del self._waiting[want]
         if rows:
-            self._brought.setdefault(want, []).extend(rows)
+            self._brought += rows
             self._rung.set()
-            await anyio.sleep(_TAKEN)
-            if self._brought.get(want, [])[: len(rows)] == rows:
-                await self._give_back(want)
 
-    async def _give_back(self, want: Want) -> None:
-        rows = self._brought.pop(want, [])
-        with suppress(StoreError):
-            await self._claims.settle(
-                [
-                    Change(row.id, row.version, attempt=row.attempt - row.begun)
-                    for row in rows
-                    if row.id in self._claims.held
-                ]
+    async def _give_back(self) -> None:
+        rows, self._brought = self._brought, []
+        mine = [row for row in rows if row.id in self._claims.holdings.held]
+        if mine:  # else the connection may be closed already, and isn't to be made anew
+            await self._claims.holdings.settle(
+                [Change(row.id, row.version, attempt=row.attempt - row.begun) for row in mine]
             )

@@ -192,6 +192,10 @@ class Link:
         """Send a message; nothing is said about what becomes of it."""
         await self._client.publish(subject, data, reply, headers)
 
+    def post(self, subject: str, data: bytes, reply: str) -> None:
+        """Send a message at once, whose answers go to a subscription."""
+        self._client.put(subject, reply, data, None)
+
     async def send(self, messages: Sequence[tuple[str, bytes, Headers]]) -> Msg:
         """Send several messages in one piece, and wait for the answer to the last."""
         if max(len(data) for _, data, _ in messages) > self._client.max_payload:
@@ -210,11 +214,8 @@ class Link:
                 pieces.append(f"PUB {subject}{to} {len(data)}\r\n".encode() + data)
         pieces.append(b"")
         try:
-            if not self.is_open:
-                raise driver.ConnectionClosedError
             # The driver's own `publish` does this for each message, which takes most of the time there is.
-            await self._client._send_command(b"\r\n".join(pieces))  # noqa: SLF001
-            await self._client._flush_pending()  # noqa: SLF001
+            self._client.write(b"\r\n".join(pieces))
             return await answer
         finally:
             self.forget(reply)
@@ -244,14 +245,27 @@ class Link:
         self._client.direct[subscription._id] = came  # noqa: SLF001 - by which messages are told apart
         return subscription, inbox
 
+    async def hear(self, subject: str, came: Callable[[Msg], None]) -> bool:
+        """Have a function called with all messages of a subject from now on; whether that is allowed."""
+        denied, self.denied = self.denied, ""
+        subscription = await self._client.subscribe(subject, cb=self._answered)
+        self._client.direct[subscription._id] = came  # noqa: SLF001 - by which messages are told apart
+        await self.flush()
+        allowed, self.denied = not self.denied, denied
+        return allowed
+
+    async def leave(self, subscription: Subscription) -> None:
+        """End a subscription to which nothing comes any more."""
+        with suppress(driver.Error):
+            await subscription.unsubscribe()
+        self._client.direct.pop(subscription._id, None)  # noqa: SLF001 - see there
+
     async def withdraw(self, subscription: Subscription) -> None:
         """Tell the server that nobody listens; what it has sent by then is still heard."""
         # The driver's own `unsubscribe` forgets at once what is on its way.
         await self._client._send_unsubscribe(subscription._id)  # noqa: SLF001
         await self.flush()
-        with suppress(driver.Error):
-            await subscription.unsubscribe()
-        self._client.direct.pop(subscription._id, None)  # noqa: SLF001 - see there
+        await self.leave(subscription)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something soon that nobody waits for; if it fails, the connection has ended."""

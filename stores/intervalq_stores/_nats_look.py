@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from intervalq.tasks.rules import Count, QueueStats, Row, Select
-from intervalq.tasks.store import Pulled
+from intervalq.tasks.store import Position, Pulled
 from intervalq_stores._nats_claims import Claims
 from intervalq_stores._nats_names import decoded, encoded
 from intervalq_stores._nats_stream import Stream
@@ -19,10 +19,10 @@ within the last second."""
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
     """See `Select`. What other processes have claimed isn't known to be claimed."""
-    held = {one.row.id: one.row for claims in sessions.values() for one in claims.held.values()}
+    held = {one.row.id: one.row for claims in sessions.values() for one in claims.holdings.held.values()}
     if command.session is not None:
         claims = sessions.get(command.session)
-        rows = [one.row for one in claims.held.values()] if claims is not None else []
+        rows = [one.row for one in claims.holdings.held.values()] if claims is not None else []
     elif command.ids:
         known = [held[id_] for id_ in command.ids if id_ in held]
         others = [id_ for id_ in command.ids if id_ not in held]
@@ -109,12 +109,23 @@ async def advice(stream: Stream) -> list[tuple[str, str]]:
     return found
 
 
-async def pulled(stream: Stream, queues: Sequence[str]) -> Pulled:
+async def pulled(stream: Stream, queues: Sequence[str]) -> dict[str, Pulled]:
     """How the consumers of some queues stand, over all processes."""
-    infos: list[Any] = [info for queue in queues if (info := await stream.info(queue)) is not None]
-    return Pulled(
-        pending=sum(info["num_pending"] for info in infos),
-        ack_pending=sum(info["num_ack_pending"] for info in infos),
-        redelivered=sum(info["num_redelivered"] for info in infos),
-        waiting=sum(info["num_waiting"] for info in infos),
-    )
+    found: dict[str, Pulled] = {}
+    for queue in queues:
+        info = await stream.info(queue)
+        if info is not None:
+            found[queue] = Pulled(
+                delivered=_position(info["delivered"]),
+                ack_floor=_position(info["ack_floor"]),
+                pending=info["num_pending"],
+                ack_pending=info["num_ack_pending"],
+                redelivered=info["num_redelivered"],
+                waiting=info["num_waiting"],
+                config=info["config"],
+            )
+    return found
+
+
+def _position(said: Any) -> Position:  # noqa: ANN401 - the server's
+    return Position(said["consumer_seq"], said["stream_seq"])

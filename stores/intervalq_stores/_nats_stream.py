@@ -15,7 +15,6 @@ from intervalq.tasks.rules import SECOND, Row
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_task import (
-    MOST_WAITING,
     PREFIX,
     STREAM,
     filters_of,
@@ -83,6 +82,11 @@ class Stream:
             self._checked = link
         return link
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether another server than the one of this connection may answer."""
+        return self._clustered
+
     def forget(self) -> None:
         """Look again whether the stream and its consumers are there: something was amiss."""
         self._checked = None
@@ -93,14 +97,13 @@ class Stream:
 
     # --- consumers ----------------------------------------------------------------------------------
 
-    async def consumer(self, queue: str, ack_wait: int | None = None, most: int | None = None) -> Consumer:
+    async def consumer(self, queue: str, ack_wait: int | None = None) -> Consumer:
         """The configuration of a queue's consumer, made if there is none.
 
         Args:
             queue: whose tasks it hands out.
             ack_wait: after how long it hands a task out again, in microseconds, at least. It is the same for
                 all workers of the queue: the longest that any of them has asked for. None: who asks is none.
-            most: how many tasks may be unacknowledged, over all workers of the queue; None: as it is.
         """
         await self.link()
         known = self._consumers.get(queue)
@@ -113,11 +116,9 @@ class Stream:
                 ack_wait * 1_000 if nobody_asked else max(known["ack_wait"], ack_wait * 1_000)
             )
             wanted["description"] = _ASKED
-        if most is not None:
-            wanted["max_ack_pending"] = most
         if wanted != known:
             name = known["durable_name"]
-            made = await self.wire.ask(
+            made = await self.wire.place(
                 f"CONSUMER.DURABLE.CREATE.{STREAM}.{name}", {"stream_name": STREAM, "config": wanted}
             )
             known = made["config"]
@@ -134,12 +135,14 @@ class Stream:
             "filter_subjects": filters_of(queue),
             "ack_wait": (5 * SECOND if ack_wait is None else ack_wait) * 1_000,
             "max_ack_pending": -1,
-            "max_waiting": MOST_WAITING,
+            "max_waiting": self.wire.made.max_waiting,
             "max_deliver": -1,
         }
         subject = f"CONSUMER.DURABLE.CREATE.{STREAM}.{name}"
         try:
-            made = await self.wire.ask(subject, {"stream_name": STREAM, "config": config, "action": "create"})
+            made = await self.wire.place(
+                subject, {"stream_name": STREAM, "config": config, "action": "create"}
+            )
         except Refused as refused:
             if refused.code != _CONSUMER_EXISTS:
                 raise

@@ -21,9 +21,7 @@ from intervalq_stores._nats_url import Headers
 
 STREAM: Final = "intervalq-tasks"
 PREFIX: Final = "intervalq.tasks"
-
-MOST_WAITING: Final = 512
-"""How many requests may wait for the tasks of a queue, over all workers."""
+REVOCATIONS: Final = f"{PREFIX}.r"
 
 _META: Final = "Iq-Task"
 _GONE: Final = "Iq-Gone"
@@ -121,7 +119,7 @@ def headers_of(row: Row) -> Headers:
 
 def revocations_of(queue: str) -> str:
     """Where it stands which tasks others have changed that may be claimed."""
-    return f"{PREFIX}.r.{encoded(queue)}"
+    return f"{REVOCATIONS}.{encoded(queue)}"
 
 
 def rests(row: Row) -> bool:

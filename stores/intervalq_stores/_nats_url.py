@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intervalq.errors import InvalidOption
@@ -12,11 +12,58 @@ Headers: TypeAlias = dict[str, str]
 WITHIN: Final = 5.0
 """Seconds that a call may take, connecting included. Jobs wait for it: longer is an outage."""
 
+_MAX_WAITING: Final = 512
+"""How many requests may wait for the tasks of a queue, over all workers, unless the URL says so."""
+
 _ADDRESS: Final = (
     "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...]; the query "
-    "may have credentials=PATH of a .creds file and tls_ca=PATH; a password with : / ? # @ or % must be "
-    "percent-encoded"
+    "may have credentials=PATH of a .creds file and tls_ca=PATH, and how streams are made: replicas=1 to 5, "
+    "storage=file or memory, cluster=NAME and tags=TAG,TAG of where, max_waiting=COUNT of requests for tasks "
+    "of a queue; a password with : / ? # @ or % must be percent-encoded"
 )
+
+_LOGIN: Final = frozenset({"credentials", "tls_ca"})
+_MADE: Final = frozenset({"replicas", "storage", "cluster", "tags", "max_waiting"})
+
+
+class Made(NamedTuple):
+    """How streams and consumers are made that aren't there yet."""
+
+    stream: dict[str, Any]
+    """Fields of the configuration of streams."""
+    max_waiting: int
+
+
+def made_by(url: str) -> Made:
+    """What a URL says of streams and consumers that are to be made.
+
+    Raises:
+        InvalidOption: nonsense.
+    """
+    given = _query(url)
+    stream: dict[str, Any] = {}
+    if "replicas" in given:
+        stream["num_replicas"] = _number(given["replicas"], 5)
+    if "storage" in given:
+        stream["storage"] = given["storage"]
+        if stream["storage"] not in {"file", "memory"}:
+            raise InvalidOption(_ADDRESS)
+    placement: dict[str, Any] = {"cluster": given["cluster"]} if given.get("cluster") else {}
+    if given.get("tags"):
+        placement["tags"] = given["tags"].split(",")
+    if placement:
+        stream["placement"] = placement
+    return Made(stream, _number(given.get("max_waiting", str(_MAX_WAITING)), 1 << 30))
+
+
+def _query(url: str) -> dict[str, str]:
+    return dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+
+
+def _number(text: str, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise InvalidOption(_ADDRESS)
+    return int(text)
 
 
 def options_of(url: str) -> dict[str, Any]:
@@ -26,9 +73,8 @@ def options_of(url: str) -> dict[str, Any]:
         InvalidOption: it isn't that of a NATS.
     """
     rest = url.partition("://")[2]
-    address, _, query = rest.partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    if given.keys() - {"credentials", "tls_ca"} or "#" in rest or "/" in address.rstrip("/"):
+    address, given = rest.partition("?")[0], _query(url)
+    if given.keys() - (_LOGIN | _MADE) or "#" in rest or "/" in address.rstrip("/"):
         raise InvalidOption(_ADDRESS)
     login, at, hosts = address.rstrip("/").rpartition("@")
     servers: list[str] = []

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -26,7 +26,7 @@ from intervalq.errors import (
     UnsupportedOperation,
 )
 from intervalq.store import shown_url, stopwatch
-from intervalq_stores._nats_url import WITHIN, Headers, options_of
+from intervalq_stores._nats_url import WITHIN, Headers, made_by, options_of
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -38,12 +38,17 @@ Body: TypeAlias = Mapping[str, Any]
 _LINK: Final = "intervalq_stores._nats_link"
 """The module that imports the driver, which may take long."""
 
+_PLACE: Final = 0.1
+"""Seconds after which it is asked again for a stream or consumer that can't be placed yet."""
+
 _AGAIN: Final = 1.5
 """Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
 
 # What the error codes of JetStream mean.
-_UNAVAILABLE: Final = frozenset({10008, 10009, 10074, 10118})  # no leader, no quorum, shutting down ...
+_UNAVAILABLE: Final = frozenset({10008, 10009, 10118})  # no leader, no quorum, shutting down ...
+_NO_PLACE: Final = frozenset({10005, 10023})  # no peers, or none with room: also while a cluster begins
 _FULL: Final = frozenset({10023, 10028, 10047, 10054, 10122})
+_NO_REPLICAS: Final = 10074
 _NOT_ENABLED: Final = frozenset({10035, 10039, 10076})
 _NO_STREAM: Final = frozenset({10059})
 _NAME_IN_USE: Final = 10058
@@ -65,6 +70,10 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
             "its driver nats-py runs on asyncio only: use asyncio; under trio, use a SQLite database "
             "(sqlite://), a JSON file (file://) or memory://",
         ) from None
+
+
+class NoPlaceError(StoreUnavailable):
+    """No server has room for a stream or consumer just now."""
 
 
 class Refused(Exception):
@@ -93,6 +102,7 @@ class Wire:
 
     def __init__(self, url: str) -> None:
         self.url = shown_url(url)
+        self.made = made_by(url)
         self._options = options_of(url)
         self._link: Link | None = None
         self._connecting = anyio.Lock(fast_acquire=True)
@@ -146,8 +156,10 @@ class Wire:
             self._link = None
         await link.close()
 
-    async def ask(self, subject: str, body: Body | None = None) -> Any:  # noqa: ANN401 - whatever it says
-        """Ask the API of JetStream something, and give what its answer says.
+    async def ask(  # whatever it says
+        self, subject: str, body: Body | None = None, no_place: Container[int] = ()
+    ) -> Any:  # noqa: ANN401
+        """Ask the API of JetStream something, and give what its answer says; `no_place` as for `read`.
 
         Raises:
             Refused: it says no.
@@ -156,7 +168,22 @@ class Wire:
         async with self.bounded():
             link = await self.link()
             text = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-            return self.read((await link.request(f"$JS.API.{subject}", text)).data)
+            return self.read((await link.request(f"$JS.API.{subject}", text)).data, no_place)
+
+    async def place(self, subject: str, body: Body) -> Any:  # noqa: ANN401 - whatever it says
+        """Ask for a stream or consumer to be made, and wait a while for a cluster that has no place for it.
+
+        Raises:
+            Refused, StoreError: as for `ask`.
+        """
+        end = stopwatch() + round(WITHIN * 1e6)
+        while True:
+            try:
+                return await self.ask(subject, body, _NO_PLACE)
+            except NoPlaceError:
+                if stopwatch() >= end:
+                    raise
+                await anyio.sleep(_PLACE)
 
     async def publish(self, subject: str, headers: Headers, data: bytes = b"") -> Stored:
         """Have a message stored. With `Nats-Msg-Id` it may be sent twice, and is stored once all the same.
@@ -230,7 +257,7 @@ class Wire:
         """
         name = config["name"]
         try:
-            made = await self.ask(f"STREAM.CREATE.{name}", config)
+            made = await self.place(f"STREAM.CREATE.{name}", {**config, **self.made.stream})
         except Refused as refused:
             if refused.code != _NAME_IN_USE:
                 raise self._cannot_make(name, refused, why) from refused
@@ -245,6 +272,10 @@ class Wire:
         return made
 
     def _cannot_make(self, name: str, refused: Refused, why: str) -> StoreError:
+        if refused.code == _NO_REPLICAS:
+            return UnsupportedOperation(
+                self.url, "a server without a cluster has no replicas: leave replicas= out of the URL"
+            )
         return UnsupportedOperation(
             self.url,
             f"stream {name!r}, which {why} needs, can't be made ({refused}): this server is NATS "
@@ -254,8 +285,8 @@ class Wire:
     def _version(self) -> str:
         return self._link.version if self._link is not None else "?"
 
-    def read(self, answer: bytes) -> Any:  # noqa: ANN401 - whatever it says
-        """What an answer of JetStream says.
+    def read(self, answer: bytes, no_place: Container[int] = ()) -> Any:  # noqa: ANN401 - whatever it says
+        """What an answer of JetStream says; by the codes `no_place` that there is no place just now.
 
         Raises:
             Refused: an error that its asker may know.
@@ -273,6 +304,11 @@ class Wire:
         code, text = error.get("err_code", 0), str(error.get("description", error.get("code")))
         if code in _UNAVAILABLE or code in _NO_STREAM:
             raise StoreUnavailable(self.url, f"JetStream can't answer just now: {text}")
+        if code in no_place:
+            raise NoPlaceError(
+                self.url,
+                f"no server of the cluster has room for it now, or placement excludes all: {text}",
+            )
         if code in _FULL or _NO_ROOM_MESSAGES.search(text):
             raise StoreFull(self.url, f"the server can't store more: {text}")
         if code in _NOT_ENABLED:

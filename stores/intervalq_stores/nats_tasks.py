@@ -77,13 +77,7 @@ class NATSTaskStore:
         if claims is None:
             return ()
         with self._seen():
-            rows = await claims.claim(work.queues, work.limit, work.lease, work.most, work.begins)
-            if not rows and seconds > 0:
-                rows = await claims.wait(work.queues, work.lease, work.most, seconds, work.begins)
-                if rows and len(rows) < work.limit:
-                    limit = work.limit - len(rows)
-                    rows += await claims.claim(work.queues, limit, work.lease, work.most, work.begins)
-        return tuple(rows)
+            return tuple(await claims.pull(work, seconds))
 
     @contextmanager
     def _seen(self) -> Iterator[None]:
@@ -94,7 +88,7 @@ class NATSTaskStore:
             self._stream.forget()
             raise
 
-    async def pulled(self, queues: tuple[str, ...]) -> Pulled:
+    async def pulled(self, queues: tuple[str, ...]) -> dict[str, Pulled]:
         """See `Pulling.pulled`."""
         from intervalq_stores._nats_look import pulled  # noqa: PLC0415 - needs the extra
 
@@ -113,7 +107,7 @@ class NATSTaskStore:
         return await advice(self._stream)
 
     @asynccontextmanager
-    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked]]]:
         """See `Waking.wakeups`. Who is idle has a request waiting at the server, which brings a task."""
         from intervalq_stores._nats_idle import Idle  # noqa: PLC0415 - only for those who wait
 
@@ -143,17 +137,18 @@ class NATSTaskStore:
         if claims is None:
             self._sessions[session.id] = Claims(self._stream, session)
         else:  # it begins again, and keeps what it has
-            claims.session = session
+            claims.holdings.session = session
 
     async def _beat(self, command: Beat) -> Beaten:
         claims = self._sessions.get(command.session)
         if claims is None:
             return Beaten(alive=False)
-        if not await claims.beat():
+        holdings = claims.holdings
+        if not await holdings.beat():
             self._lapse(command.session)
             return Beaten(alive=False)
-        claims.session = claims.session._replace(beaten=self._stream.now())
-        return Beaten(alive=True, held=len(claims.held))
+        holdings.session = holdings.session._replace(beaten=self._stream.now())
+        return Beaten(alive=True, held=len(holdings.held))
 
     async def _end(self, command: End) -> None:
         claims = self._sessions.pop(command.session, None)
@@ -164,20 +159,15 @@ class NATSTaskStore:
         claims = self._sessions.get(command.session)
         if claims is None:
             return Worked(alive=False, lost=tuple(part.id for part in command.settled))
-        claims.begin(command.begun)
-        lost = await claims.settle(command.settled)
-        if claims.overdue:
+        claims.holdings.begin(command.begun)
+        lost = await claims.holdings.settle(command.settled)
+        if claims.holdings.overdue:
             self._lapse(command.session)
             return Worked(alive=False, lost=tuple(lost))
         rows: list[Row] = []
         if command.limit and command.queues:
+            rows = await claims.pull(command, 0)
             idle = self._idle.get(command.session)
-            if idle is not None:
-                rows = idle.take(command)
-            if len(rows) < command.limit:
-                rows += await claims.claim(
-                    command.queues, command.limit - len(rows), command.lease, command.most, command.begins
-                )
             if idle is not None:
                 idle.look(command, full=len(rows) >= command.limit)
         return Worked(lost=tuple(lost), claimed=tuple(rows))
@@ -200,13 +190,16 @@ class NATSTaskStore:
 
     async def _sessions_here(self, _: Sessions) -> tuple[Session, ...]:
         return tuple(
-            sorted((claims.session for claims in self._sessions.values()), key=lambda s: (s.started, s.id))
+            sorted(
+                (claims.holdings.session for claims in self._sessions.values()),
+                key=lambda session: (session.started, session.id),
+            )
         )
 
     def _lapse(self, session: str) -> None:
         claims = self._sessions.pop(session, None)
         if claims is not None:
-            claims.forget()
+            claims.holdings.forget()
 
 
 _COMMANDS: Final[dict[type, Callable[[NATSTaskStore, Any], Awaitable[Any]]]] = {

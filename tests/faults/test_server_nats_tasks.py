@@ -372,6 +372,6 @@ async def test_a_lost_connection_gives_up_no_claim(nats_url: str, others: Tasks,
             await proxy.begin(Fault.REFUSE)
             await proxy.heal()
             assert await others.pull(queue, name="p").fetch(1, timeout=0.7) == []
-        assert (await look.pulled((queue,))).redelivered == 0
+        assert (await look.pulled((queue,)))[queue].redelivered == 0
         await claim.ack()
         assert await others.queues(queue) == []

@@ -18,7 +18,7 @@ def storms() -> Iterator[dict[str, Future[Seen]]]:
     """Both at the same time: there is a lot of waiting in each."""
     with ThreadPoolExecutor(2) as pool:
         yield {
-            mode: pool.submit(token_storm.run, 5, every=0.8, workers=3, seed=5, mode=mode)
+            mode: pool.submit(token_storm.run, 5, every=0.8, least=4, workers=3, seed=5, mode=mode)
             for mode in ("careful", "careless")
         }
 
@@ -46,11 +46,13 @@ def test_never_two_workers_on_a_key_and_none_is_lost(storms: dict[str, Future[Se
 def test_what_ended_stays_ended_when_the_server_is_killed(replicas: int, sync: str) -> None:
     """With three replicas it is the leader of the stream."""
     try:
-        seen = token_storm.run(6, every=0.8, seed=4, restarts=True, replicas=replicas, sync=sync)
+        seen = token_storm.run(6, every=0.8, least=5, seed=4, restarts=True, replicas=replicas, sync=sync)
     except servers.NotInstalledError as error:
         need_server(error)
         raise
     assert seen.returned == []
+    assert seen.overlaps == []
+    assert seen.twice == []
     assert seen.disorder == []
     assert seen.lost == []
     assert seen.left == 0
@@ -74,6 +76,13 @@ def test_without_care_it_shows_two_on_a_key(storms: dict[str, Future[Seen]]) -> 
         ("begin k 0 1|end k 0 1|acked k 0 1|server -|begin k 1 2|end k 1 2|acked k 1 2", ""),
         ("begin k 0 1|end k 0 1|server -|begin k 0 1|end k 0 1|acked k 0 1|begin k 1 2|end k 1 2", ""),
         (
+            "begin k 0 1|server -|begin k 0 2|server +|end k 0 1|acked k 0 2|end k 0 2|begin k 1 2|end k 1 2",
+            "",
+        ),
+        ("server -|begin k 0 1|server +|begin k 0 2|end k 0 1|acked k 0 2|begin k 1 2|end k 1 2", "overlaps"),
+        ("server -|server +|begin k 0 1|begin k 0 2|end k 0 1|end k 0 2|begin k 1 2|end k 1 2", "overlaps"),
+        ("begin k 0 1|server -|begin k 0 2|acked k 0 1|acked k 0 2|end k 0 2|begin k 1 2|end k 1 2", "twice"),
+        (
             "begin - 0 1|end - 0 1|acked - 0 1|server -|begin - 0 2|end - 0 2|begin - 1 1|end - 1 1",
             "returned",
         ),
@@ -84,5 +93,5 @@ def test_the_judge(ledger: str, found: str) -> None:
     token_storm.judge(seen, ledger.split("|"))
     assert seen.broken == bool(found)
     assert [
-        name for name in ("overlaps", "disorder", "returned", "lost") if getattr(seen, name)
+        name for name in ("overlaps", "twice", "disorder", "returned", "lost") if getattr(seen, name)
     ] == found.split()

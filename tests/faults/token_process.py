@@ -20,7 +20,7 @@ import anyio
 
 from intervalq.tasks import Claim, Tasks
 from intervalq_stores import _nats_anew, _nats_claims, _nats_task
-from intervalq_stores._nats_claims import Claims
+from intervalq_stores._nats_holdings import Holdings
 
 EXPIRY = 1.5
 
@@ -29,13 +29,13 @@ def careless() -> None:
     """Break the store on purpose."""
     true = _nats_task.delivered
 
-    async def beat(self: Claims) -> bool:
+    async def beat(self: Holdings) -> bool:
         return self is not None
 
     def delivered(message: Any) -> Any:
         return true(message)._replace(times=1)
 
-    Claims.beat = beat  # type: ignore[method-assign]
+    Holdings.beat = beat  # type: ignore[method-assign]
     for module in (_nats_claims, _nats_anew):
         module.delivered = delivered  # type: ignore[attr-defined]
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import nats
 import pytest
-from anyio.lowlevel import checkpoint
 from nats.aio.msg import Msg
 
 from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks import _desk as desk
-from intervalq_stores import _nats_pull, _nats_stream
+from intervalq_stores import _nats_pull
 from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_task import STREAM
 from intervalq_stores.nats_tasks import NATSTaskStore
-
-PATIENCE = 30
+from stores.nats_wire import PATIENCE, Wire
 
 
 @pytest.fixture
@@ -51,41 +47,6 @@ async def others(nats_url: str) -> AsyncIterator[Tasks]:
     """As if in another process."""
     async with Tasks(nats_url, expiry=60) as tasks:
         yield tasks
-
-
-class Wire:
-    """Another client, which hears the requests for tasks of a queue, and can ask the server."""
-
-    def __init__(self, client: Any, queue: str) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self._client = client
-        self.consumer = f"{STREAM}.{encoded(queue)}"
-
-    async def listen(self) -> None:
-        """Hear them from now on."""
-
-        async def hear(message: Msg) -> None:
-            self.requests.append(json.loads(message.data))
-
-        await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
-        await self._client.flush()
-
-    async def ask(self, subject: str, body: object = None) -> Any:
-        answer = await self._client.request(f"$JS.API.{subject}", json.dumps(body or {}).encode())
-        return json.loads(answer.data)
-
-    async def flush(self) -> None:
-        await self._client.flush()
-
-    async def waiting(self) -> int:
-        """How many requests wait at the server."""
-        said = await self.ask(f"CONSUMER.INFO.{self.consumer}")
-        return int(said.get("num_waiting", -1))
-
-    async def until_waiting(self, number: int) -> None:
-        with anyio.fail_after(PATIENCE):
-            while await self.waiting() != number:
-                await checkpoint()
 
 
 @pytest.fixture
@@ -114,11 +75,13 @@ async def test_it_asks_without_waiting_and_then_less_long_than_its_caller(
     zero, one, expires, three, longer, *more = wire.requests
     assert zero == {"batch": 7, "no_wait": True}
     assert one == {"batch": 1, "no_wait": True}
-    assert expires.keys() == longer.keys() == {"batch", "expires"}
+    assert expires.keys() == {"batch", "expires"}
+    assert longer.keys() == {"batch", "expires"}
+    assert longer["batch"] == 3
     assert 0 < expires["expires"] <= 180e6  # of a short time, a tenth is kept
     assert three == {"batch": 3, "no_wait": True}
     assert 10e9 < longer["expires"] <= 19.9e9
-    assert more == [{"batch": 2, "no_wait": True}]
+    assert more == []
 
 
 async def test_what_is_there_takes_one_request(tasks: Tasks, queue: str, wire: Wire) -> None:
@@ -163,7 +126,7 @@ async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
 
 
 @asynccontextmanager
-async def pulling(nats_url: str, queue: str) -> AsyncIterator[Puller]:
+async def pulling(nats_url: str, queue: str, ping: float = 60.0) -> AsyncIterator[Puller]:
     """One who asks a subject where nobody answers but the test."""
     store = NATSTaskStore(nats_url)
     link = await store._stream.link()
@@ -172,7 +135,9 @@ async def pulling(nats_url: str, queue: str) -> AsyncIterator[Puller]:
     async def stray(message: Msg) -> None:
         given.append(message)
 
-    async with Puller(link, "nats://x", encoded(queue), stray, 60.0) as puller:
+    async with Puller(
+        link, "nats://x", {"durable_name": encoded(queue), "max_waiting": 2}, stray, ping
+    ) as puller:
         yield puller
     assert given == []
     await store.aclose()
@@ -231,7 +196,7 @@ async def test_what_the_server_says_of_a_request_is_never_a_task(
     nats_url: str, queue: str, server: Server, lines: list[str], kind: type[Exception] | None
 ) -> None:
     async with pulling(nats_url, queue) as puller:
-        asks: list[Callable[[], Awaitable[Pulled]]] = [lambda: puller.now(3), lambda: puller.wait(20.0)]
+        asks: list[Callable[[], Awaitable[Pulled]]] = [lambda: puller.now(3), lambda: puller.wait(3, 15.0)]
         for ask in asks:
             async with anyio.create_task_group() as group:
                 group.start_soon(server.answer, *lines)
@@ -240,6 +205,22 @@ async def test_what_the_server_says_of_a_request_is_never_a_task(
                 else:
                     with pytest.raises(kind):
                         await ask()
+
+
+async def test_a_request_that_the_server_has_forgotten_is_an_error(
+    nats_url: str, queue: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is fine, and nothing is heard of the request; until then its heartbeats tell."""
+    monkeypatch.setattr(_nats_pull, "_HEARTBEAT", 0.05)
+    async with pulling(nats_url, queue, 0.01) as puller, anyio.create_task_group() as group:
+
+        async def answer() -> None:
+            await server.answer("408 Request Timeout")
+            await server.answer("100 Idle Heartbeat")
+
+        group.start_soon(answer)
+        with pytest.raises(errors.StoreUnavailable, match="forgotten"):
+            await puller.wait(1, PATIENCE)
 
 
 async def test_a_consumer_that_is_removed_is_made_anew(
@@ -304,11 +285,10 @@ async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
 
 
 async def test_more_calls_than_may_wait_are_refused(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, others: Tasks, queue: str, wire: Wire
 ) -> None:
     """Here by its own limit, and at the server by that of all processes."""
-    for module in (_nats_stream, _nats_pull):
-        monkeypatch.setattr(module, "MOST_WAITING", 2)
+    tasks = Tasks(f"{nats_url}?max_waiting=2")
     pull = tasks.pull(queue, name="p", max_waiting=2)
     async with anyio.create_task_group() as group:
         for _ in range(2):
@@ -322,49 +302,7 @@ async def test_more_calls_than_may_wait_are_refused(
         assert (caught.value.name, caught.value.limit) == (queue, 2)
         assert await others.try_claim(queue) is None
         group.cancel_scope.cancel()
-
-
-async def test_no_more_are_handed_out_than_may_be_unacknowledged(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
-) -> None:
-    """Over all processes; those who wait get one as soon as there is room."""
-    mine = tasks.pull(queue, name="p", max_ack_pending=3)
-    theirs = others.pull(queue, name="p", max_ack_pending=3)
-    await tasks.put(queue, range(10))
-    claims = await mine.fetch(10, timeout=PATIENCE)
-    assert [claim.value for claim in claims] == [0, 1, 2]
-    for pull in (mine, theirs):
-        assert await pull.fetch(10, no_wait=True) == []
-        assert await pull.fetch(10, timeout=0.01) == []
-    await wire.until_waiting(0)
-    found: list[Claim] = []
-    async with anyio.create_task_group() as group:
-
-        async def fetch() -> None:
-            found.extend(await theirs.fetch(10, timeout=PATIENCE))
-
-        group.start_soon(fetch)
-        await wire.until_waiting(1)
-        await claims[0].ack()
-    assert [claim.value for claim in found] == [3]
-
-
-async def test_how_it_stands_is_said_over_all_processes(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
-) -> None:
-    pull = tasks.pull(queue, name="p")
-    assert await pull.info() == ("p", 0, 0, 0, 0)
-    await tasks.put(queue, range(5))
-    claims = await pull.fetch(2)
-    assert await others.pull(queue, name="p").info() == ("p", 3, 2, 0, 0)
-    rest = await others.pull(queue, name="p").fetch(3)
-    for claim in (*claims, *rest):
-        await claim.ack()
-    async with anyio.create_task_group() as group:
-        group.start_soon(pull.fetch, 1, PATIENCE)
-        await wire.until_waiting(1)
-        assert await others.pull(queue, name="p").info() == ("p", 0, 0, 0, 1)
-        group.cancel_scope.cancel()
+    await tasks.aclose()
 
 
 async def test_a_worker_that_is_idle_has_a_request_waiting(
@@ -391,7 +329,7 @@ async def test_a_worker_that_is_idle_has_a_request_waiting(
             await wire.until_waiting(1)
             tasks.stop()
     assert done == [0, 1, 2]
-    assert await wire.waiting() == 0
+    await wire.until_waiting(0)
 
 
 async def test_a_lost_connection_ends_what_waits_and_it_is_asked_again(

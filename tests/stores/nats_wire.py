@@ -1,0 +1,50 @@
+"""Another client of a NATS, which hears what is asked there, and can ask the server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+from nats.aio.msg import Msg
+
+from intervalq_stores._nats_names import encoded
+from intervalq_stores._nats_task import STREAM
+
+PATIENCE = 30
+
+
+class Wire:
+    """Another client, which hears the requests for tasks of a queue, and can ask the server."""
+
+    def __init__(self, client: Any, queue: str) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._client = client
+        self.consumer = f"{STREAM}.{encoded(queue)}"
+
+    async def listen(self) -> None:
+        """Hear them from now on."""
+
+        async def hear(message: Msg) -> None:
+            self.requests.append(json.loads(message.data))
+
+        await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
+        await self._client.flush()
+
+    async def ask(self, subject: str, body: object = None) -> Any:
+        answer = await self._client.request(f"$JS.API.{subject}", json.dumps(body or {}).encode())
+        return json.loads(answer.data)
+
+    async def flush(self) -> None:
+        await self._client.flush()
+
+    async def waiting(self) -> int:
+        """How many requests wait at the server."""
+        said = await self.ask(f"CONSUMER.INFO.{self.consumer}")
+        return int(said.get("num_waiting", -1))
+
+    async def until_waiting(self, number: int) -> None:
+        with anyio.fail_after(PATIENCE):
+            while await self.waiting() != number:
+                await checkpoint()

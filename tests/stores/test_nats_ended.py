@@ -1,0 +1,134 @@
+"""What ended stays ended: nothing is told or worked on before what it took the place of is gone for good."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from intervalq.tasks import Tasks
+from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Insert, Modify, Row, Select, Session, Work
+from intervalq_stores._nats_stream import Stream
+from intervalq_stores._nats_task import PREFIX
+from intervalq_stores.nats_tasks import NATSTaskStore
+from servers import Server
+
+EACH = 10
+KINDS = [f"{PREFIX}.w.>", f"{PREFIX}.k.>"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q.{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def stores(nats_url: str) -> AsyncIterator[tuple[NATSTaskStore, NATSTaskStore]]:
+    """As if in two processes."""
+    async with aclosing(NATSTaskStore(nats_url)) as one, aclosing(NATSTaskStore(nats_url)) as two:
+        yield one, two
+
+
+async def begun(store: NATSTaskStore, expiry: int = 60 * SECOND) -> str:
+    session = secrets.token_hex(8)
+    await store.apply(Begin(Session(session, expiry=expiry)))
+    return session
+
+
+async def test_what_was_settled_does_not_come_back_when_the_server_is_killed(
+    own_nats: Callable[..., Server], queue: str
+) -> None:
+    """However it was: nothing is left of it but its removal, and that is what the files say, too."""
+    server = own_nats()
+    async with Tasks(server.url) as tasks:
+        for number in range(EACH):
+            await tasks.insert(queue, "key", key=f"k{number % 2}")
+            await tasks.insert(queue, "dedupe", dedupe_key=f"d{number}", dedupe_for=1)
+            await tasks.insert(queue, "plain")
+        pull = tasks.pull(queue, name="p", max_ack_pending=None)
+        done = 0
+        while done < 3 * EACH:
+            for claim in await pull.fetch(100):
+                done += 1
+                if done % 3 == 0:
+                    await claim.nak()
+                    done -= claim.attempt == 1
+                elif claim.value == "plain":
+                    await claim.ack(claim.change(queue=f"{queue}.next"))
+                else:
+                    await claim.ack()
+        moved = await tasks.tasks(f"{queue}.next", limit=None)
+        await tasks.modify(*(task.delete() for task in moved))
+        await tasks.modify(*(task.delete() for task in await tasks.tasks(queue, limit=None)))
+    async with aclosing(NATSTaskStore(server.url)) as store:
+        with anyio.fail_after(30):  # what says that they have gone goes after a second, too
+            while [name for kind in KINDS for name in await store._stream.subjects(kind)]:
+                await anyio.sleep(0.05)
+    await anyio.to_thread.run_sync(server.stop)
+    await anyio.to_thread.run_sync(server.start)
+    async with aclosing(NATSTaskStore(server.url)) as store:
+        assert [name for kind in KINDS for name in await store._stream.subjects(kind)] == []
+
+
+async def claimed(store: NATSTaskStore, session: str, queue: str) -> list[Row]:
+    return list(await store.pull(Work(session, queues=(queue,), limit=1, begins=2), 20.0))
+
+
+async def hold_back(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[anyio.Event, anyio.Event]:
+    """Have removals wait: gives what tells that one does, and what lets them go on."""
+    waits, goes = anyio.Event(), anyio.Event()
+    remove = stream.remove
+
+    async def late(sequence: int) -> bool:
+        waits.set()
+        await goes.wait()
+        return await remove(sequence)
+
+    monkeypatch.setattr(stream, "remove", late)
+    return waits, goes
+
+
+@pytest.mark.parametrize("verb", ["ack", "change"])
+async def test_nobody_is_told_or_handed_the_next_before_the_old_is_gone(
+    stores: tuple[NATSTaskStore, NATSTaskStore], queue: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever is killed between: the one that ends a task, and the one that gets the token."""
+    first, second = stores
+    mine, theirs = await begun(first), await begun(second)
+    await first.apply(Modify(inserts=tuple(Insert(queue, "1", id_, key="k") for id_ in ("a", "b"))))
+    (row,) = await claimed(first, mine, queue)
+    waits, goes = await hold_back(monkeypatch, first._stream)
+    waits_too, goes_too = await hold_back(monkeypatch, second._stream)
+    told: list[str] = []
+    part = Delete("a", row.version) if verb == "ack" else Change("a", row.version, json="2")
+
+    async def settle() -> None:
+        await first.apply(Work(mine, (part,)))
+        told.append("settled")
+
+    async def take() -> None:
+        told.extend(one.id for one in await claimed(second, theirs, queue))
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(settle)
+            await waits.wait()
+            group.start_soon(take)
+            await waits_too.wait()
+            for _ in range(5):  # round trips
+                assert len(await first.apply(Select(queue=queue, ids=("b",)))) == 1
+            assert told == []
+            goes_too.set()
+            while not told:
+                await anyio.lowlevel.checkpoint()
+            assert told == (["b"] if verb == "ack" else ["a"])
+            goes.set()
+    assert await first._stream.at(row.version) is None
