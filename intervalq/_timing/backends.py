@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from typing import Any, Final, Protocol
@@ -81,7 +82,10 @@ class EventWaker:
 def loop_clock() -> Callable[[], float]:
     """The clock of the running event loop, in seconds."""
     loop = asyncio_loop()
-    return anyio.current_time if loop is None else loop.time
+    if loop is None:
+        return anyio.current_time
+    # What asyncio's own loops call in turn; it is asked for each task.
+    return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
 
 
 def is_cancelled() -> bool:

@@ -29,7 +29,6 @@ from intervalq.tasks._job import Job, changes_of
 from intervalq.tasks._session import WorkSession
 from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
-from intervalq.tasks.rules import Delete
 from intervalq.tasks.store import MOST_ROWS
 
 log: Final = logging.getLogger("intervalq")
@@ -212,7 +211,7 @@ class Crew:
             with anyio.CancelScope() as scope:
                 while (claim := self._first() or await self._next()) is not None:
                     claim.on_lost = scope.cancel
-                    await (self._do(claim) if not claim.row.alone else self._alone(claim))
+                    await (self._alone(claim) if claim.row.alone else self._do(claim))
                     if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
                         break
                 else:
@@ -274,7 +273,7 @@ class Crew:
             self._gate.open(key)
 
     async def _do(self, claim: Claim) -> None:
-        too_often = self.job.policy.exhausted(claim)
+        too_often = self.job.policy.exhausted(claim) if claim.row.attempt else None
         if too_often is not None:
             self.counts["dead"] += 1
             log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, too_often.error)
@@ -287,7 +286,7 @@ class Crew:
             except TransactionConflict:
                 result = await self._again(claim)
             if result is None and claim.open:
-                self._desk.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
+                self._desk.done(claim)
                 self.counts["done"] += 1
             else:
                 self.counts["done"] += await self._end(claim, result)
@@ -305,7 +304,9 @@ class Crew:
         finally:
             claim.on_lost = None
             self.running -= 1
-            self._gate.ended()
+            self._gate.running -= 1
+            if self._gate.closed is not None:
+                self._gate.ended()
         if begun:
             self._measure(self._now() - begun)
 
@@ -313,16 +314,14 @@ class Crew:
         """It runs from now on. Gives when that was, if it is one of those that are timed, else 0."""
         self.running += 1
         self._gate.running += 1
+        if self.job.pace is None and not claim.began:
+            self._desk.began(claim, self._at)
         self._sample += 1
-        if self.job.pace is None:
-            self._began(claim)
         return 0.0 if self._sample % _SAMPLE else self._now()
 
     def _began(self, claim: Claim) -> None:
         if not claim.began:
-            claim.began = True
-            self._desk.begun.since[claim] = self._at if self.job.pace is None else self._now()
-            self._desk.poke()
+            self._desk.began(claim, self._now())
 
     async def _end(self, claim: Claim, result: Any) -> bool:  # noqa: ANN401 - to be looked at
         """Settle a claim by what its function gave; whether the task is done.

@@ -19,7 +19,7 @@ from intervalq.tasks._handed import Handed
 from intervalq.tasks._ranges import OpenRange, OpenRanges
 from intervalq.tasks._settle import Settle, one_each
 from intervalq.tasks._task import Claim, unused
-from intervalq.tasks.rules import Change, Finished, Row, Select, Work, Worked
+from intervalq.tasks.rules import Change, Delete, Finished, Row, Work, Worked
 from intervalq.tasks.store import MOST_ROWS, Ranging, TaskStore
 
 if TYPE_CHECKING:
@@ -110,21 +110,36 @@ class Desk:
         """Tell the store soon. Of a plain task: once all of its range are settled."""
         claim = settle.claim
         claim.open = settle.keeps
-        if not settle.keeps:
-            self.begun.since.pop(claim, None)
-        ranged = self._ranges.of.get(claim.row.id) if self._ranges.of else None
-        if ranged is None:
+        if claim.range is not None:
+            if not settle.keeps and self.forget(claim):
+                change = settle.part if isinstance(settle.part, Change) else None
+                self._ranges.settle(claim.range, claim, change, self._now)
+            settle.end()
+        else:
+            if not settle.keeps:
+                self.begun.since.pop(claim, None)
             if not self._settles:
                 self._settled = self._now()
             self._settles.append(settle)
             self._renewals += settle.keeps
             self._urgent |= settle.bell is not None
-        else:
-            if not settle.keeps:
-                self.forget(claim)
-                self._ranges.settle(ranged, claim, settle.part, self._now())
-            settle.end()
         self.poke()
+
+    def done(self, claim: Claim) -> None:
+        """As `settle` with its removal, which nobody waits for: so most of them end."""
+        if claim.range is None:
+            self.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
+        elif self.forget(claim):
+            claim.open = False
+            self._ranges.settle(claim.range, claim, None, self._now)
+            self.poke()
+
+    def began(self, claim: Claim, at: float) -> None:
+        """A function runs it since then. The store is told if it still does so in a while."""
+        claim.began = True
+        self.begun.since[claim] = at
+        if not self._is_poked:
+            self.poke()
 
     def finish_ranges(self) -> None:
         """Give back what has not been settled of plain tasks."""
@@ -231,7 +246,7 @@ class Desk:
         self, demand: Demand | None, batch: list[Settle], finished: list[Finished], begun: list[Claim]
     ) -> Work:
         settled = tuple([settle.now() for settle in batch])
-        ids = tuple([claim.row.id for claim in begun if claim.row.id not in self._ranges.of])
+        ids = tuple([claim.row.id for claim in begun if claim.range is None])
         if demand is None:
             return Work(self.session, settled, tuple(finished), begun=ids)
         limit = min(demand.room(), MOST_ROWS)
@@ -277,7 +292,8 @@ class Desk:
         claims = self.take(worked.claimed)
         for range_, tasks in worked.ranges:
             ranged = OpenRange(range_, tasks, self.session, begun=begun)
-            mine = self.take(ranged.rows)
+            mine = [Claim(row, self._owner, ranged) for row in ranged.rows]
+            self.held.update([(claim.row.id, claim) for claim in mine])  # each is claimed once
             self._ranges.add(ranged, mine)
             claims += mine
         return claims
@@ -312,8 +328,6 @@ class Desk:
             return False
         del self.held[claim.row.id]
         self.begun.since.pop(claim, None)
-        if self._ranges.of:
-            self._ranges.of.pop(claim.row.id, None)
         return True
 
     # --- trouble ------------------------------------------------------------------------------------
@@ -364,25 +378,12 @@ class Desk:
 
     async def _recover(self) -> None:
         """Give back what was claimed by a call, or by the store, and nobody knows of."""
-        doubt, self._handed.missed = self._doubt, False
-        try:
-            rows = await self._store.apply(Select(session=self.session, values=False))
-            found = [row for row in rows if self._is_unknown(row)]
-            self._handed.give_back(found)
-            if found:
-                await self._store.apply(Work(self.session, tuple(map(unused, found))))
-        except BaseException:
-            self._handed.missed = True
-            raise
+        doubt = self._doubt
+        await self._handed.recover(self._store, self.session, self.held)
         self._doubt = False
         if doubt and isinstance(self._store, Ranging):
             self._has_orphans = True
             self._claims_from = self._now() + _DRAIN
-
-    def _is_unknown(self, row: Row) -> bool:
-        """A renewal whose answer was lost is one version ahead; what was given back and came again is two."""
-        claim = self.held.get(row.id)
-        return claim is None or row.version > claim.row.version + 1
 
     def lose_all(self) -> None:
         """The session is gone, and all that it had claimed."""

@@ -57,7 +57,6 @@ class Gate:
                 await self._quiet.wait()
 
     def ended(self) -> None:
-        """One that ran has ended."""
-        self.running -= 1
-        if self.closed is not None and not self.running:
+        """One that ran has ended while it was closed."""
+        if not self.running:
             self._quiet.set()

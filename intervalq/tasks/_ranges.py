@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from intervalq.tasks._ids import PLAIN, new_id
 from intervalq.tasks._task import Claim, unused
-from intervalq.tasks.rules import Change, Delete, Failed, Finished, Insert, Range, Row
+from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row
 
 
 class OpenRange:
@@ -22,10 +22,10 @@ class OpenRange:
         """Since when, on the session's clock."""
         prefix = f"{PLAIN}{range_.part}-"
         queue = range_.queue
-        self.rows = [
-            Row(f"{prefix}{number}", 0, queue, 0, json, claims=1, attempt=begun, session=session, begun=begun)
-            for number, json in tasks
-        ]
+        row = Row("", 0, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
+        middle, end = row[1:4], row[5:]
+        # By position and at once, for there are very many.
+        self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
         self._told = 0  # so many from the beginning are known by the store to be settled
         self._open = len(self.rows)
         self._claims: list[Claim] = []
@@ -35,10 +35,10 @@ class OpenRange:
         """These stand for its tasks."""
         self._claims = claims
 
-    def settle(self, claim: Claim, part: Delete | Change) -> bool:
-        """One of them was done, or not; whether that was the last."""
-        if isinstance(part, Change):
-            self._failed.append(Failed(_number(claim.row), _again(claim.row, part)))
+    def settle(self, claim: Claim, change: Change | None) -> bool:
+        """One of them was done (None), or not; whether that was the last."""
+        if change is not None:
+            self._failed.append(Failed(_number(claim.row), _again(claim.row, change)))
         self._open -= 1
         self.is_new = True
         return not self._open
@@ -75,8 +75,6 @@ class OpenRanges:
     """All that a session has, and what the store is to be told of them."""
 
     def __init__(self) -> None:
-        self.of: dict[str, OpenRange] = {}
-        """By the ids of claims that have not been settled."""
         self.finished: list[Finished] = []
         """What the store is told with the next call."""
         self._open: list[OpenRange] = []
@@ -85,13 +83,14 @@ class OpenRanges:
         """One was claimed; the claims stand for its tasks."""
         ranged.claims(claims)
         self._open.append(ranged)
-        self.of.update((claim.row.id, ranged) for claim in claims)
 
-    def settle(self, ranged: OpenRange, claim: Claim, part: Delete | Change, now: float) -> None:
-        """One of a range's tasks was done, or not."""
+    def settle(
+        self, ranged: OpenRange, claim: Claim, change: Change | None, now: Callable[[], float]
+    ) -> None:
+        """One of a range's tasks was done (None), or not."""
         if not ranged.is_new:
-            ranged.since = now
-        if ranged.settle(claim, part):
+            ranged.since = now()
+        if ranged.settle(claim, change):
             self._open.remove(ranged)
             self.finished.append(ranged.finished())
 
@@ -102,7 +101,7 @@ class OpenRanges:
     def take(self, begun: Sequence[Claim], before: float) -> list[Finished]:
         """What the store is told now: what has ended, what was settled by then, and these that have begun."""
         for ranged in self._open:
-            mine = [claim for claim in begun if self.of.get(claim.row.id) is ranged]
+            mine = [claim for claim in begun if claim.range is ranged]
             if mine or (ranged.is_new and ranged.since <= before):
                 self.finished += ranged.so_far(mine)
         finished, self.finished = self.finished, []
@@ -115,13 +114,11 @@ class OpenRanges:
             ranged.finish_now()
             self.finished.append(ranged.finished())
             rows += ranged.rows
-        self.of.clear()
         self._open.clear()
         return rows
 
     def clear(self) -> None:
         """They are not this session's any more."""
-        self.of.clear()
         self._open.clear()
         self.finished.clear()
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 
 from intervalq._timing.backends import EventWaker, spawn, wakers
-from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
+from intervalq.errors import IntervalqError, StoreError, StoreUnavailable, UnsupportedOperation
 from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request
 from intervalq.tasks._desk import Desk
@@ -45,6 +45,9 @@ _BEATS: Final = 5
 
 _WATCH: Final = 0.2
 """Seconds between two looks at whether another worker's process has died."""
+
+_WATCH_IDLE: Final = 1.0
+"""The same while that one has claimed nothing."""
 
 _FAREWELL: Final = 5.0
 """Seconds that the end of a session may take; then it lapses by itself."""
@@ -177,7 +180,7 @@ class WorkSession:
         except BaseException:
             settle.bell = None  # it is done all the same, however long that takes
             raise
-        _check(settle)
+        settle.check()
 
     async def renew(self, claim: Claim, lease: int | None) -> None:
         """See `Claim.in_progress`. Calls at the same moment that ask for the same are one."""
@@ -191,7 +194,7 @@ class WorkSession:
             self.desk.settle(settle)
             self.begin()
         await self.renewed(claim)
-        _check(settle)
+        settle.check()
         claim.lease = lease
 
     async def renewed(self, claim: Claim) -> None:
@@ -323,7 +326,10 @@ class WorkSession:
             if isinstance(self.store, Waking):
                 group.start_soon(self._hear, self.store)
             if isinstance(self.store, Guarding):
-                group.start_soon(self._watch, self.store)
+                guards = anyio.Event()
+                group.start_soon(self._watch, self.store, guards)
+                with anyio.move_on_after(_AGAIN):  # a function that it runs may let nothing else begin
+                    await guards.wait()
             while not (self._is_lapsed or self.desk.is_to_end or (self._closing and self.desk.at_rest)):
                 await self.desk.turn()
             group.cancel_scope.cancel()
@@ -371,27 +377,28 @@ class WorkSession:
                         if handed is not None and not self._is_lapsed:
                             self.desk.hand(handed)
                         self.desk.ask_now()
+            except UnsupportedOperation as error:
+                log.debug("session %s looks by itself: %s", self.desk.session, error)
+                return
             except IntervalqError as error:
                 log.debug("no wake-ups for session %s: %s", self.desk.session, error)
             finally:
                 self.desk.hears = False
             await anyio.sleep(_AGAIN)
 
-    async def _watch(self, store: Guarding) -> None:
+    async def _watch(self, store: Guarding, guards: anyio.Event) -> None:
         while True:
             try:
                 async with store.guard(self.desk.session) as look:
+                    guards.set()
+                    pause = _WATCH
                     while True:
-                        await anyio.sleep(_WATCH)
-                        if await look():
+                        await anyio.sleep(pause)
+                        removed, is_idle = await look()
+                        pause = _WATCH_IDLE if is_idle else _WATCH
+                        if removed:
                             self.desk.ask_now()
             except IntervalqError as error:
                 log.debug("session %s watches nobody: %s", self.desk.session, error)
+            guards.set()
             await anyio.sleep(_AGAIN)
-
-
-def _check(settle: Settle) -> None:
-    if settle.error is not None:
-        raise settle.error
-    if settle.lost:
-        raise settle.claim.lost()

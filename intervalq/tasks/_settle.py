@@ -46,6 +46,13 @@ class Settle:
         if self.bell is not None and not self.bell.done():
             self.bell.set_result(None)
 
+    def check(self) -> None:
+        """Raise what came of it, if it wasn't done."""
+        if self.error is not None:
+            raise self.error
+        if self.lost:
+            raise self.claim.lost()
+
     def now(self) -> Delete | Change:
         """What the store is asked for, at the version that renewals have brought."""
         part, version = self.part, self.claim.row.version

@@ -15,6 +15,7 @@ from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
 
 if TYPE_CHECKING:
+    from intervalq.tasks._ranges import OpenRange
     from intervalq.tasks._session import WorkSession
     from intervalq.tasks._settle import Settle
 
@@ -155,12 +156,15 @@ class Claim(Task):
     is no longer this session's, or was settled before; then nothing was done.
     """
 
-    __slots__ = ("began", "lease", "on_lost", "open", "renewal", "session")
+    __slots__ = ("began", "lease", "on_lost", "open", "range", "renewal", "session")
 
-    def __init__(self, row: Row, session: WorkSession) -> None:
-        super().__init__(row, session.max_bytes)
+    def __init__(self, row: Row, session: WorkSession, range_: OpenRange | None = None) -> None:
+        self.row = row  # not by the base's own, for there are very many
+        self.max_bytes = session.max_bytes
         self.session = session
         """Internal: the session that has claimed it."""
+        self.range = range_
+        """Internal: of a plain task, what it was claimed with."""
         self.open = True
         """Whether it has yet to be settled, as far as is known here."""
         self.began = row.begun

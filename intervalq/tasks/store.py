@@ -91,19 +91,33 @@ class Waking(Protocol):
         returned. Wake-ups are hints: one may be lost or come for nothing. It returns what the store has
         claimed for the idle session, on the terms of its last `Work`, in the same step as others made it
         ready; None: nothing. What was claimed so and got lost on its way is the session's all the same.
+
+        Raises:
+            UnsupportedOperation: there are none here; a session that says that it is idle would be given
+                tasks and not hear of them.
         """
         ...
+
+
+class Watched(NamedTuple):
+    """What a look at other sessions has found."""
+
+    removed: bool
+    """Some were dead."""
+    is_idle: bool
+    """The one that is watched has claimed nothing: it needn't be looked at that often."""
 
 
 @runtime_checkable
 class Guarding(Protocol):
     """A store that sees at once when the process of a session has died."""
 
-    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]]]:
+    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Watched]]]:
         """Stand for a session for as long as the context is open, and watch over the others.
 
-        Gives a function to be called a few times a second, which removes sessions whose processes are dead,
-        and says whether there were any.
+        While it does, the session is alive, whether or not it beats; but not for longer than some minutes.
+
+        Gives a function to be called a few times a second, which removes sessions whose processes are dead.
         """
         ...
 

@@ -52,7 +52,7 @@ async def advice(connection: Connection, wire: Wire) -> list[tuple[str, str]]:
     good = f"{wire.schema.what} version {found}" if found else "the tables of tasks are made on first use"
     check(found in {None, wire.schema.number}, good, "error", wire.schema.other(found))
     bad = (
-        "a connection pooler is between: idle workers look once a second instead of being woken, and dead "
+        "a connection pooler is between: idle workers look twice a second instead of being woken, and dead "
         "ones are seen by their missing heartbeats only: give the URL of the server itself"
     )
     check(pid == connection.info.backend_pid, "wake-ups get through", "warning", bad)

@@ -297,21 +297,21 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     )
 
 
-def _range(line: tuple[Any, ...]) -> tuple[Range, tuple[tuple[int, str], ...]]:
+def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
     numbers, values = map(int, line[6].split(",")), line[5].split(SEPARATOR)
     return Range(line[3], line[7], line[4], line[10]), tuple(zip(numbers, values, strict=True))
 
 
-def handed(session: str, notices: Sequence[str]) -> Worked | None:
+def handed(notices: Sequence[str]) -> Worked | None:
     """What a session has been handed with notices; None: nothing."""
     claimed: list[Row] = []
     ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
     for _, _, text in (notice.partition(" ") for notice in notices):
-        if text:
-            lines = [tuple(line.values()) for line in json.loads(text)]
-            worked = _worked(Work(session), lines, Heads())
-            claimed += worked.claimed
-            ranges += worked.ranges
+        for line in json.loads(text) if text else ():
+            if line[0] == "t":
+                claimed.append(Row(*line[1:]))
+            else:
+                ranges.append(_range(line))
     return Worked(claimed=tuple(claimed), ranges=tuple(ranges)) if claimed or ranges else None
 
 

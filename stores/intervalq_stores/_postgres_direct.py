@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from intervalq.errors import StoreError
+from intervalq.errors import StoreError, UnsupportedOperation
 from intervalq.tasks.rules import Worked
+from intervalq.tasks.store import Watched
 from intervalq_stores._postgres_commands import Asked, Lines, handed
 from intervalq_stores._postgres_wire import Ear, Wire, is_pooled
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 _CHANNEL: Final = "intervalq_tasks"
 _GUARDING: Final = b"select intervalq.guarding(%s)"
+# A machine that has vanished is to be noticed by the server, too, whose own settings are two hours: the lock
+# that it holds says that its session lives. For a process that only hangs, its system answers.
+_KEEPALIVE: Final = b"""
+    set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 2;
+    set tcp_user_timeout = 15000
+"""
 _LEFT: Final = b"select intervalq.unguarded(%s)"
 _GUARDED: Final = b"select intervalq.guarded(%s, null)"
 
@@ -47,33 +54,34 @@ class Direct:
         async with self._line(session) as line:
             ear = line.ear
             if ear is None:
-                yield anyio.sleep_forever
-                return
+                raise UnsupportedOperation(
+                    self._wire.url, "no wake-up comes through a connection pooler: give the server's own URL"
+                )
 
             async def woken() -> Worked | None:
                 try:
-                    return handed(session, await ear.heard())
+                    return handed(await ear.heard())
                 except self._wire.driver.Error as error:
                     raise self._wire.error(error) from error
 
             yield woken
 
     @asynccontextmanager
-    async def guard(self, session: str) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    async def guard(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Watched]]]:
         """See `Guarding.guard`."""
         async with self._line(session) as line:
             ear, number = line.ear, None
             if ear is not None:
                 [(number,)] = await self._wire.within(ear.ask(_GUARDING, session), self._patience)
 
-            async def watch() -> bool:
+            async def watch() -> Watched:
                 if ear is None or number is None:
-                    return False
+                    return Watched(removed=False, is_idle=True)
                 if (error := ear.lost()) is not None:
                     raise self._wire.error(error) from error
                 asked = Asked(_GUARDED, (number,), lambda lines: lines)
                 [(removed,)] = await self._wire.within(self._ask(asked), self._patience)
-                return bool(removed)
+                return Watched(removed=removed > 0, is_idle=removed < 0)
 
             try:
                 yield watch
@@ -111,6 +119,7 @@ class Direct:
             if await is_pooled(connection):
                 await connection.close()
                 return _Line(connection, None)
+            await connection.execute(_KEEPALIVE)
             ear = Ear(connection, self._wire.driver.Error, _CHANNEL)
             await ear.listen(lambda said: said.partition(" ")[0] in (session, "*"))
         except BaseException:

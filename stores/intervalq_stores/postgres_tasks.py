@@ -13,11 +13,11 @@ import anyio
 
 from intervalq.errors import StoreError, TransactionConflict
 from intervalq.tasks.rules import Command, Count, Modify, Row, Select, Worked
-from intervalq.tasks.store import Isolation
+from intervalq.tasks.store import Isolation, Watched
 from intervalq_stores._postgres_advice import advice
 from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, page, put, quick
 from intervalq_stores._postgres_direct import Direct
-from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Schema, Wire, sqlstate
+from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Schema, Wire, is_pooled, sqlstate
 
 if TYPE_CHECKING:
     from intervalq_stores._postgres_wire import Connection
@@ -38,6 +38,7 @@ _MOMENTS: Final = 7  # a quarter of a second in all
 _KEPT: Final = 8  # connections of transactions
 _AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
 _EXISTS: Final = "23505"
+_OTHER_PLAN: Final = "0A000"  # what a prepared statement calls was made anew
 
 
 class PostgresTaskStore:
@@ -131,11 +132,11 @@ class PostgresTaskStore:
         return rows, str(lines[-1][0]) if len(lines) == limit else ""
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
-        """See `Waking.wakeups`. Behind a pooler the function never returns."""
+        """See `Waking.wakeups`. Behind a pooler there are none."""
         return self._direct.wakeups(session)
 
-    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]]]:
-        """See `Guarding.guard`. Behind a pooler the function always says that there were none."""
+    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Watched]]]:
+        """See `Guarding.guard`. Behind a pooler nobody is watched."""
         return self._direct.guard(session)
 
     async def advice(self) -> list[tuple[str, str]]:
@@ -172,7 +173,7 @@ class PostgresTaskStore:
                     return await self._ask_once(asked, whole=whole)
                 except self._wire.driver.Error as error:
                     # The schema may vanish under an open connection: then it is made again, once.
-                    gone = error.sqlstate in NO_SCHEMA and whole
+                    gone = (error.sqlstate in NO_SCHEMA or error.sqlstate == _OTHER_PLAN) and whole
                     if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
                         raise
                     whole = not gone
@@ -181,7 +182,7 @@ class PostgresTaskStore:
 
     async def _ask_once(self, asked: Asked, *, whole: bool) -> Lines:
         # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
-        connection = self._idle.pop() if self._idle and whole else await self._wire.open(whole=whole)
+        connection = self._idle.pop() if self._idle and whole else await self._open(whole=whole)
         self._known = True
         try:
             rows = await _rows(connection, asked)
@@ -196,6 +197,16 @@ class PostgresTaskStore:
             raise
         self._idle.append(connection)
         return rows
+
+    async def _open(self, *, whole: bool) -> Connection:
+        connection = await self._wire.open(whole=whole)
+        try:
+            if not await is_pooled(connection):  # a pooler may give each statement to another of its own
+                connection.prepare_threshold = 1
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     def _error(self, error: Exception) -> StoreError:
         code = sqlstate(error)
@@ -249,7 +260,7 @@ async def _rows(connection: Connection, asked: Asked) -> Lines:
 
     # Whatever the connection's user has set for it.
     async with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-        await cursor.execute(asked.sql, asked.values, prepare=False)
+        await cursor.execute(asked.sql, asked.values)
         return await cursor.fetchall()
 
 

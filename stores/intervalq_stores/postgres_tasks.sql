@@ -60,7 +60,7 @@ begin
             'the version of the release that made them into intervalq.tasks_version' using errcode = 'IQ001';
     elsif found = 1 then
         -- What the functions take and give has changed. Without `cascade`: what users have built on them is theirs.
-        drop function if exists intervalq._wake(text[]), intervalq._line(text, intervalq.tasks), intervalq.modify(jsonb, bigint),
+        drop function if exists intervalq._line(text, intervalq.tasks), intervalq.modify(jsonb, bigint),
             intervalq.tasks_of(text, uuid[], text, bigint, boolean),
             intervalq._claim_ranges(text, integer, integer),
             intervalq._spill(text, smallint, bigint, bigint, integer, text, bigint),
@@ -286,62 +286,94 @@ return case
 end;
 
 
+-- intervalq._next_idle: a session that waits for tasks of a queue, and doesn't any more; nulls: there is none.
+create or replace function intervalq._next_idle(
+    q text, out who text, out session integer, out wanted integer, out lease bigint
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Whoever becomes idle in this moment has either seen what we insert, or is seen here.
+    perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
+    loop
+        delete from intervalq.idle x where x.session = (
+            select j.session from intervalq.idle j where q = any (j.queues) limit 1 for update skip locked
+        ) returning x.session, x.wanted, x.lease into session, wanted, lease;
+        exit when not found;
+        select s.id into who from intervalq.sessions s where s.number = _next_idle.session and s.gone is null;
+        exit when found;
+    end loop;
+end
+$$;
+
+
 -- intervalq._wake: tell one idle session for each of the queues that there is something to claim, or will be
 -- within a second: until then it might not ask by itself.
---   hand: how many tasks were inserted that are ready since `now`: some are claimed for it, and go with the notice.
---     Only where the transaction ends at once: it may get others instead.
-create or replace function intervalq._wake(queues text[], hand integer default 0, now bigint default null)
-returns void
+create or replace function intervalq._wake(queues text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     q text;
-    i intervalq.idle;
     woken text;
 begin
     for q in select distinct u.q from unnest(queues) as u (q) order by 1 loop
-        -- Whoever becomes idle in this moment has either seen what we insert, or is seen here.
-        perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
         if intervalq._fresh() then
-            delete from intervalq.idle x where x.session = (
-                select j.session from intervalq.idle j where q = any (j.queues) limit 1 for update skip locked
-            ) returning x.* into i;
-            select s.id into woken from intervalq.sessions s where s.number = i.session;
+            select x.who into woken from intervalq._next_idle(q) as x;
             if woken is not null then
-                if hand > 0 and i.wanted > 0 then
-                    woken := intervalq._handed(woken, i, least(i.wanted, hand), now);
-                end if;
                 perform pg_notify('intervalq_tasks', woken);
             end if;
-        elsif exists (select from intervalq.idle j where q = any (j.queues)) then
-            -- To take one out that was woken just now would end the caller's transaction: tell them all.
-            perform pg_notify('intervalq_tasks', '*');
+        else
+            perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
+            if exists (select from intervalq.idle j where q = any (j.queues)) then
+                -- To take one out that was woken just now would end the caller's transaction: tell them all.
+                perform pg_notify('intervalq_tasks', '*');
+            end if;
         end if;
     end loop;
 end
 $$;
 
 
--- intervalq._handed: claim tasks for an idle session. Gives what it is told: its id, and the lines of `work`, if they
--- fit into a notice.
-create or replace function intervalq._handed(who text, i intervalq.idle, wanted integer, now bigint) returns text
+-- intervalq._hand: insert the first of some tasks as claimed by an idle session, if there is one, which gets the lines
+-- of a claim with the notice that wakes it, if they fit. Gives how many. Only in a transaction that ends at once.
+--   ids: null: new ones
+create or replace function intervalq._hand(q text, ids uuid[], jsons text[], now bigint) returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    i record;
+    n integer;
     said text;
 begin
-    select who || ' ' || json_agg(w) into said from intervalq.work(
-        who, null, null, null, null, i.queues, wanted, i.lease, null, false,
-        array_fill(now, array[cardinality(i.queues)]), null, 0, null, now
-    ) as w;
-    if octet_length(said) > 7900 then
-        raise exception 'too long for a notice' using errcode = 'IQ014';
+    if not intervalq._fresh() then
+        perform intervalq._wake(array[q]);
+        return 0;
     end if;
-    return said;
-exception when sqlstate 'IQ014' then
-    return who;
+    select x.* into i from intervalq._next_idle(q) as x;
+    if i.who is null then
+        return 0;
+    end if;
+    n := case when i.wanted > 0 and coalesce(i.lease, 1) > 0 then least(i.wanted, cardinality(jsons)) else 0 end;
+    if n > 0 then
+        ids := coalesce(ids, array(select intervalq._uuid() from generate_series(1, n)));
+        select ' ' || json_agg(json_build_array(
+            't', u.id, 1, q, now, u.json, null, 0, false, i.who, now + i.lease, 1, 0, '', now, now, null, 0, false, false
+        )) into said from unnest(ids[:n], jsons[:n]) as u (id, json);
+        if octet_length(said) > 7900 then
+            said := '';
+            n := 0;
+        else
+            insert into intervalq.tasks
+                (id, ready, at, created, modified, until, version, claims, session, queue, json)
+            select u.id, now + i.lease, now, now, now, now + i.lease, 1, 1, i.session, q, u.json
+            from unnest(ids[:n], jsons[:n]) as u (id, json);
+        end if;
+    end if;
+    perform pg_notify('intervalq_tasks', i.who || coalesce(said, ''));
+    return n;
 end
 $$;
 
@@ -841,29 +873,30 @@ set lock_timeout = '4s'
 as $$
 declare
     names text[];
-    hand integer := 0;
+    items constant text[] := string_to_array(jsons, chr(31));
+    n integer;
 begin
     now := intervalq._now(now);
     if ats is null and strpos(queues, chr(31)) = 0 then
-        insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
-        select u.id, now, now, now, now, queues, u.json
-        from unnest(ids, string_to_array(jsons, chr(31))) as u (id, json);
-        names := array[queues];
-        hand := cardinality(ids);
+        n := intervalq._hand(queues, ids, items, now);
+        if n < cardinality(ids) then
+            insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
+            select u.id, now, now, now, now, queues, u.json from unnest(ids[n + 1 :], items[n + 1 :]) as u (id, json);
+        end if;
     else
         names := string_to_array(queues, chr(31));
         insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
         select u.id, coalesce(u.at, now), coalesce(u.at, now), now, now, coalesce(u.queue, queues), u.json
         from unnest(
-            ids, string_to_array(jsons, chr(31)), ats, case when cardinality(names) > 1 then names end
+            ids, items, ats, case when cardinality(names) > 1 then names end
         ) as u (id, json, at, queue);
         names := array(
             select distinct coalesce(u.queue, queues)
             from unnest(ids, ats, case when cardinality(names) > 1 then names end) as u (id, at, queue)
             where coalesce(u.at, now) <= now + 1000000
         );
+        perform intervalq._wake(names);
     end if;
-    perform intervalq._wake(names, hand, now);
     return now;
 end
 $$;
@@ -878,22 +911,25 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'
 as $$
 declare
-    items constant text[] := string_to_array(jsons, chr(31));
-    n constant integer := cardinality(items);
+    items text[] := string_to_array(jsons, chr(31));
+    n integer;
     first constant integer := floor(random() * 16);
     block bigint;
     p integer;
 begin
     -- First of all: whoever looks for writers of numbers below some head must see us, from before the first.
     perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
-    for c in 0 .. (n - 1) / 1000 loop
+    -- Those that go to an idle session at once are ordinary tasks: nobody looks for them below a head.
+    n := intervalq._hand(q, null, items, intervalq._now(null));
+    items := items[n + 1 :];
+    n := cardinality(items);
+    for c in 0 .. (n + 999) / 1000 - 1 loop
         block := nextval('intervalq.plain_blocks') * 1024;
         p := (first + c) % 16;
         insert into intervalq.plain (queue, part, number, json)
         select q, p, block + u.i, u.json
         from unnest(items[c * 1000 + 1 : c * 1000 + 1000]) with ordinality as u (json, i);
     end loop;
-    perform intervalq._wake(array[q]);
 end
 $$;
 
@@ -1576,6 +1612,22 @@ end
 $$;
 
 
+-- intervalq._lives: whether a session that has not beaten within its expiry is seen to live: its process holds the
+-- lock of its guard, so what doesn't go on is its event loop. Five minutes after its last beat that doesn't count any
+-- more: it may hang for good, or something on the way keeps a connection open whose client has gone.
+create or replace function intervalq._lives(n integer, now bigint) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from intervalq.sessions s join intervalq.beats b on b.number = s.number
+        where s.number = n and s.guarding = pg_postmaster_start_time() and b.beaten + 300000000 >= now
+    ) and not pg_try_advisory_xact_lock(7310027, n);
+end
+$$;
+
+
 -- intervalq.beat: `rules.Beat`. An array of: is it alive, how much does it hold, who had lapsed.
 create or replace function intervalq.beat(who text, now bigint) returns jsonb
 language plpgsql volatile
@@ -1606,6 +1658,7 @@ begin
         where x.id <> who and x.gone is null and b.beaten + x.expiry < now
         order by x.started, x.id for update of b skip locked
     loop
+        continue when intervalq._lives(n, now);
         id := intervalq._forget(n, false, now);
         if id is not null then
             lapsed := lapsed || to_jsonb(id);
@@ -1697,7 +1750,7 @@ $$;
 
 
 -- intervalq.guarded: remove the next session of the ring if its process is dead, and the next then. Gives how
--- many these were. Who had its lock on an earlier run of the server may not have come back yet: no judgement.
+-- many these were; -1: none, and the next one has claimed nothing. Who had its lock on an earlier run of the server may not have come back yet: no judgement.
 create or replace function intervalq.guarded(me integer, now bigint) returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -1712,11 +1765,16 @@ begin
         select s.number into next from intervalq.sessions s
         where s.gone is null and s.guarding = pg_postmaster_start_time() and s.number <> me
         order by s.number < me, s.number limit 1;
+        if n = 0 and not exists (select from intervalq.tasks t where t.session = next)
+            and not exists (select from intervalq.ranges r where r.session = next)
+        then
+            n := -1;
+        end if;
         exit when next is null or not pg_try_advisory_xact_lock(7310027, next);
         perform from intervalq.beats b where b.number = next for update skip locked;
         exit when not found;
         if intervalq._forget(next, false, intervalq._now(now)) is not null then
-            n := n + 1;
+            n := greatest(n, 0) + 1;
         end if;
     end loop;
     return n;

@@ -14,6 +14,8 @@ import pytest
 import trio
 
 from intervalq import errors
+from intervalq.errors import UnsupportedOperation
+from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import (
     SECOND,
     Beat,
@@ -31,7 +33,7 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
 )
-from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking
+from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking, Watched
 from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
 from intervalq_stores import postgres_tasks
 from intervalq_stores._postgres_commands import uuid_of
@@ -156,6 +158,34 @@ async def test_what_is_missing_in_the_schema_is_made_again(url: str, store: Post
     assert await store.apply(Count()) == ()
 
 
+async def test_statements_are_prepared_on_the_server_s_own_connections(url: str, pgbouncer_url: str) -> None:
+    for server, prepared in ((url, {True}), (pgbouncer_url, {False})):
+        async with aclosing(PostgresTaskStore(server)) as store:
+            session = f"s-{secrets.token_hex(6)}"
+            await _begun(store, session)
+            for _ in range(3):
+                await _claim(store, session)
+            [connection] = store._idle
+            asked = (
+                b"select count(*) > 0 from pg_prepared_statements where statement like '%intervalq.work(%'"
+            )
+            assert {row[0] async for row in await connection.execute(asked)} == prepared
+            await store.apply(End(session))
+
+
+async def test_a_newer_schema_is_refused_where_statements_were_prepared(
+    url: str, store: PostgresTaskStore
+) -> None:
+    """The server says first that what they call gives rows of another type."""
+    for _ in range(3):
+        assert await store.apply(Sessions()) == ()
+    _sql(url, "update intervalq.tasks_version set number = 7")
+    _sql(url, "drop function intervalq.live_sessions")
+    _sql(url, "create function intervalq.live_sessions(out a int) language sql return 1")
+    with pytest.raises(errors.VersionMismatch, match="version 7"):
+        await store.apply(Sessions())
+
+
 async def test_without_the_right_to_create_it_says_what_an_administrator_does(url: str) -> None:
     role = f"intervalq_{secrets.token_hex(6)}"
     _sql(url, f"create role {role} login password '{CANARY}'")
@@ -179,7 +209,7 @@ async def test_without_the_right_to_create_it_says_what_an_administrator_does(ur
             await store.apply(work)
             await store.apply(work)
             async with store.wakeups("s"), store.guard("s") as guard:
-                assert not await guard()
+                assert not (await guard()).removed
             await store.apply(Beat("other"))
             await store.apply(End("s"))
             assert {row.id for row in await store.apply(Select())} >= {"t"}
@@ -264,16 +294,17 @@ async def test_a_dead_process_is_seen_by_the_next_of_the_ring(url: str, store: P
     assert len(await _claim(store, "c")) == 1
     async with AsyncExitStack() as guards:
         watches = {name: await guards.enter_async_context(store.guard(name)) for name in names}
-        assert not any([await watches[name]() for name in names])
+        seen = [await watches[name]() for name in names]
+        assert seen == [Watched(removed=False, is_idle=name != "b") for name in names]
         for name in "bc":
             line = store._direct._lines[name].connection.info.backend_pid
             assert _sql(url, "select pg_terminate_backend(%s, 5000)", line) == [(True,)]
-        assert not await watches["d"]()
-        assert await watches["a"]()
+        assert not (await watches["d"]()).removed
+        assert (await watches["a"]()).removed
         assert [session.id for session in await store.apply(Sessions())] == ["a", "d"]
         [row] = await store.apply(Select())
         assert (row.session, row.version, row.error) == (None, 2, "host:7 was lost")
-        assert not await watches["a"]()
+        assert not (await watches["a"]()).removed
         assert type(await _caught(_for_ever(watches["b"]))) is errors.StoreUnavailable
     assert [session.id for session in await store.apply(Sessions())] == ["a", "d"]
 
@@ -284,8 +315,8 @@ async def test_a_guard_that_leaves_and_one_that_never_was_are_not_taken_for_dead
     await _begun(store, "a", "b", "c")
     async with store.guard("a") as watch:
         async with store.guard("b"), store.wakeups("b"):
-            assert not await watch()
-        assert not await watch()
+            assert not (await watch()).removed
+        assert not (await watch()).removed
         assert len(await store.apply(Sessions())) == 3
 
 
@@ -300,9 +331,9 @@ async def test_after_a_restart_nobody_is_judged_by_a_lock_of_before(
             server.start()
             await store.aclose()
         async with store.guard("a") as watch:
-            assert not await watch()
+            assert not (await watch()).removed
             async with store.guard("b"):
-                assert not await watch()
+                assert not (await watch()).removed
             assert len(await store.apply(Sessions())) == 2
 
 
@@ -310,15 +341,38 @@ async def test_behind_a_pooler_nobody_wakes_or_is_judged(pgbouncer_url: str) -> 
     session = f"s-{secrets.token_hex(6)}"
     async with aclosing(PostgresTaskStore(pgbouncer_url)) as store:
         await _begun(store, session)
-        async with store.wakeups(session) as woken, store.guard(session) as guard:
-            assert not await guard()
-            with anyio.move_on_after(0) as scope:
-                await woken()
-            assert scope.cancelled_caught
+        async with store.guard(session) as guard:
+            assert not (await guard()).removed
+            with pytest.raises(UnsupportedOperation, match="pooler"):
+                async with store.wakeups(session):
+                    pass
         await store.apply(End(session))
     with psycopg.connect(pgbouncer_url, prepare_threshold=None) as shared:
         held = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
         assert shared.execute(held.encode()).fetchone() == (0,)
+
+
+async def test_behind_a_pooler_nobody_is_given_what_they_would_not_hear_of(
+    pgbouncer_url: str,
+) -> None:
+    """A task that an insert claims for an idle session whose notices are lost would never be run."""
+    queue = f"q-{secrets.token_hex(6)}"
+    async with Tasks(pgbouncer_url) as working, Tasks(pgbouncer_url) as other:
+        ran, seen = anyio.create_memory_object_stream[int](8)
+
+        @working.worker(queue)
+        async def work(task: Claim) -> None:
+            await ran.send(task.value)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(working.run)
+            with anyio.fail_after(60):
+                for number in range(8):
+                    await other.insert(queue, number)
+                    assert await seen.receive() == number
+            working.stop()
+        ran.close()
+        seen.close()
 
 
 # --- waking -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import anyio
 import psycopg
 import pytest
 
@@ -65,6 +66,34 @@ async def test_the_notice_of_an_insert_brings_the_task(store: PostgresTaskStore)
             assert (row.until is None) == (lease is None)
             assert (row.begun, row.attempt) == (False, 0)
             assert (await store.apply(Work("s", (Delete(row.id, row.version),)))).lost == ()
+
+
+async def test_plain_tasks_are_handed_as_ordinary_ones(store: PostgresTaskStore) -> None:
+    """As many as it wants; the rest is plain."""
+    async with store.wakeups("s") as woken:
+        await _idle(store, 2)
+        await store.put("q", ["1", "2", "3"])
+        handed = await woken()
+        assert handed is not None
+        assert set(handed.claimed) == {row for row in await _rows(store) if row.session == "s"}
+        assert [(row.json, row.claims) for row in handed.claimed] == [("1", 1), ("2", 1)]
+        worked = await store.apply(Work("s", queues=("q",), limit=5))
+        assert [[json for _, json in tasks] for _, tasks in worked.ranges] == [["3"]]
+
+
+async def test_a_session_that_was_removed_is_handed_nothing(store: PostgresTaskStore, url: str) -> None:
+    """It may have said that it is idle in the moment when that was done."""
+    await store.apply(Begin(Session("t", expiry=3600 * SECOND)))
+    async with store.wakeups("s") as woken:
+        await store.apply(Work("t", queues=("q",), limit=1, idle=True))
+        await _idle(store)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("update intervalq.sessions set gone = pg_current_xact_id() where id = 't'")
+        await store.apply(_inserts("1"))
+        with anyio.fail_after(30):
+            handed = await woken()
+        assert handed is not None
+        assert [row.session for row in handed.claimed] == ["s"]
 
 
 async def test_so_many_as_it_wants_and_not_what_was_there_before(store: PostgresTaskStore) -> None:

@@ -1,0 +1,32 @@
+"""A worker whose function holds up its event loop: no heartbeat is sent until a line comes on standard input.
+
+    python tests/faults/blocked_process.py URL QUEUE EXPIRY
+
+It says "begun" and the attempt when a task begins, and ends when that one is done.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+
+from intervalq.tasks import Claim, Tasks
+
+
+async def main(url: str, queue: str, expiry: str) -> None:
+    async with Tasks(url, expiry=float(expiry)) as tasks:
+
+        @tasks.worker(queue)
+        async def work(task: Claim) -> None:
+            sys.stdout.write(f"begun {task.attempt}\n")
+            sys.stdout.flush()
+            sys.stdin.readline()
+            tasks.stop()
+
+        await tasks.run()
+
+
+if __name__ == "__main__":
+    store, name, seconds = sys.argv[1:]
+    anyio.run(main, store, name, seconds)
