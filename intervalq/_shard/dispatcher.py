@@ -201,7 +201,7 @@ class Dispatcher:
         return self.begun_at + state.settings.interval - state.tolerance // 2
 
     def _opens(self, first: GrantRange) -> int:
-        """When the first slot of a range may be used: not near to the last start, if there is time for that."""
+        """When the first slot of a range may be used: not near to the last start, if time allows."""
         if not first.moves or self._connection.state is None:
             return first.opens
         clear = self.clear()

@@ -14,6 +14,9 @@ from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Change, Count, Delete, Modify, Row, Select
 from intervalq.tasks.store import MOST_ROWS
 
+_STEP: Final = MOST_ROWS // 2
+"""How many tasks to change in one step: to move one takes NATS two of the messages that a step may have."""
+
 _TURNS: Final = 5
 """How often a task is looked at again that others change meanwhile."""
 
@@ -44,10 +47,10 @@ class Hands:
         await self._in_steps(len(every), lambda bar: self._these(every, bar))
 
     async def _these(self, ids: list[str], bar: Bar) -> None:
-        for start in range(0, len(ids), MOST_ROWS):
+        for start in range(0, len(ids), _STEP):
             if self.by is not None:
                 return
-            some = ids[start : start + MOST_ROWS]
+            some = ids[start : start + _STEP]
             rows = await self._handle.apply(Select(ids=tuple(some), values=False))
             for id_ in set(some) - {row.id for row in rows}:
                 self.refused[id_] = "is not there"
@@ -62,10 +65,10 @@ class Hands:
 
     async def _all_of(self, queue: str, bar: Bar) -> None:
         seen: set[str] = set()  # what couldn't be done stays in the queue, and what was done may come back
-        limit = MOST_ROWS
+        limit = _STEP
         while self.by is None:
             rows = await self._handle.apply(Select(queue=queue, limit=limit, values=False))
-            fresh = [row for row in rows if row.id not in seen][:MOST_ROWS]
+            fresh = [row for row in rows if row.id not in seen][:_STEP]
             if not fresh:
                 if len(rows) < limit:
                     return
@@ -74,7 +77,7 @@ class Hands:
             await self._step(fresh)
             seen.update(row.id for row in fresh)
             bar.advance(len(fresh))
-            limit = MOST_ROWS + len(self.refused)
+            limit = _STEP + len(self.refused)
 
     async def _in_steps(self, total: int, work: Callable[[Bar], Awaitable[None]]) -> None:
         with Bar(self._word, total) as bar:

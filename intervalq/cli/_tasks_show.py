@@ -14,6 +14,7 @@ from rich.text import Text
 
 from intervalq.cli._show import console, escaped, seconds
 from intervalq.tasks import QueueStats, Task, WorkerSession
+from intervalq.tasks.rules import COUNTED
 
 _WIDEST: Final = 60
 """Characters of a value or an error in a table; `show` has all of it."""
@@ -25,21 +26,22 @@ _WIDE: Final = 300
 def fields(task: Task) -> dict[str, Any]:
     """A task, for programs."""
     row = task.row
+    at, created, modified = (None, None, None) if row.is_plain else (task.at, task.created, task.modified)
     return {
         "id": task.id,
         "version": task.version,
         "queue": task.queue,
         "key": task.key,
         "waiting": row.waiting,
-        "at": task.at,
+        "at": at,
         "value": task.value,
         "claimant": task.claimant,
         "claimed_until": None if row.until is None else row.until / 1e6,
         "claims": task.claims,
         "attempt": task.attempt,
         "error": task.error,
-        "created": task.created,
-        "modified": task.modified,
+        "created": created,
+        "modified": modified,
         "dedupe_key": row.dedupe,
     }
 
@@ -92,8 +94,13 @@ def queue_table(queues: Sequence[QueueStats]) -> Table:
     made = _table("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
     for queue in queues:
         figures = (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims)
-        made.add_row(_text(queue.name), *map(str, figures))
+        made.add_row(_text(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
     return made
+
+
+def _about(figure: int, *, exact: bool) -> str:
+    """A number; with a mark, if it is estimated."""
+    return str(figure) if exact or figure <= COUNTED else f"~{figure}"
 
 
 def session_table(sessions: Sequence[WorkerSession]) -> Table:
@@ -120,11 +127,11 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         ("queue", escaped(task.queue)),
         ("state", condition(task, now)),
         ("version", str(task.version)),
-        ("not before", moment(task.at)),
         ("attempt", f"{task.attempt} ({task.claims} claims)"),
-        ("created", moment(task.created)),
-        ("modified", moment(task.modified)),
     ]
+    if not row.is_plain:
+        said.insert(4, ("not before", moment(task.at)))
+        said += [("created", moment(task.created)), ("modified", moment(task.modified))]
     if task.key is not None:
         said.insert(2, ("key", escaped(task.key)))
     if row.dedupe is not None:

@@ -124,7 +124,11 @@ def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -
 @tasks_store_option
 @json_option
 def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
-    """Show the queues that have tasks, and how many."""
+    """Show the queues that have tasks, and how many.
+
+    Where there are more than 10,000 of a state, Postgres and SQLite estimate: such numbers have a `~`; with
+    --json "exact" is false.
+    """
     found = on_tasks(store, lambda handle: handle.queues(prefix=prefix))
     if as_json_:
         for queue in found:

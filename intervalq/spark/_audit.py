@@ -189,7 +189,7 @@ def _judge(spark: SparkSession, rows: DataFrame, tally: Tally, options: _Options
     ordered = judge_order(
         starts, live, tolerance=options.allowed, burst=options.burst, reach=reach, partitions=partitions
     )
-    tally.order(batches(ordered.toArrow()), burst=options.burst)
+    tally.order(batches(ordered.toArrow()), burst=options.burst, tolerance=options.tolerance)
     if facts.refusals and "cool_down_broken" in live:
         tally.cool_downs(batches(cool_downs(starts, options.grace).toArrow()))
     if options.max_running is not None and "over_max_running" in live:

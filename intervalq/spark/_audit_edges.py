@@ -46,12 +46,16 @@ class Edges:
                 edge = Edge(group["bin"], group["at"], group["due"], group["ticket"])
                 of_queue[group["q"]][group["block"]] = edge
 
-    def join(self, intervals: dict[int, float], *, burst: int) -> Iterator[tuple[int, Joined]]:
+    def join(
+        self, intervals: dict[int, float], *, burst: int, tolerance: float | None
+    ) -> Iterator[tuple[int, Joined]]:
         """For each queue's number what its edges show.
 
         Args:
             intervals: by the queue's number, seconds.
-            burst: starts that may come at once; without one, slots have to be an interval apart.
+            burst: starts that may come at once; without one, slots have to be an interval apart, less the
+                tolerance.
+            tolerance: seconds; None: a tenth of each interval.
         """
         for queue, interval in intervals.items():
             slack = interval * burst if burst > 1 else 0.0  # those that come at once come in any order
@@ -61,7 +65,8 @@ class Edges:
                     joined.kinds.append("order_inverted")
                 yield queue, joined
             for before, row in self._pairs(queue, FIRST_SLOT, LAST_SLOT):
-                yield queue, _slots(before, row, interval if burst == 1 else 0.0)
+                late = interval / 10 if tolerance is None else tolerance
+                yield queue, _slots(before, row, interval - late if burst == 1 else 0.0)
 
     def _pairs(self, queue: int, first: int, last: int) -> Iterator[tuple[Edge, Edge]]:
         firsts, lasts = self._rows[first][queue], self._rows[last][queue]
@@ -73,12 +78,12 @@ class Edges:
             before = lasts.get(block, before)
 
 
-def _slots(before: Edge, row: Edge, interval: float) -> Joined:
+def _slots(before: Edge, row: Edge, least: float) -> Joined:
     """The same as the checks within a block; two slots at one instant are never in two blocks."""
     joined = Joined(row)
     assert before.due is not None and row.due is not None  # noqa: PT018 - both have slots
     step = row.due - before.due
-    if step < interval - 1e-6 - ROUNDING:
+    if step < least - 1e-6 - ROUNDING:
         joined.kinds.append("slots_close")
     if before.ticket is None or row.ticket is None:
         return joined

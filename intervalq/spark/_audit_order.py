@@ -168,8 +168,9 @@ def _checks(tolerance: Column, burst: int) -> dict[str, Column]:
     strict = burst == 1
     return {
         "gap_short": F.lit(strict) & (F.col("gap") < F.least(iv * 0.9, iv - tolerance) - ROUNDING),
-        # Late starts take no more than the tolerance off it. One start too many may be seen by other checks.
-        "crowded": F.col("span") < F.col("most_span") - iv * burst - tolerance - ROUNDING,
+        # A late start takes no more than the tolerance off it, and the end of a run that moved as much
+        # again. One start too many may be seen by other checks.
+        "crowded": F.col("span") < F.col("most_span") - iv * burst - 2 * tolerance - ROUNDING,
         "order_inverted": F.col("due_before") > F.col("due") + (0 if strict else iv * burst) + ROUNDING,
         "retry_same_slot": shared & again & retried,
         "slot_twice": shared & again & ~retried,

@@ -163,7 +163,7 @@ class Tally:
             if group["bin"] is not None:
                 self.minutes[group["bin"]].late.add(*values)
 
-    def order(self, groups: Iterable[dict[str, Any]], *, burst: int) -> None:
+    def order(self, groups: Iterable[dict[str, Any]], *, burst: int, tolerance: float | None) -> None:
         """Take in what `judge_order` found, and join the edges of blocks."""
         edges = Edges()
         for group in groups:
@@ -171,7 +171,7 @@ class Tally:
             self._found(group, group["starts"] or group["slots"])
             self._starts(group["q"], group["bin"], group)
         intervals = {number: queue.interval for number, queue in self._names.items()}
-        for queue, joined in edges.join(intervals, burst=burst):
+        for queue, joined in edges.join(intervals, burst=burst, tolerance=tolerance):
             row = joined.row
             for kind in joined.kinds:
                 where = Example(self._names[queue].name, row.ticket, row.at)

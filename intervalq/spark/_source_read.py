@@ -27,7 +27,7 @@ SCHEMAS: Final = {
     ),
     "queues": (
         "queue string, size bigint, claimed bigint, ready bigint, future bigint, inbox bigint, "
-        "most_claims bigint"
+        "most_claims bigint, exact boolean"
     ),
     "ledger": "ledger string, key string, state string, attempt bigint, value string, at timestamp",
     "log": (
@@ -89,8 +89,9 @@ class TableReader(DataSourceReader):
 
 def task_row(row: Row) -> tuple[Any, ...]:
     """A task as a row of the table `tasks`."""
+    times = (None, None, None) if row.is_plain else map(instant, (row.at, row.created, row.modified))
     return (
-        *(row.id, row.queue, row.key, row.json, instant(row.at), instant(row.created), instant(row.modified)),
+        *(row.id, row.queue, row.key, row.json, *times),
         *(row.version, row.claims, row.attempt, row.error or None, row.session),
     )
 

@@ -24,7 +24,6 @@ from intervalq.spark._source_commit import CHUNK_BYTES, NEVER, patiently
 from intervalq.spark._source_options import StreamOptions
 from intervalq.spark._source_values import derived
 from intervalq.tasks import Claim, Task, Tasks
-from intervalq.tasks._ids import PLAIN
 from intervalq.tasks.rules import Change, Delete, Insert, Row
 
 SHELVES: Final = "intervalq.stream."
@@ -195,7 +194,7 @@ class Shelf:
         moved: list[Claim] = []
         size = 0
         for claim in claims:
-            if claim.id.startswith(PLAIN) or size > _BYTES:
+            if claim.row.is_plain or size > _BYTES:
                 # A plain task can't end with other changes. One that is given back is an ordinary one then.
                 await claim.release()
                 continue

@@ -4,7 +4,8 @@ from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionC
 from intervalq.tasks._policy import Reject, Retry
 from intervalq.tasks._pull import Pull, PullInfo
 from intervalq.tasks._task import Claim, Task
-from intervalq.tasks._tasks import Modified, Tasks, WorkerSession
+from intervalq.tasks._tasks import Modified, Tasks
+from intervalq.tasks._worker_session import WorkerSession
 from intervalq.tasks.rules import QueueStats
 
 __all__ = [

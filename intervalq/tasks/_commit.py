@@ -19,7 +19,6 @@ from intervalq.errors import (
 )
 from intervalq.tasks._demand import FIRST_POLL
 from intervalq.tasks._desk import PATIENCE
-from intervalq.tasks._ids import PLAIN
 from intervalq.tasks._task import Claim
 from intervalq.tasks._values import is_dead
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
@@ -218,7 +217,7 @@ async def _remove(session: WorkSession, transaction: Transaction, claim: Claim) 
 
 
 def _refuse_plain(claim: Claim, what: str) -> None:
-    if claim.id.startswith(PLAIN):
+    if claim.row.is_plain:
         raise InvalidOption(
             f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "
             "not put()"

@@ -68,8 +68,7 @@ class Desk:
         self._urgent = False  # whether somebody may wait for one of them
         self._renewals = 0  # about how many of them are; none if 0
         self._ranges = OpenRanges()
-        self._poked = anyio.Event()
-        self._is_poked = False
+        self._poked, self._is_poked = anyio.Event(), False
         self._doubt = False  # a call may have claimed something that nobody knows of
         self._handed = Handed()
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
@@ -111,9 +110,8 @@ class Desk:
         claim = settle.claim
         claim.open = settle.keeps
         if claim.range is not None:
-            if not settle.keeps and self.forget(claim):
-                change = settle.part if isinstance(settle.part, Change) else None
-                self._ranges.settle(claim.range, claim, change, self._now)
+            if not settle.keeps:
+                self.forget(claim, settle.part if isinstance(settle.part, Change) else None)
             settle.end()
         else:
             if not settle.keeps:
@@ -131,7 +129,6 @@ class Desk:
             self.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
         elif self.forget(claim):
             claim.open = False
-            self._ranges.settle(claim.range, claim, None, self._now)
             self.poke()
 
     def began(self, claim: Claim, at: float) -> None:
@@ -281,8 +278,8 @@ class Desk:
 
     def hand(self, worked: Worked) -> None:
         """Take what the store has claimed for this session, in its place."""
-        rows = tuple(self._handed.news(worked.claimed, self.held))
-        for claim in self._taken(replace(worked, claimed=rows), begun=False):
+        worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.held)))
+        for claim in self._taken(worked, begun=False):
             if not offer(claim, self._demands):
                 self.settle(Settle(claim, unused(claim.row)))
             elif claim.began:  # by being given to a caller; a worker tells by itself
@@ -313,7 +310,7 @@ class Desk:
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
         """What was claimed, as claims."""
-        return [self._claim(row) for row in rows]
+        return list(map(self._claim, rows))
 
     def _claim(self, row: Row) -> Claim:
         before = self.held.get(row.id)
@@ -322,12 +319,14 @@ class Desk:
             before.lose()
         return claim
 
-    def forget(self, claim: Claim) -> bool:
-        """It was settled or lost; whether that is news."""
+    def forget(self, claim: Claim, change: Change | None = None) -> bool:
+        """It was settled or lost; whether that is news. `change`: what becomes of a plain task not done."""
         if self.held.get(claim.row.id) is not claim:
             return False
         del self.held[claim.row.id]
         self.begun.since.pop(claim, None)
+        if claim.range is not None:
+            self._ranges.settle(claim.range, claim, change, self._now)
         return True
 
     # --- trouble ------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import time
 from typing import Final
 
 PLAIN: Final = "plain-"
-"""How the ids of plain tasks begin, which they have only while they are claimed."""
-
+"""How the ids of plain tasks begin, which they keep as ordinary ones; they say where such a task is."""
 
 _POOL: Final = 512
 

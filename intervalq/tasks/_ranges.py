@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from intervalq.tasks._ids import PLAIN, new_id
+from intervalq.tasks._ids import PLAIN
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row
 
@@ -22,7 +22,7 @@ class OpenRange:
         """Since when, on the session's clock."""
         prefix = f"{PLAIN}{range_.part}-"
         queue = range_.queue
-        row = Row("", 0, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
+        row = Row("", 1, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
         middle, end = row[1:4], row[5:]
         # By position and at once, for there are very many.
         self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
@@ -43,12 +43,13 @@ class OpenRange:
         self.is_new = True
         return not self._open
 
-    def finish_now(self) -> None:
-        """What has not been settled is given back."""
-        for claim in self._claims:
-            if claim.open:
-                self.settle(claim, unused(claim.row))
-                claim.lose()
+    def finish_now(self) -> list[Row]:
+        """Give back what has not been settled, which these tasks are."""
+        left = [claim for claim in self._claims if claim.open]
+        for claim in left:
+            self.settle(claim, unused(claim.row))
+            claim.lose()
+        return [claim.row for claim in left]
 
     def finished(self) -> Finished:
         """What the store is told at the end."""
@@ -108,12 +109,11 @@ class OpenRanges:
         return finished
 
     def finish_now(self) -> list[Row]:
-        """Give back what has not been settled. Gives the tasks of all that were open."""
+        """Give back what has not been settled, which these tasks are."""
         rows: list[Row] = []
         for ranged in self._open:
-            ranged.finish_now()
+            rows += ranged.finish_now()
             self.finished.append(ranged.finished())
-            rows += ranged.rows
         self._open.clear()
         return rows
 
@@ -128,11 +128,11 @@ def _number(row: Row) -> int:
 
 
 def _again(row: Row, change: Change) -> Insert:
-    """A plain task that was not done, as the ordinary task that it becomes."""
+    """A plain task that was not done, as the ordinary task that it becomes, with the same id."""
     return Insert(
         row.queue if change.queue is None else change.queue,
         row.json,
-        new_id(),
+        row.id,
         delay=change.delay or 0,
         attempt=row.attempt if change.attempt is None else change.attempt,
         error=change.error or "",

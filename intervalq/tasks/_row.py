@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from intervalq.tasks._ids import PLAIN
+
 SECOND: Final = 1_000_000
+
+COUNTED: Final = 10_000
+"""A store may estimate how many tasks of a state a queue has, where these are more."""
 
 
 class Row(NamedTuple):
@@ -49,6 +54,11 @@ class Row(NamedTuple):
             return None
         return self.at if self.session is None else self.until
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a plain task, of a range: these have no times."""
+        return not self.created and self.id.startswith(PLAIN)
+
     def held(self, now: int) -> bool:
         """Whether somebody has a claim on it that has not ended by itself."""
         return self.session is not None and (self.until is None or self.until > now)
@@ -81,7 +91,11 @@ class Mark(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """How many tasks of which state a queue has."""
+    """How many tasks of which state a queue has.
+
+    Of each state up to 10,000 are counted. Postgres and SQLite estimate what is more, by a sample of their
+    tables: within a few percent, if the queue has a large part of these. `exact` says whether they did.
+    """
 
     name: str
     size: int = 0
@@ -94,3 +108,5 @@ class QueueStats(NamedTuple):
     """Those behind another of their key."""
     most_claims: int = 0
     """The highest number of claims of one task: where it grows, a task may be killing its workers."""
+    exact: bool = True
+    """False: those of the numbers that are above 10,000 are estimates, and so is `size`."""

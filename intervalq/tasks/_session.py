@@ -12,17 +12,18 @@ from typing import Any, Final
 import anyio
 
 from intervalq._timing.backends import EventWaker, spawn, wakers
-from intervalq.errors import IntervalqError, StoreError, StoreUnavailable, UnsupportedOperation
+from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks._commit import ack_with, commit
 from intervalq.tasks._demand import Callers, Demand, Request
 from intervalq.tasks._desk import Desk
 from intervalq.tasks._gate import Gate
-from intervalq.tasks._ids import PLAIN, new_id
+from intervalq.tasks._ids import new_id
 from intervalq.tasks._pulling import pull
 from intervalq.tasks._pulling import settle as settle_one
 from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
 from intervalq.tasks._values import MOST_BYTES
+from intervalq.tasks._waking import AGAIN, hear, watch
 from intervalq.tasks.rules import (
     Beat,
     Begin,
@@ -43,20 +44,11 @@ log: Final = logging.getLogger("intervalq")
 _BEATS: Final = 5
 """How often it beats within its expiry: some may be late or lost."""
 
-_WATCH: Final = 0.2
-"""Seconds between two looks at whether another worker's process has died."""
-
-_WATCH_IDLE: Final = 1.0
-"""The same while that one has claimed nothing."""
-
 _FAREWELL: Final = 5.0
 """Seconds that the end of a session may take; then it lapses by itself."""
 
 _LAST_MOMENT: Final = 1.0
 """Seconds that a caller whose time is up waits for the answer of a call that is under way."""
-
-_AGAIN: Final = 1.0
-"""Seconds until wake-ups that broke off are asked for again."""
 
 
 class WorkSession:
@@ -224,6 +216,7 @@ class WorkSession:
         """It was, by a change of tasks that its user made."""
         if self.desk.forget(claim):
             claim.open = False
+            self.desk.poke()
 
     def changed(self, claim: Claim, row: Row) -> None:
         """It was, likewise, and is still claimed."""
@@ -324,11 +317,11 @@ class WorkSession:
         async with anyio.create_task_group() as group:
             group.start_soon(self._beat)
             if isinstance(self.store, Waking):
-                group.start_soon(self._hear, self.store)
+                group.start_soon(hear, self.desk, self.store, lambda: self._is_lapsed)
             if isinstance(self.store, Guarding):
                 guards = anyio.Event()
-                group.start_soon(self._watch, self.store, guards)
-                with anyio.move_on_after(_AGAIN):  # a function that it runs may let nothing else begin
+                group.start_soon(watch, self.desk, self.store, guards)
+                with anyio.move_on_after(AGAIN):  # a function that it runs may let nothing else begin
                     await guards.wait()
             while not (self._is_lapsed or self.desk.is_to_end or (self._closing and self.desk.at_rest)):
                 await self.desk.turn()
@@ -344,7 +337,7 @@ class WorkSession:
     async def _beat(self) -> None:
         while True:
             await anyio.sleep(self.expiry / _BEATS)
-            before = {id_: claim for id_, claim in self.desk.held.items() if not id_.startswith(PLAIN)}
+            before = {id_: claim for id_, claim in self.desk.held.items() if not claim.row.is_plain}
             try:
                 beaten = await self.store.apply(Beat(self.desk.session))
                 if not beaten.alive:
@@ -363,42 +356,3 @@ class WorkSession:
         for id_, claim in before.items():
             if id_ not in there and claim.open and self.desk.held.get(id_) is claim:
                 self.gone(claim)
-
-    async def _hear(self, store: Waking) -> None:
-        again = False
-        while True:
-            try:
-                async with store.wakeups(self.desk.session) as woken:
-                    self.desk.hears = True
-                    self.desk.ask_now(missed=again)  # what came before this is not told
-                    again = True
-                    while True:
-                        handed = await woken()
-                        if handed is not None and not self._is_lapsed:
-                            self.desk.hand(handed)
-                        self.desk.ask_now()
-            except UnsupportedOperation as error:
-                log.debug("session %s looks by itself: %s", self.desk.session, error)
-                return
-            except IntervalqError as error:
-                log.debug("no wake-ups for session %s: %s", self.desk.session, error)
-            finally:
-                self.desk.hears = False
-            await anyio.sleep(_AGAIN)
-
-    async def _watch(self, store: Guarding, guards: anyio.Event) -> None:
-        while True:
-            try:
-                async with store.guard(self.desk.session) as look:
-                    guards.set()
-                    pause = _WATCH
-                    while True:
-                        await anyio.sleep(pause)
-                        removed, is_idle = await look()
-                        pause = _WATCH_IDLE if is_idle else _WATCH
-                        if removed:
-                            self.desk.ask_now()
-            except IntervalqError as error:
-                log.debug("session %s watches nobody: %s", self.desk.session, error)
-            guards.set()
-            await anyio.sleep(_AGAIN)

@@ -62,7 +62,7 @@ class Task:
 
     @property
     def at(self) -> float:
-        """It may not be claimed before this."""
+        """It may not be claimed before this, in seconds since 1970; 0: a plain task, which has no times."""
         return self.row.at / 1e6
 
     @property
@@ -82,12 +82,12 @@ class Task:
 
     @property
     def created(self) -> float:
-        """When it was inserted."""
+        """When it was inserted, in seconds since 1970; 0: a plain task, which has no times."""
         return self.row.created / 1e6
 
     @property
     def modified(self) -> float:
-        """When it was last changed."""
+        """When it was last changed, in seconds since 1970; 0: a plain task, which has no times."""
         return self.row.modified / 1e6
 
     @property

@@ -20,6 +20,7 @@ from intervalq.tasks._ids import new_ids
 from intervalq.tasks._job import Work
 from intervalq.tasks._pull import Pull
 from intervalq.tasks._task import Claim, Task
+from intervalq.tasks._worker_session import WorkerSession, session_of
 from intervalq.tasks._workers import Workers, names_of
 from intervalq.tasks.rules import (
     Change,
@@ -30,7 +31,6 @@ from intervalq.tasks.rules import (
     Modify,
     QueueStats,
     Select,
-    Session,
     Sessions,
 )
 from intervalq.tasks.store import MOST_ROWS, Ranging, TaskStore
@@ -50,23 +50,6 @@ class Modified(NamedTuple):
     changed: tuple[Task, ...]
     existing: tuple[tuple[str, str], ...]
     """Inserts that were left out: their id, and the id of the task that was there before."""
-
-
-class WorkerSession(NamedTuple):
-    """A process that works on tasks, as the store knows it. Times are seconds, on the store's clock."""
-
-    id: str
-    """What `Task.claimant` says of the tasks that it has claimed."""
-    host: str
-    pid: int
-    consumer: str | None
-    """The pull consumer that it belongs to; None: none."""
-    started: float
-    """When it began, in seconds since 1970."""
-    beaten: float
-    """When it was last heard of."""
-    expiry: float
-    """It lapses when nothing was heard of it for so many seconds."""
 
 
 class Tasks(Workers):
@@ -181,9 +164,9 @@ class Tasks(Workers):
     async def put(self, queue: str, values: Iterable[object]) -> int:
         """Insert many plain tasks as fast as the store can, and say how many.
 
-        Plain tasks have no id, key or time of their own, and come in no order. On Postgres they are handed
-        out in ranges, several times as fast as others; elsewhere they are ordinary tasks. A thousand at a
-        time is all or nothing: after an error some of them may be inserted.
+        Plain tasks have no key or time, and an id that the store gives; they come in no order. On Postgres
+        they are handed out in ranges, several times as fast as others; elsewhere they are ordinary tasks. A
+        thousand at a time is all or nothing: after an error some of them may be inserted.
         """
         queue = _values.queue_name(queue)
         store = self.here()
@@ -346,6 +329,9 @@ class Tasks(Workers):
     ) -> list[Task]:
         """Tasks of a queue, by time, or those of some ids, in that order. None: of all queues.
 
+        Plain tasks that the store hands out in ranges have no times: they come last. They can be changed,
+        moved and deleted like others, which makes them ordinary ones with the same ids.
+
         Args:
             queue: see there.
             ids: only these, which may be none at all. None: whatever their ids are.
@@ -363,26 +349,17 @@ class Tasks(Workers):
         return [Task(row, self._max_bytes) for row in await self.apply(command)]
 
     async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
-        """The queues that have tasks, with how many of which state; of given names, or with a prefix."""
+        """The queues that have tasks, with how many of which state; of given names, or with a prefix.
+
+        Postgres and SQLite estimate what is more than 10,000: see `QueueStats`.
+        """
         most = None if limit is None else whole("limit", limit, 0, 1 << 40)
         prefixes = (prefix,) if prefix else ()
         return list(await self.apply(Count(names=names, prefixes=prefixes, limit=most)))
 
     async def sessions(self) -> list[WorkerSession]:
         """The worker processes that the store knows, by start."""
-        return [_session_of(session) for session in await self.apply(Sessions())]
-
-
-def _session_of(session: Session) -> WorkerSession:
-    return WorkerSession(
-        id=session.id,
-        host=session.host,
-        pid=session.pid,
-        consumer=session.consumer or None,
-        started=session.started / 1e6,
-        beaten=session.beaten / 1e6,
-        expiry=session.expiry / 1e6,
-    )
+        return [session_of(session) for session in await self.apply(Sessions())]
 
 
 def _batches(values: Iterable[object], most: int) -> Iterator[list[str]]:

@@ -34,11 +34,12 @@ from intervalq.tasks._commands import (
     Work,
     Worked,
 )
-from intervalq.tasks._row import SECOND, Mark, QueueStats, Row, Session
+from intervalq.tasks._row import COUNTED, SECOND, Mark, QueueStats, Row, Session
 from intervalq.tasks._table import Table
 from intervalq.tasks._transitions import begun, changed, claimed, freed, given_back, rest
 
 __all__ = [
+    "COUNTED",
     "SECOND",
     "Beat",
     "Beaten",

@@ -35,6 +35,9 @@ PATIENCE = 60
 
 _PAGE = 1000
 
+_BEFORE = ("", "/", "/map/", "a=b/", "A/")
+_BEHIND = ("/input", "=", "", "/a=b", "/", ":1.2_3", "//..//")
+
 
 class Names:
     """Gives names that nobody else uses, and remembers them to clean up."""
@@ -51,8 +54,9 @@ class Names:
         return f"{self.word}-{self._number}"
 
     def queue(self) -> str:
-        """A queue."""
-        self.queues.append(self.fresh())
+        """A queue, whose name has what is special to one store or another."""
+        number = len(self.queues)
+        self.queues.append(f"{_BEFORE[number % len(_BEFORE)]}{self.fresh()}{_BEHIND[number % len(_BEHIND)]}")
         return self.queues[-1]
 
     def session(self) -> str:

@@ -146,9 +146,8 @@ class BehaviourTests(TaskSuiteBase):
         async def scenario() -> None:
             session = await names.begun(store)
             sizes = [1, 2, 3, 1]
-            queues = [names.queue() for _ in sizes]
-            queues[3] += "=x"
-            names.queues[3] = queues[3]
+            queues = [f"{names.word}{end}" for end in ("-1", "/map/input", "/map", "=x")]
+            names.queues += queues
             for queue, size in zip(queues, sizes, strict=True):
                 await put(store, *(insert(queue) for _ in range(size)))
             await claim(store, session, queues[2])

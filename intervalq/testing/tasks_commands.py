@@ -42,7 +42,7 @@ class TaskCommandSource:
     def __init__(self, seed: int, word: str, *, start: int = 1_000_000_000 * SECOND) -> None:
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
-        self.queues = tuple(f"{word}-{letter}" for letter in "aBc")
+        self.queues = (f"{word}-a", f"{word}/map/B=", f"{word}/map/B=/c")
         self.word = word
         self.sessions = tuple(f"{word}-s{number}" for number in range(4))
         self._number = 0

@@ -10,13 +10,16 @@ from anyio.from_thread import BlockingPortal
 
 from intervalq.tasks.rules import (
     Beat,
+    Change,
     Count,
     Delete,
     End,
     Failed,
     Finished,
     Insert,
+    Modify,
     Range,
+    Row,
     Select,
     Work,
     Worked,
@@ -33,6 +36,10 @@ def _finished(worked: Worked) -> tuple[Finished, ...]:
 def _values(worked: Worked) -> list[int]:
     plain = [json.loads(text) for _, tasks in worked.ranges for _, text in tasks]
     return plain + [json.loads(row.json) for row in worked.claimed]
+
+
+async def _ordinary(store: TaskStore, queue: str) -> list[Row]:
+    return [row for row in await store.apply(Select(queue=queue)) if not row.is_plain]
 
 
 class RangingTaskSuite(TaskSuiteBase):
@@ -181,7 +188,7 @@ class RangingTaskSuite(TaskSuiteBase):
             taken = _values(worked)
             assert taken
             await leave(session)
-            rows = await store.apply(Select(queue=queue))
+            rows = await _ordinary(store, queue)
             assert sorted(json.loads(row.json) for row in rows) == sorted(taken)
             assert {(row.session, row.attempt, row.alone) for row in rows} == {(None, int(lapse), lapse)}
             late = await store.apply(Work(session, finished=_finished(worked)))
@@ -189,6 +196,36 @@ class RangingTaskSuite(TaskSuiteBase):
             assert set(late.lost_ranges) == {range_ for range_, _ in worked.ranges}
             assert sorted(await self._rest(store, queue, names)) == list(range(50))
             assert (await store.apply(Beat(mine))).alive
+
+        portal.call(scenario)
+
+    def test_what_was_taken_out_of_a_range_does_not_fail(
+        self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
+    ) -> None:
+        """Its session fails with all; those that others have deleted or moved by force don't come again."""
+
+        async def scenario() -> None:
+            queue, other, session = names.queue(), names.queue(), await names.begun(store)
+            await ranging.put(queue, [str(number) for number in range(20)])
+            worked = await store.apply(Work(session, queues=(queue,), limit=20))
+            ((range_, tasks), *_) = worked.ranges
+            rows = {row.id: row for row in await store.apply(Select(queue=queue))}
+            deleted, moved, *left = (f"plain-{range_.part}-{number}" for number, _ in tasks)
+            change = Change(moved, rows[moved].version, queue=other)
+            delete = Delete(deleted, rows[deleted].version)
+            await store.apply(Modify(deletes=(delete,), changes=(change,), force=True))
+            failed = tuple(
+                Failed(number, insert(queue, json.loads(text), f"plain-{range_.part}-{number}"))
+                for number, text in tasks
+            )
+            answer = await store.apply(Work(session, finished=(Finished(range_, failed),)))
+            assert answer.lost_ranges == ()
+            found = [
+                row for row in await store.apply(Select(queue=queue)) if row.session is None and row.created
+            ]
+            assert {row.id for row in found} == set(left)
+            assert {(row.version, row.claims) for row in found} <= {(2, 1)}
+            assert [row.id for row in await store.apply(Select(queue=other))] == [moved]
 
         portal.call(scenario)
 
@@ -211,11 +248,11 @@ class RangingTaskSuite(TaskSuiteBase):
 
             assert await lost(other, range_)
             assert await lost(mine, made_up)
-            assert await store.apply(Select(queue=queue)) == ()
+            assert await _ordinary(store, queue) == []
             assert not await lost(mine, range_)
-            (row,) = await store.apply(Select(queue=queue))
+            (row,) = await _ordinary(store, queue)
             assert row.id == failed[0].insert.id
             assert await lost(mine, range_)
-            assert len(await store.apply(Select(queue=queue))) == 1
+            assert len(await _ordinary(store, queue)) == 1
 
         portal.call(scenario)

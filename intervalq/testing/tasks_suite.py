@@ -35,6 +35,7 @@ from intervalq.testing.tasks_base import TaskSuiteBase
 from intervalq.testing.tasks_behaviour import BehaviourTests
 from intervalq.testing.tasks_commands import TaskCommandSource
 from intervalq.testing.tasks_model import ModelTable
+from intervalq.testing.tasks_plain import PlainTests
 from intervalq.testing.tasks_ranges import RangingTaskSuite
 from intervalq.testing.tasks_refusals import RefusalTests
 from intervalq.testing.tasks_sharing import SharingTests
@@ -148,6 +149,7 @@ class TaskSuite(
     RefusalTests,
     TogetherTests,
     SharingTests,
+    PlainTests,
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
 

@@ -193,6 +193,15 @@ class MemoryTable:
         """See `Table.sessions`."""
         return sorted(self._sessions.values(), key=lambda session: (session.started, session.id))
 
+    def set_back(self, now: int, by: int) -> None:
+        """The clock was set back: what it has yet to reach moves along, and so is as far away as before."""
+        self.put([_sooner(row, now, by) for row in self._rows.values() if max(row.at, row.until or 0) > now])
+        for mark in list(self._marks.values()):
+            if mark.until is not None and mark.until > now:
+                self.put_mark(mark._replace(until=mark.until - by))
+        for session in self._sessions.values():
+            self._sessions[session.id] = session._replace(beaten=min(session.beaten, now))
+
     # --- looks --------------------------------------------------------------------------------------
 
     def select(self, command: Select) -> list[Row]:
@@ -225,6 +234,12 @@ class MemoryTable:
         if command.limit is not None:
             found = found[: command.limit]
         return [_stats(queue, list(self._queues[queue].values()), now) for queue in found]
+
+
+def _sooner(row: Row, now: int, by: int) -> Row:
+    at = row.at - by if row.at > now else row.at
+    until = row.until - by if row.until is not None and row.until > now else row.until
+    return row._replace(at=at, until=until)
 
 
 def _stats(queue: str, rows: list[Row], now: int) -> QueueStats:

@@ -38,6 +38,7 @@ Lines = list[tuple[Any, ...]]
 SEPARATOR: Final = "\x1f"
 """Between texts that are sent as one: no JSON has it, and a name that has it takes the long way."""
 
+_PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MODIFY: Final = b"select * from intervalq.modify(%s, %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
@@ -50,14 +51,6 @@ _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
 _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
 _SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
-_PAGE: Final = (
-    b"select t.id, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,"
-    b" s.id, t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for,"
-    b" t.begun, t.alone"
-    b" from intervalq.tasks t left join intervalq.sessions s on s.number = t.session"
-    b" where (%s::uuid is null or t.id > %s) and (%s::text is null or t.queue = %s)"
-    b" order by t.id limit %s"
-)
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
 
@@ -111,9 +104,15 @@ class Heads:
 
 
 def uuid_of(task: str) -> str:
-    """The UUID that the table has for the id of a task: itself, or one of version 8 made of its hash."""
+    """The UUID that the table has for the id of a task: itself, or one of version 8.
+
+    That of a plain task says where it is; others are made of the hash of the id.
+    """
     if _UUID.fullmatch(task):
         return task
+    if plain := _PLAIN.fullmatch(task):
+        digits = f"{0:012x}8{int(plain[1]):03x}{int(plain[2]):016x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
     digits = hashlib.sha256(task.encode()).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-{digits[16:20]}-{digits[20:32]}"
 
@@ -349,11 +348,6 @@ def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
     values = (command.queue, ids, command.session, command.limit, command.values)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
-
-
-def page(queue: str | None, cursor: str, limit: int) -> Asked:
-    """How to ask for the next tasks of a queue (None: of all) by UUID, which comes first in a line."""
-    return Asked(_PAGE, (cursor or None, cursor or None, queue, queue, limit), lambda lines: lines)
 
 
 def _count(command: Count, now: int | None, heads: Heads) -> Asked:

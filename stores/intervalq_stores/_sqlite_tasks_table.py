@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import COUNTED, SECOND, Count, Mark, QueueStats, Row, Select, Session
 
 LAYOUT: Final = 2
 """The version of these tables. Any change to them that is released counts it up, with a step in `STEPS`."""
@@ -18,6 +18,12 @@ _FOR_LOOKS: Final = (
     "CREATE INDEX intervalq_tasks_waiting ON intervalq_tasks (queue, at, waiting) WHERE waiting",
     """CREATE INDEX intervalq_tasks_again ON intervalq_tasks (queue, claims)
     WHERE claims > 0 AND session IS NULL""",
+)
+
+_CLOCK: Final = (
+    # About the latest reading of the clock.
+    "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
+    "INSERT INTO intervalq_clock VALUES (0)",
 )
 
 SCHEMA: Final = (
@@ -38,6 +44,7 @@ SCHEMA: Final = (
     """CREATE TABLE intervalq_marks (
     queue TEXT NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER, PRIMARY KEY (queue, key))""",
     "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
+    *_CLOCK,
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
@@ -48,6 +55,7 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE intervalq_tasks ADD COLUMN alone INTEGER NOT NULL DEFAULT 0",
         "UPDATE intervalq_tasks SET begun = 1 WHERE session IS NOT NULL",  # a claim was an attempt
         *_FOR_LOOKS,
+        *_CLOCK,
     )
 }
 """What makes tables of the next layout out of those of each older one."""
@@ -90,13 +98,31 @@ _NEXT_QUEUE: Final = (
     "UNION ALL SELECT min(queue) FROM intervalq_tasks WHERE queue >= ? AND waiting)"
 )
 _STATS: Final = """SELECT
-    (SELECT count(*) FROM intervalq_tasks WHERE queue = ? AND ready <= ?),
-    (SELECT count(*) FROM intervalq_tasks WHERE queue = ? AND ready > ?),
-    (SELECT count(*) FROM intervalq_tasks WHERE queue = ? AND waiting),
+    (SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND ready <= ? LIMIT ?)),
+    (SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND ready > ? LIMIT ?)),
+    (SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND waiting LIMIT ?)),
     (SELECT max(claims) FROM intervalq_tasks WHERE queue = ? AND claims > 0 AND session IS NULL)"""
+_ENDS: Final = "SELECT (SELECT min(rowid) FROM intervalq_tasks), (SELECT max(rowid) FROM intervalq_tasks)"
+_SAMPLES: Final = 100
+_SAMPLE: Final = 20
+"""An estimate looks at so many parts of the table, each of so many row numbers."""
+_SAMPLED: Final = """WITH RECURSIVE sample (start) AS
+    (SELECT ? UNION ALL SELECT start + ? FROM sample WHERE start + ? <= ?)
+    SELECT queue, count(*) FILTER (WHERE ready <= ?), count(*) FILTER (WHERE ready > ?),
+    count(*) FILTER (WHERE waiting) FROM sample CROSS JOIN intervalq_tasks t
+    ON t.rowid >= start AND t.rowid < start + ? GROUP BY queue"""
 _STATS_CLAIMED: Final = (
     "SELECT count(*) FILTER (WHERE ifnull(until > ?, 1)), count(*) FILTER (WHERE until > ?), max(claims) "
     "FROM intervalq_tasks WHERE session IS NOT NULL AND +queue = ?"
+)
+
+
+_SET_BACK: Final = (
+    # What it has yet to reach is as far away as before.
+    """UPDATE intervalq_tasks SET at = at - iif(at > :now, :by, 0), until = until - iif(until > :now, :by, 0),
+    ready = ready - iif(ready > :now, :by, 0) WHERE at > :now OR until > :now""",
+    "UPDATE intervalq_marks SET until = until - :by WHERE until > :now",
+    "UPDATE intervalq_sessions SET beaten = min(beaten, :now)",
 )
 
 
@@ -237,6 +263,17 @@ class SQLiteTable:
 
     # --- marks and sessions -------------------------------------------------------------------------
 
+    def read(self, now: int) -> None:
+        """Keep in mind what the clock reads, to the second; if it was set back, tasks move along."""
+        seen = max((seen for (seen,) in self.rows("SELECT seen FROM intervalq_clock")), default=0)
+        if seen - SECOND <= now < seen + SECOND:
+            return
+        if now < seen:
+            self.flush()
+            for statement in _SET_BACK:
+                self._connection.execute(statement, {"now": now, "by": seen - now})
+        self.rows("UPDATE intervalq_clock SET seen = ?", now)
+
     def mark(self, queue: str, key: str) -> Mark | None:
         """See `Table.mark`."""
         found = self.rows("SELECT * FROM intervalq_marks WHERE queue = ? AND key = ?", queue, key)
@@ -306,8 +343,17 @@ class SQLiteTable:
         names = set(command.names)
         for prefix in command.prefixes or (() if names else ("",)):
             names |= self._queues(prefix)
-        found = (self._stats(name, now) for name in sorted(names, key=str.encode))
-        return [stats for stats in found if stats.size][: command.limit]
+        found: list[QueueStats] = []
+        about: dict[str, tuple[int, int, int]] | None = None
+        for name in sorted(names, key=str.encode):
+            if len(found) == command.limit:
+                break
+            stats = self._stats(name, now)
+            if not stats.exact:
+                about = self._sampled(now) if about is None else about
+                stats = self._stats(name, now, about.get(name))
+            found += [stats] if stats.size else []
+        return found
 
     def _queues(self, prefix: str) -> set[str]:
         """The names of queues that begin so, each by one look into an index, however many tasks it has."""
@@ -320,8 +366,27 @@ class SQLiteTable:
             found.add(name)
             start = name + "\1"
 
-    def _stats(self, queue: str, now: int) -> QueueStats:
-        ((past, coming, inbox, again),) = self.rows(_STATS, queue, now, queue, now, queue, queue)
-        ((claimed, leased, most),) = self.rows(_STATS_CLAIMED, now, now, queue)
+    def _stats(self, queue: str, now: int, about: tuple[int, int, int] | None = None) -> QueueStats:
+        """What is more than `COUNTED` is as many as that and one, or about so many."""
+        most = COUNTED + 1
+        values = queue, now, most, queue, now, most, queue, most, queue
+        ((past, coming, inbox, again),) = self.rows(_STATS, *values)
+        exact = max(past, coming, inbox) < most
+        if about is not None:
+            counted = zip((past, coming, inbox), about, strict=True)
+            past, coming, inbox = (max(one, other) if one == most else one for one, other in counted)
+        ((claimed, leased, claims),) = self.rows(_STATS_CLAIMED, now, now, queue)
         size = past + coming - leased + inbox + claimed
-        return QueueStats(queue, size, claimed, past, coming - leased, inbox, max(again or 0, most or 0))
+        claims = max(again or 0, claims or 0)
+        return QueueStats(queue, size, claimed, past, coming - leased, inbox, claims, exact)
+
+    def _sampled(self, now: int) -> dict[str, tuple[int, int, int]]:
+        """About how many tasks queues have that are ready, for later, and behind others."""
+        ((first, last),) = self.rows(_ENDS)
+        step = max(_SAMPLE, (last - first + 1) // _SAMPLES)
+        start = first + random.randrange(step - _SAMPLE + 1)  # noqa: S311 - no secret
+        found = self.rows(_SAMPLED, start, step, step, last, now, now, _SAMPLE)
+        return {
+            queue: (past * step // _SAMPLE, coming * step // _SAMPLE, inbox * step // _SAMPLE)
+            for queue, past, coming, inbox in found
+        }

@@ -33,6 +33,15 @@ class _Tasks:
         self.idle: dict[str, tuple[str, ...]] = {}
         """The sessions that found nothing, and the queues in which they looked."""
         self.listening: dict[str, list[Callable[[], bool]]] = {}
+        self._seen = 0  # the latest reading of the clock
+
+    def read(self, now: int) -> int:
+        """The clock, which may have been set back since it was read last. Only under the lock."""
+        if now < self._seen - SOON:
+            self.table.set_back(now, self._seen - now)
+        if not self._seen - SOON <= now <= self._seen:
+            self._seen = now
+        return now
 
     def apply(self, command: Command[A], now: int) -> A:
         """Do a command, and wake whom it concerns. Only under the lock."""
@@ -102,7 +111,7 @@ class MemoryTaskStore:
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`."""
         with self._tasks.lock:
-            return self._tasks.apply(command, self._clock() if now is None else now)
+            return self._tasks.apply(command, self._tasks.read(self._clock()) if now is None else now)
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`: there is nothing to let go of, and the tasks stay."""

@@ -15,8 +15,9 @@ from intervalq.errors import StoreError, TransactionConflict
 from intervalq.tasks.rules import Command, Count, Modify, Row, Select, Worked
 from intervalq.tasks.store import Isolation, Watched
 from intervalq_stores._postgres_advice import advice
-from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, page, put, quick
+from intervalq_stores._postgres_commands import Asked, Heads, Lines, ask, put, quick
 from intervalq_stores._postgres_direct import Direct
+from intervalq_stores._postgres_pages import page
 from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Schema, Wire, is_pooled, sqlstate
 
 if TYPE_CHECKING:
@@ -126,10 +127,10 @@ class PostgresTaskStore:
         return cast("A", asked.read(lines))
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
-        """Tasks of a queue (None: of all) by UUID, after the UUID `cursor`; and the next (empty: no more)."""
-        lines = await self._within(self._ask(page(queue, cursor, limit)), _LOOKING)
-        rows = [Row(*line[1:]) for line in lines]
-        return rows, str(lines[-1][0]) if len(lines) == limit else ""
+        """Tasks of a queue (None: of all) after `cursor` (empty: all), and the next one (empty: no more)."""
+        asked = page(queue, cursor, limit)
+        rows, cursor = asked.read(await self._within(self._ask(asked), _LOOKING))
+        return rows, cursor
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`. Behind a pooler there are none."""

@@ -20,6 +20,7 @@
 --   grant select on intervalq.tasks_version to some_role;
 --   grant select, insert, update, delete on intervalq.tasks, intervalq.sessions, intervalq.beats to some_role;
 --   grant select, insert, update, delete on intervalq.marks, intervalq.idle, intervalq.unfed to some_role;
+--   grant select, insert, update, delete on intervalq.clock to some_role;
 --   grant select, insert, update, delete on intervalq.plain, intervalq.heads to some_role;
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
 --   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
@@ -34,6 +35,7 @@
 --   hash of [queue, key]               the line of an exclusive key, exclusive, in the order of the hashes
 --   hash of [queue, dedupe key]        a mark, likewise
 --   hash of [consumer]                 claims of a consumer that has a limit
+--   another hash of the queue          who makes its heads
 --   hash of the queue                  shared by inserts; a session that becomes idle tries to get it alone
 
 begin;
@@ -63,6 +65,7 @@ begin
         drop function if exists intervalq._line(text, intervalq.tasks), intervalq.modify(jsonb, bigint),
             intervalq.tasks_of(text, uuid[], text, bigint, boolean),
             intervalq._claim_ranges(text, integer, integer),
+            intervalq.stats(text[], text[], bigint, bigint),
             intervalq._spill(text, smallint, bigint, bigint, integer, text, bigint),
             intervalq.work(
                 text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, bigint[], uuid[],
@@ -73,7 +76,7 @@ begin
         alter table intervalq.tasks add column begun boolean not null default false,
             add column alone boolean not null default false;
         update intervalq.tasks t set begun = true where t.session is not null;
-        alter table intervalq.ranges add column begun bigint[];
+        alter table intervalq.ranges add column begun bigint[], add column has_gaps boolean not null default false;
         -- Queues that were drained have left rows.
         lock table intervalq.heads, intervalq.floors;
         delete from intervalq.heads h where not exists (select from intervalq.plain p where p.queue = h.queue)
@@ -181,8 +184,20 @@ create unlogged table if not exists intervalq.idle (
     lease bigint
 ) with (fillfactor = 50);
 
--- Plain tasks are never updated. A row of `heads` for each part: what is beyond `head` nobody has claimed yet. There
--- are none for a queue that has no plain tasks: a claim makes them, a sweep removes them.
+-- About the latest reading of the server's clock; and when it was last set back, and by how much: who began to wait
+-- before that waits by the clock as it would read else. One row; whoever finds it locked leaves it alone.
+create table if not exists intervalq.clock (
+    one boolean primary key default true check (one),
+    seen bigint not null default 0,
+    since bigint not null default 0,
+    behind bigint not null default 0
+) with (fillfactor = 50);
+insert into intervalq.clock default values on conflict do nothing;
+
+-- Plain tasks are never updated: what is changed becomes an ordinary task of the same id. A row of `heads` for each
+-- part: what is beyond `head` nobody has claimed yet; it is locked by who claims, and by who changes or deletes tasks of
+-- the part. There are none for a queue that has no plain tasks: a claim makes them, a sweep removes them. Whoever locks
+-- both does it in this order: heads, ranges.
 create table if not exists intervalq.plain (
     queue text collate "C",
     part smallint,
@@ -223,6 +238,7 @@ create table if not exists intervalq.ranges (
     size integer not null,
     begun bigint[],              -- the numbers of tasks that have begun; null: all of them have
     seen pg_snapshot not null,   -- which of the rows between low and high were handed out
+    has_gaps boolean not null default false,  -- some of them were taken out of it since
     primary key (queue, part, low)
 );
 create index if not exists ranges_session on intervalq.ranges (session);
@@ -277,11 +293,22 @@ begin
 end
 $$;
 
+-- intervalq._plain_id: the UUID of a plain task, of version 8: it says where the task is.
+create or replace function intervalq._plain_id(part integer, number bigint) returns uuid
+language sql immutable
+return ('0000000000008' || lpad(to_hex(part), 3, '0') || lpad(to_hex(number), 16, '0'))::uuid;
+
+create or replace function intervalq._is_plain(id uuid) returns boolean
+language sql immutable
+return id between '00000000-0000-8000-0000-000000000000' and '00000000-0000-8fff-ffff-ffffffffffff';
+
 -- intervalq._id: the UUID of a task's id, as the store makes it.
 create or replace function intervalq._id(id text) returns uuid
 language sql immutable
 return case
     when id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$' then id::uuid
+    when id ~ '^plain-(0|[1-9][0-9]{0,2})-[1-9][0-9]{0,17}$'
+        then intervalq._plain_id(split_part(id, '-', 2)::integer, split_part(id, '-', 3)::bigint)
     else overlay(left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 32) placing '8' from 13)::uuid
 end;
 
@@ -476,7 +503,8 @@ $$;
 
 
 -- intervalq._insert: `rules._insert`.
---   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace]
+--   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace], and of
+--     a plain task that was claimed: version, claims
 create or replace function intervalq._insert(p jsonb, now bigint) returns intervalq.tasks
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -495,8 +523,8 @@ begin
     t.error := p ->> 8;
     t.dedupe := p ->> 10;
     t.dedupe_for := p ->> 11;
-    t.version := 0;
-    t.claims := 0;
+    t.version := coalesce((p ->> 14)::integer, 0);
+    t.claims := coalesce((p ->> 15)::integer, 0);
     t.place := 0;
     t.waiting := false;
     t.begun := false;
@@ -622,6 +650,7 @@ declare
     me integer;
     locks bigint[] := '{}';
     known jsonb := '{}';         -- uuid: the task as it was; only its keys matter where it is an insert's
+    plain uuid[];                -- those that are named and are no ordinary ones
     t intervalq.tasks;
     p jsonb;
     k text;
@@ -692,6 +721,20 @@ begin
             known := known || jsonb_build_object(t.id, cardinality(rows_named));
         end loop;
     end if;
+    plain := array(
+        select u.u from unnest(named || array(
+            select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e
+        )) as u (u) where intervalq._is_plain(u.u) and not known ? u.u::text
+    );
+    if plain <> '{}' then
+        for t in select x.* from intervalq._lock_plain(plain) as x loop
+            rows_named := rows_named || t;
+            known := known || jsonb_build_object(t.id, cardinality(rows_named));
+        end loop;
+        if exists (select from intervalq.tasks r where r.id = any (plain) and not known ? r.id::text) then
+            raise exception 'a plain task became an ordinary one at the same moment' using errcode = '40001';
+        end if;
+    end if;
     if inserts <> '[]' then
         select known || coalesce(jsonb_object_agg(r.id, 0), '{}') into known from intervalq.tasks r
         where r.id = any (array(select (e ->> 0)::uuid from jsonb_array_elements(inserts) as e))
@@ -750,7 +793,7 @@ begin
         else
             -- Held, by the caller or by others?
             n := case when t.session is null or t.until <= now then 0 when t.session = me then 1 else 2 end;
-            if n = 2 or (n = 0 and k = 'c' and (p ->> 8)::boolean) then
+            if n = 2 or (k = 'c' and (p ->> 8)::boolean and (n = 0 or t.id = any (plain))) then
                 claimed := claimed || (p ->> 0);
             end if;
         end if;
@@ -828,7 +871,15 @@ begin
     end if;
 
     -- All is well.
+    if plain <> '{}' then
+        perform intervalq._take_plain(array(
+            select x from unnest(rows_named) as x where x.id = any (plain) and x.id = any (named)
+        ), array(select (e ->> 0)::uuid from jsonb_array_elements(changes) as e), now);
+        -- Whoever found nothing because of our locks.
+        woken := array(select distinct x.queue from unnest(rows_named) as x where x.id = any (plain));
+    end if;
     for p in select e from jsonb_array_elements(command -> 'deletes') as e loop
+        continue when (p ->> 0)::uuid = any (plain);
         woken := woken || intervalq._remove(rows_named[(known ->> (p ->> 0))::integer], now, true);
     end loop;
     for p in select e from jsonb_array_elements(changes) as e loop
@@ -934,6 +985,34 @@ end
 $$;
 
 
+-- intervalq._make_heads: the rows of a queue that has plain tasks. One has moved, so that a sweep looks at this queue even
+-- if nobody gets anything.
+--   wait: False: somebody else may be making them in a long transaction; then nothing is done
+create or replace function intervalq._make_heads(q text, wait boolean) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    mine constant bigint := intervalq._lock('h', q);
+begin
+    if wait then
+        perform pg_advisory_xact_lock(mine);
+    else
+        for i in 1 .. 20 loop
+            exit when pg_try_advisory_xact_lock(mine);
+            if i = 20 then
+                return;
+            end if;
+            perform pg_sleep(0.0005);
+        end loop;
+    end if;
+    insert into intervalq.heads (queue, part, moved)
+    select q, p, p = 0 from generate_series(0, 15) as p on conflict do nothing;
+    insert into intervalq.floors (queue, part) select q, p from generate_series(0, 15) as p on conflict do nothing;
+end
+$$;
+
+
 -- intervalq._claim_ranges: claim plain tasks, from as many parts as that takes.
 -- The live sessions share the parts by their order, so that they don't want the same; when a session's own
 -- have nothing, it takes from the others.
@@ -957,11 +1036,7 @@ begin
         if not exists (select from intervalq.plain p where p.queue = q) then
             return;
         end if;
-        -- Not by `put`: it may be part of a long transaction, for which others would have to wait. One has moved,
-        -- so that a sweep looks at this queue even if nobody gets anything.
-        insert into intervalq.heads (queue, part, moved)
-        select q, p, p = 0 from generate_series(0, 15) as p on conflict do nothing;
-        insert into intervalq.floors (queue, part) select q, p from generate_series(0, 15) as p on conflict do nothing;
+        perform intervalq._make_heads(q, false);
         doubt := not intervalq._fresh();
     end if;
     select count(*) filter (where s.number < me), count(*) into mine, others
@@ -1035,14 +1110,175 @@ begin
             select from intervalq.ranges r
             where r.queue = q and r.part = of and r.low <= p.number and r.high >= p.number
         )
-        returning p.json, tries > 0 and (begun is null or p.number = any (begun)) as tried
+        returning p.number, p.json, tries > 0 and (begun is null or p.number = any (begun)) as tried
     )
-    insert into intervalq.tasks (id, ready, at, created, modified, claims, attempt, queue, json, error, alone)
-    select intervalq._uuid(), now, now, now, now, least(1, tries + 1), s.tried::integer, q, s.json,
+    insert into intervalq.tasks
+        (id, own, ready, at, created, modified, version, claims, attempt, queue, json, error, alone)
+    select intervalq._plain_id(of, s.number), 'plain-' || of || '-' || s.number, now, now, now, now,
+        2 * least(1, tries + 1), least(1, tries + 1), s.tried::integer, q, s.json,
         case when s.tried then why else '' end, tries > 0
     from spilt s;
     get diagnostics n = row_count;
     return n;
+end
+$$;
+
+
+-- intervalq._saw: whether a snapshot saw a row that is seen now, by the transaction that inserted it.
+create or replace function intervalq._saw(seen pg_snapshot, inserted xid) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    latest constant bigint := greatest(
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_xact_id_if_assigned()::text::bigint
+    );
+begin
+    return pg_visible_in_snapshot((
+        latest - ((latest - inserted::text::bigint) % 4294967296 + 4294967296) % 4294967296
+    )::text::xid8, seen);
+end
+$$;
+
+
+-- intervalq._plain_task: a plain task as an ordinary one, which has no times yet. Claimed, if it was handed out.
+create or replace function intervalq._plain_task(p intervalq.plain, inserted xid) returns intervalq.tasks
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    r intervalq.ranges;
+    t intervalq.tasks;
+    held boolean;
+begin
+    select x.* into r from intervalq.ranges x
+    where x.queue = p.queue and x.part = p.part and x.low <= p.number order by x.low desc limit 1;
+    held := coalesce(r.high >= p.number and intervalq._saw(r.seen, inserted), false);
+    t.id := intervalq._plain_id(p.part, p.number);
+    t.own := 'plain-' || p.part || '-' || p.number;
+    t.queue := p.queue;
+    t.json := p.json;
+    t.at := 0;
+    t.created := 0;
+    t.modified := 0;
+    t.dedupe_for := 0;
+    t.version := held::integer;
+    t.claims := held::integer;
+    t.session := case when held then r.session end;
+    t.begun := held and (r.begun is null or p.number = any (r.begun));
+    t.attempt := t.begun::integer;
+    t.place := 0;
+    t.waiting := false;
+    t.alone := false;
+    t.error := '';
+    return t;
+end
+$$;
+
+
+-- intervalq._find_plain: those of these UUIDs that are plain tasks. Each queue that has any is asked for its own.
+create or replace function intervalq._find_plain(ids uuid[])
+returns table (queue text, part smallint, number bigint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+as $$
+declare
+    parts smallint[];
+    numbers bigint[];
+    q text := '';
+    n bigint;
+    left_over bigint;
+begin
+    select array_agg(x.part), array_agg(x.number), count(*) into parts, numbers, left_over from (
+        select ('x' || substr(u.u::text, 16, 3))::bit(12)::integer::smallint as part,
+            ('x' || substr(u.u::text, 20, 4) || substr(u.u::text, 25))::bit(64)::bigint as number
+        from unnest(ids) as u (u) where intervalq._is_plain(u.u)
+    ) as x;
+    while left_over > 0 loop
+        select p.queue into q from intervalq.plain p where p.queue > q order by p.queue limit 1;
+        exit when q is null;
+        return query select p.queue, p.part, p.number from unnest(parts, numbers) as u (part, number)
+        join intervalq.plain p on p.queue = q and p.part = u.part and p.number = u.number;
+        get diagnostics n = row_count;
+        left_over := left_over - n;
+    end loop;
+end
+$$;
+
+
+-- intervalq._lock_plain: the plain tasks among these, which nobody claims or finishes until the end of the transaction.
+create or replace function intervalq._lock_plain(ids uuid[]) returns setof intervalq.tasks
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    queues text[];
+    parts smallint[];
+    numbers bigint[];
+    f record;
+begin
+    select array_agg(x.queue), array_agg(x.part), array_agg(x.number) into queues, parts, numbers
+    from intervalq._find_plain(ids) as x;
+    for f in
+        select u.q, array_agg(distinct u.p) as parts from unnest(queues, parts) as u (q, p) group by 1 order by 1
+    loop
+        if not exists (select from intervalq.heads h where h.queue = f.q) then
+            perform intervalq._make_heads(f.q, true);
+        end if;
+        perform from intervalq.heads h where h.queue = f.q and h.part = any (f.parts) order by h.part for update;
+    end loop;
+    perform from intervalq.ranges r join (
+        select distinct y.queue, y.part, y.low from unnest(queues, parts, numbers) as u (q, p, n), lateral (
+            select x.queue, x.part, x.low from intervalq.ranges x
+            where x.queue = u.q and x.part = u.p and x.low <= u.n order by x.low desc limit 1
+        ) as y
+    ) as z on z.queue = r.queue and z.part = r.part and z.low = r.low
+    order by r.queue, r.part, r.low for update of r;
+    return query select t.* from unnest(queues, parts, numbers) as u (q, p, n)
+    join intervalq.plain y on y.queue = u.q and y.part = u.p and y.number = u.n,
+        lateral intervalq._plain_task(y, y.xmin) as t;
+end
+$$;
+
+
+-- intervalq._take_plain: these, of `_lock_plain`, are no plain tasks any more; those that are to be changed are
+-- ordinary ones from now on.
+create or replace function intervalq._take_plain(gone intervalq.tasks[], changed uuid[], now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    t intervalq.tasks;
+    n integer;
+begin
+    delete from intervalq.plain p using unnest(gone) as g
+    where p.queue = g.queue and p.part = split_part(g.own, '-', 2)::smallint
+        and p.number = split_part(g.own, '-', 3)::bigint;
+    get diagnostics n = row_count;
+    if n < cardinality(gone) then
+        raise exception 'plain tasks were swept at the same moment' using errcode = '40001';
+    end if;
+    update intervalq.ranges r set size = r.size - x.n, has_gaps = true from (
+        select y.queue, y.part, y.low, count(*) as n from unnest(gone) as g, lateral (
+            select z.queue, z.part, z.low from intervalq.ranges z
+            where z.queue = g.queue and z.part = split_part(g.own, '-', 2)::smallint
+                and z.low <= split_part(g.own, '-', 3)::bigint
+            order by z.low desc limit 1
+        ) as y
+        where g.session is not null group by 1, 2, 3
+    ) as x where r.queue = x.queue and r.part = x.part and r.low = x.low;
+    foreach t in array gone loop
+        if t.id = any (changed) then
+            t.at := now;
+            t.created := now;
+            perform intervalq._put(t);
+        end if;
+    end loop;
 end
 $$;
 
@@ -1063,7 +1299,6 @@ declare
     expected bigint := p ->> 6;
     n bigint;
     x jsonb;
-    latest constant bigint := pg_current_xact_id()::text::bigint;
 begin
     if p ->> 5 is null then
         delete from intervalq.ranges x where x.queue = q and x.part = of and x.low = a and x.high = b
@@ -1091,11 +1326,17 @@ begin
         return true;
     end if;
     for x in select e from jsonb_array_elements(p -> 4) as e loop
-        if not exists (select from intervalq.tasks t where t.id = (x -> 1 ->> 0)::uuid) then
-            perform intervalq._insert(x -> 1, now);
+        -- It may have been taken out of the range.
+        if exists (
+            select from intervalq.plain y where y.queue = q and y.part = of and y.number = (x ->> 0)::bigint
+        ) and not exists (select from intervalq.tasks t where t.id = (x -> 1 ->> 0)::uuid) then
+            perform intervalq._insert((x -> 1) || '[2, 1]', now);
         end if;
     end loop;
     begin
+        if r.has_gaps then
+            raise exception 'their number says nothing' using errcode = 'IQ013';
+        end if;
         delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto;
         get diagnostics n = row_count;
         if n <> expected then
@@ -1104,10 +1345,14 @@ begin
     exception when sqlstate 'IQ013' then
         -- What was committed later than the claim was handed out to nobody.
         delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto
-            and pg_visible_in_snapshot((
-                latest - ((latest - y.xmin::text::bigint) % 4294967296 + 4294967296) % 4294967296
-            )::text::xid8, r.seen);
+            and intervalq._saw(r.seen, y.xmin);
         perform intervalq._spill(q, of, a, upto, -1, null, '', now);
+        if r.has_gaps and p ->> 5 is not null then
+            update intervalq.ranges x set size = (
+                select count(*) from intervalq.plain y where y.queue = q and y.part = of
+                    and y.number between upto + 1 and b and intervalq._saw(r.seen, y.xmin)
+            ) where x.queue = q and x.part = of and x.low = upto + 1;
+        end if;
     end;
     return true;
 end
@@ -1256,6 +1501,66 @@ end
 $$;
 
 
+-- intervalq._read_clock: keep in mind what the clock reads, to the second. `ahead`: as of `since` it was set back by so
+-- much, and has not come as far again; 0: not.
+create or replace function intervalq._read_clock(now bigint, out ahead bigint, out since bigint)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c intervalq.clock;
+    before bigint;
+begin
+    select x.* into c from intervalq.clock x;
+    before := c.seen;
+    -- Where a transaction doesn't see what others have written meanwhile, to write it would end that.
+    if intervalq._fresh() and now not between before - 1000000 and before + 1000000 then
+        update intervalq.clock x set
+            seen = now,
+            since = case when now < x.seen then now else x.since end,
+            -- What waited since before an earlier step waits for what is left of both.
+            behind = case when now > x.seen then x.behind when x.seen < x.since + x.behind then x.behind + x.seen - now else x.seen - now end
+        where x.one = (select y.one from intervalq.clock y where y.seen = before for update skip locked)
+        returning x.* into c;
+        if now < before and c.since = now then
+            update intervalq.beats b set beaten = now where b.number in (
+                select x.number from intervalq.beats x where x.beaten > now order by x.number for update skip locked
+            );
+            update intervalq.marks m set until = m.until - (before - now) where (m.queue, m.key) in (
+                select x.queue, x.key from intervalq.marks x where x.until > now order by x.until
+                for update skip locked
+            );
+        end if;
+    end if;
+    ahead := case when now < c.since + c.behind then c.behind else 0 end;
+    since := c.since;
+end
+$$;
+
+
+-- intervalq._catch_up: what was written before the clock was set back, and is ready by the clock as it would read else,
+-- is ready now: so many tasks of each queue, before they are claimed.
+create or replace function intervalq._catch_up(queues text[], wanted integer, now bigint, ahead bigint, since bigint)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    q text;
+begin
+    foreach q in array queues loop
+        with late as materialized (
+            select t.ctid as spot from intervalq.tasks t
+            where t.queue = q and t.ready > now and t.ready <= now + ahead and (t.modified < since or t.modified > now)
+            order by t.ready, t.id limit wanted for update skip locked
+        )
+        update intervalq.tasks t set ready = now, at = least(t.at, now), until = least(t.until, now)
+        from late l where t.ctid = l.spot;
+    end loop;
+end
+$$;
+
+
 -- intervalq.work: `rules.Work`.
 --   ids, versions: tasks to delete
 --   parts: of `_settle`, settled one by one; null: none
@@ -1304,6 +1609,9 @@ declare
     l intervalq.line;
     x bigint;
     y uuid;
+    is_read constant boolean := now is null;
+    ahead bigint := 0;           -- see `_read_clock`
+    since bigint;
 begin
     select s.number, s.consumer into me, mine from intervalq.sessions s where s.id = who and s.gone is null;
     now := intervalq._now(now);
@@ -1367,6 +1675,15 @@ begin
         wanted := greatest(0, least(wanted, most - x));
     end if;
     left_over := wanted;
+    -- A call costs more than this look, which mostly says that there is nothing to be done.
+    if is_read and wanted > 0 and not exists (
+        select from intervalq.clock c where now between c.seen - 1000000 and c.seen + 1000000 and now >= c.since + c.behind
+    ) then
+        select c.ahead, c.since into ahead, since from intervalq._read_clock(now) as c;
+        if ahead > 0 then
+            perform intervalq._catch_up(queues, wanted, now, ahead, since);
+        end if;
+    end if;
     if wanted > 0 then
         ends := now + lease;
         again_at := case when lease > 0 then ends end;
@@ -1468,7 +1785,7 @@ begin
             foreach q in array queues loop
                 select t.ready into x from intervalq.tasks t
                 where t.queue = q and t.ready > now order by t.ready limit 1;
-                soon := least(soon, x);
+                soon := least(soon, x, case when ahead > 0 then now + 1000000 end);
             end loop;
         end if;
     end if;
@@ -1647,7 +1964,10 @@ declare
     id text;
     held bigint;
 begin
-    now := intervalq._now(now);
+    if now is null then
+        now := intervalq._now(now);
+        perform intervalq._read_clock(now);
+    end if;
     update intervalq.beats b set beaten = now
     where b.number = (select x.number from intervalq.sessions x where x.id = who and x.gone is null);
     -- Whoever removed it has done so before, or waits for what we have just written, and then sees it.
@@ -1815,13 +2135,16 @@ end
 $$;
 
 
--- intervalq.tasks_of: `rules.Select`; ids are UUIDs.
+-- intervalq.tasks_of: `rules.Select`; ids are UUIDs. Plain tasks, which have no times, come last.
 create or replace function intervalq.tasks_of(
     q text, ids uuid[], who text, most bigint, with_values boolean
 ) returns setof intervalq.line
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
+declare
+    n bigint;
 begin
     if ids is not null then
         return query
@@ -1829,7 +2152,13 @@ begin
                 case when with_values then t.json else 'null' end, t.key, t.place, t.waiting, s.id, t.until,
                 t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
             from unnest(ids) with ordinality as u (id, o)
-            join intervalq.tasks t on t.id = u.id left join intervalq.sessions s on s.number = t.session
+            join (
+                select x.* from intervalq.tasks x where x.id = any (ids)
+                union all
+                select x.* from intervalq._find_plain(ids) as f
+                join intervalq.plain p on p.queue = f.queue and p.part = f.part and p.number = f.number,
+                    lateral intervalq._plain_task(p, p.xmin) as x
+            ) as t on t.id = u.id left join intervalq.sessions s on s.number = t.session
             where (q is null or t.queue = q) and (who is null or s.id = who)
             order by u.o limit most;
     else
@@ -1847,6 +2176,16 @@ begin
             || case when q is null then '' else ' and t.queue = $1' end
             || ' order by t.at, coalesce(t.own, t.id::text) collate "C" limit $3'
             using q, who, most, with_values;
+        get diagnostics n = row_count;
+        if who is null and (most is null or n < most) then
+            return query select l.* from (
+                select p.*, p.xmin as inserted from intervalq.plain p
+                where q is null or p.queue = q order by p.queue, p.part, p.number limit most - n
+            ) as p, lateral intervalq._line('t', intervalq._plain_task(
+                row(p.queue, p.part, p.number, case when with_values then p.json else 'null' end)::intervalq.plain,
+                p.inserted
+            )) as l;
+        end if;
     end if;
 end
 $$;
@@ -1894,58 +2233,118 @@ end
 $$;
 
 
--- intervalq._stats_of: `rules.QueueStats` of one queue, plain tasks among the ready and the claimed ones.
-create or replace function intervalq._stats_of(
-    q text, now bigint, out size bigint, out claimed bigint, out ready bigint, out future bigint, out inbox bigint,
-    out most_claims integer
+-- intervalq._counts: how many tasks a queue has. Those whose number may be a million are counted in an index, `bound` of
+-- each kind and one more.
+create or replace function intervalq._counts(
+    q text, bound bigint, now bigint, out past bigint, out coming bigint, out inbox bigint, out plain bigint,
+    out claimed bigint, out leased bigint, out ranged bigint, out most_claims integer
 )
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
-declare
-    r record;
 begin
-    -- Of an index alone; claims that end by themselves are there, too.
-    select count(*) filter (where t.ready <= now) as past, count(*) filter (where t.ready > now) as coming into r
-    from intervalq.tasks t where t.queue = q and t.ready is not null;
-    ready := r.past;
-    future := r.coming;
-    select count(*) into inbox from intervalq.tasks t where t.queue = q and t.waiting;
-    select count(*) filter (where t.until is null) as whole, count(*) filter (where t.until > now) as leased,
-        max(t.claims) as most
-    into r from intervalq.tasks t where t.session is not null and t.queue = q;
-    claimed := r.whole + r.leased;
-    future := future - r.leased;
-    select greatest(r.most, (
+    -- Claims that end by themselves are among these, too.
+    select count(*) into past from (
+        select from intervalq.tasks t where t.queue = q and t.ready <= now limit bound + 1
+    ) as x;
+    select count(*) into coming from (
+        select from intervalq.tasks t where t.queue = q and t.ready > now limit bound + 1
+    ) as x;
+    select count(*) into inbox from (
+        select from intervalq.tasks t where t.queue = q and t.waiting limit bound + 1
+    ) as x;
+    select count(*) into plain from (select from intervalq.plain p where p.queue = q limit bound + 1) as x;
+    select count(*) filter (where t.until is null or t.until > now), count(*) filter (where t.until > now), max(t.claims)
+    into claimed, leased, most_claims
+    from intervalq.tasks t where t.session is not null and t.queue = q;
+    select greatest(most_claims, (
         select t.claims from intervalq.tasks t where t.queue = q and t.claims > 0 and t.session is null
         order by t.claims desc limit 1
     )) into most_claims;
-    size := ready + future + inbox + claimed;
-    select count(*) as there into r from intervalq.plain p where p.queue = q;
-    size := size + r.there;
-    ready := ready + r.there;
-    select coalesce(sum(x.size), 0) as held, max(least(x.size, 1)) as most into r from intervalq.ranges x where x.queue = q;
-    claimed := claimed + r.held;
-    ready := ready - r.held;
-    most_claims := coalesce(greatest(most_claims, r.most), 0);
+    select coalesce(sum(x.size), 0), greatest(most_claims, max(least(x.size, 1)))
+    into ranged, most_claims from intervalq.ranges x where x.queue = q;
 end
 $$;
 
 
--- intervalq.stats: `rules.Count`.
+-- intervalq._sampled: about how many tasks there are, by what about a hundred pages have, which are equally far from
+-- each other: for each queue an array of those that are past, coming, waiting, and plain.
+create or replace function intervalq._sampled(now bigint) returns jsonb
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    pages constant bigint := pg_relation_size('intervalq.tasks') / current_setting('block_size')::integer;
+    plain_pages constant bigint := pg_relation_size('intervalq.plain') / current_setting('block_size')::integer;
+    step constant bigint := greatest(1, pages / 100);
+    plain_step constant bigint := greatest(1, plain_pages / 100);
+begin
+    return (select jsonb_object_agg(z.queue, z.counts) from (
+        select y.queue, jsonb_build_array(sum(y.past), sum(y.coming), sum(y.inbox), sum(y.plain)) as counts from (
+            select x.queue, step * count(*) filter (where x.ready <= now) as past,
+                step * count(*) filter (where x.ready > now) as coming,
+                step * count(*) filter (where x.waiting) as inbox, 0 as plain
+            from generate_series(floor(random() * step)::bigint, pages - 1, step) as p (page), lateral (
+                select t.queue, t.ready, t.waiting from intervalq.tasks t
+                where t.ctid >= ('(' || p.page || ',0)')::tid and t.ctid < ('(' || p.page + 1 || ',0)')::tid offset 0
+            ) as x group by x.queue
+            union all
+            select x.queue, 0, 0, 0, plain_step * count(*)
+            from generate_series(floor(random() * plain_step)::bigint, plain_pages - 1, plain_step) as p (page), lateral (
+                select t.queue from intervalq.plain t
+                where t.ctid >= ('(' || p.page || ',0)')::tid and t.ctid < ('(' || p.page + 1 || ',0)')::tid offset 0
+            ) as x group by x.queue
+        ) as y group by y.queue
+    ) as z);
+end
+$$;
+
+
+-- intervalq.stats: `rules.Count`; plain tasks are among the ready and the claimed ones.
 create or replace function intervalq.stats(names text[], prefixes text[], most bigint, now bigint)
 returns table (
-    name text, size bigint, claimed bigint, ready bigint, future bigint, inbox bigint, most_claims integer
+    name text, size bigint, claimed bigint, ready bigint, future bigint, inbox bigint, most_claims integer,
+    exact boolean
 )
-language sql volatile
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select q.name, s.size, s.claimed, s.ready, s.future, s.inbox, s.most_claims
-    from (select distinct u.q collate "C" as name from intervalq._queues(names, prefixes) as u (q)) as q,
-        lateral intervalq._stats_of(q.name, (select intervalq._now(now))) as s
-    where s.size > 0 order by q.name limit most;
+declare
+    bound constant bigint := 10000;
+    c record;
+    about jsonb;
+    told bigint := 0;
+begin
+    now := intervalq._now(now);
+    for name in select distinct u.q collate "C" from intervalq._queues(names, prefixes) as u (q) order by 1 loop
+        exit when told >= most;
+        c := intervalq._counts(name, bound, now);
+        exact := greatest(c.past, c.coming, c.inbox, c.plain) <= bound;
+        if not exact then
+            about := coalesce(about, intervalq._sampled(now));
+            c.past := case when c.past <= bound then c.past else greatest(c.past, (about -> name ->> 0)::bigint) end;
+            c.coming := case when c.coming <= bound then c.coming else greatest(c.coming, (about -> name ->> 1)::bigint) end;
+            c.inbox := case when c.inbox <= bound then c.inbox else greatest(c.inbox, (about -> name ->> 2)::bigint) end;
+            c.plain := case when c.plain <= bound then c.plain else greatest(c.plain, (about -> name ->> 3)::bigint) end;
+        end if;
+        ready := c.past + greatest(0, c.plain - c.ranged);
+        future := c.coming - c.leased;
+        inbox := c.inbox;
+        claimed := c.claimed + c.ranged;
+        size := ready + future + inbox + claimed;
+        most_claims := coalesce(c.most_claims, 0);
+        if size > 0 then
+            told := told + 1;
+            return next;
+        end if;
+    end loop;
+end
 $$;
 
 
@@ -1971,6 +2370,8 @@ declare
 begin
     if queue is null or queue = '' or value is null then
         raise exception 'a task has a queue and a value: give both' using errcode = '22004';
+    elsif starts_with(id, 'plain-') then
+        raise exception 'ids that begin with plain- are those of plain tasks: give another one' using errcode = 'IQ010';
     end if;
     for l in
         select m.* from intervalq.modify(jsonb_build_object(

@@ -93,6 +93,41 @@ local function sweep_as_many()
   if ended > 0 then sweep_marks(2 * ended) end
 end
 
+-- --- the clock -----------------------------------------------------------------------------------------
+
+-- META keeps in mind, to the second, what the server's clock reads; and when it was last set back, and by how much.
+-- Until it has come as far again, what was written before that waits by the clock as it would read else: `ahead` of
+-- `now` by so much.
+local SECOND = 1000000
+local ahead, since = 0, 0
+
+local function set_back(by)
+  for _, id in ipairs(ask('HKEYS', SESSIONS)) do
+    local one = session_of(id)
+    if one.beaten > now then put_session(id, with(one, 'beaten', now)) end
+  end
+  for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[m' .. stamp(now + 1), '(n')) do
+    local name = sub(member, 11)
+    local mark = mark_of(name)
+    if mark and mark.ends then put_mark(name, mark.id, mark.ends - by) end
+  end
+end
+
+local function read_clock()
+  if ARGV[2] ~= '' then return end
+  local before, from, behind = string.match(ask('HGET', META, 'clock') or '0 0 0', '^(%d+) (%d+) (%d+)$')
+  if not before then corrupt('what is known of the clock is broken') end
+  before, from, behind = tonumber(before), tonumber(from), tonumber(behind)
+  if now < before - SECOND then
+    -- What has waited since before an earlier step waits for what is left of both.
+    behind = before - now + (before < from + behind and behind or 0)
+    from = now
+    set_back(before - now)
+  end
+  if math.abs(now - before) > SECOND then clock_text = format('%.0f %.0f %.0f', now, from, behind) end
+  if now < from + behind then ahead, since = behind, from end
+end
+
 -- --- what happens to one task ------------------------------------------------------------------------
 
 local function feed(line)

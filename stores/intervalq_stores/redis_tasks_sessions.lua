@@ -33,6 +33,7 @@ end
 
 local function beat()
   local id, lapsed = argument(), {}
+  read_clock()
   local mine = session_of(id)
   if mine then put_session(id, with(mine, 'beaten', now)) end
   for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[e', '(e' .. stamp(now))) do

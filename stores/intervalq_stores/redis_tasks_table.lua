@@ -18,7 +18,7 @@
 -- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
 -- KEYS[4]  intervalq:{tasks}:marks     HASH  QUEUE dedupe key -> when it ends, and the id of the task
 -- KEYS[5]  intervalq:{tasks}:meta      HASH  version; `h QUEUE`: how many tasks are claimed; `c QUEUE claims`: how
---                                            many tasks were claimed so often
+--                                            many tasks were claimed so often; `clock`: see `read_clock`
 --          The keys are few and declared, and so a cluster that moves their slot refuses a script (TRYAGAIN)
 --          before it has begun. A queue's key of its own would be missing in the middle of one.
 -- ARGV[1]  the command
@@ -461,6 +461,8 @@ local function parted(names, of, text_of)
   return set, unset
 end
 
+local clock_text  -- what META says of the clock from now on, if that is new
+
 local function mark_text(mark)
   return pack('>Bi8', mark.ends and 1 or 0, mark.ends or 0) .. mark.id
 end
@@ -495,7 +497,8 @@ local function flush(takes)
   for queue in pairs(arrived) do fresh['q' .. queue] = true end
   for member in pairs(gone) do drops[#drops + 1] = member end
   for member in pairs(fresh) do adds[#adds + 1], adds[#adds + 2] = 0, member end
-  if #sets + #unsets + #drops + #adds + #people + #left + #marked + #freed == 0 then return end
+  if clock_text then counts[#counts + 1], counts[#counts + 2] = 'clock', clock_text end
+  if #sets + #unsets + #drops + #adds + #people + #left + #marked + #freed == 0 and not clock_text then return end
   for _, key in ipairs({ TASKS, SESSIONS, MARKS }) do
     if not seen[key] then ask('HLEN', key) end
   end

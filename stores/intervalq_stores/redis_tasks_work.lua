@@ -128,6 +128,32 @@ local function choose(queues, limit)
   return chosen, of
 end
 
+-- Make ready what was written before the clock was set back, and would be ready else: so many tasks of each queue.
+local function catch_up(queues, limit)
+  for _, queue in ipairs(queues) do
+    for _, letter in ipairs({ 'r', 'l' }) do
+      local start, left = prefix(letter, queue), limit
+      local from, to = '[' .. start .. stamp(now + 1), '(' .. start .. stamp(now + ahead + 1)
+      while left > 0 do
+        local list, ids = ask('ZRANGEBYLEX', INDEX, from, to, 'LIMIT', 0, 100), {}
+        for i, member in ipairs(list) do ids[i] = sub(member, #start + 10) end
+        fetch(ids)
+        for i, member in ipairs(list) do
+          local row = left > 0 and not gone[member] and there(ids[i])
+          if row and (row.modified < since or row.modified > now) then
+            leave(row)
+            row.at, row.ends = math.min(row.at, now), row.ends and math.min(row.ends, now)
+            enter(row)
+            left = left - 1
+          end
+        end
+        if #list < 100 then break end
+        from = '(' .. list[#list]
+      end
+    end
+  end
+end
+
 local function claim_any(id, known_as, session, ends, begins)
   local row = there(id)
   local _, member = home(row)
@@ -183,6 +209,7 @@ local function wait_for(queues)
       end
     end
   end
+  if least and ahead > 0 then return math.min(least - now, SOON) end
   return least and least - now or ''
 end
 
@@ -239,6 +266,8 @@ local function work()
     for i = at_argument + 1, #ARGV do queues[#queues + 1] = ARGV[i] end
     if most and limit > 0 then limit = math.max(0, math.min(limit, most - held_by(one.consumer))) end
     mark(begun, session)
+    read_clock()
+    if ahead > 0 and limit > 0 then catch_up(queues, limit) end
     local chosen, of = choose(queues, limit)
     claimed = claim(chosen, of, session, lease, begins)
     if #claimed < 2 * limit then wait = wait_for(queues) end

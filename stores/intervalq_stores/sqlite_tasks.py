@@ -160,7 +160,10 @@ class SQLiteTaskStore(SQLiteWaits):
     def _one(self, table: SQLiteTable, job: _Asked) -> None:
         try:
             with self._database.explained():
-                job.answer = do(table, job.command, wall_clock() if job.now is None else job.now)
+                now = wall_clock() if job.now is None else job.now
+                if job.now is None:
+                    table.read(now)
+                job.answer = do(table, job.command, now)
         except Exception as error:
             if not table.in_transaction:
                 raise  # with it, those before are undone, too

@@ -109,6 +109,7 @@ def test_insert_and_look(tasks: Callable[..., Any]) -> None:
     (queue,) = lines(tasks("queues", "--json"))
     assert queue == {
         "name": "mails", "size": 2, "claimed": 0, "ready": 1, "future": 1, "inbox": 0, "most_claims": 0,
+        "exact": True,
     }  # fmt: skip
     assert "mails" in tasks("queues").stdout
     assert tasks("queues", "--prefix", "x").stdout == "no queues\n"
@@ -294,6 +295,17 @@ async def test_claimed_tasks_are_not_touched_but_by_force(
         assert sizes(tasks) == {"r": 2}
 
 
+def test_estimates_are_marked(tasks: Callable[..., Any]) -> None:
+    tasks("insert", "few", "1")
+    tasks("insert", "many", stdin="".join(f"{number}\n" for number in range(10_500)))
+    few, many = lines(tasks("queues", "--json"))
+    assert (few["size"], few["exact"]) == (1, True)
+    assert many["size"] > 10_000
+    assert not many["exact"]
+    shown = tasks("queues").stdout.splitlines()
+    assert [line.count("~") for line in shown if line.split()[:1] in (["few"], ["many"])] == [0, 2]
+
+
 def test_delete_all_of_a_queue(tasks: Callable[..., Any]) -> None:
     tasks("insert", "q", stdin="".join(f"{number}\n" for number in range(2300)))
     tasks("insert", "r", "1")
@@ -406,7 +418,7 @@ async def test_ctrl_c_ends_between_two_steps(monkeypatch: pytest.MonkeyPatch) ->
             while hands.by is None:
                 await checkpoint()
 
-    monkeypatch.setattr(_tasks_hands, "MOST_ROWS", 10)
+    monkeypatch.setattr(_tasks_hands, "_STEP", 10)
     handle = Meddled(signalled)
     await handle.modify(*(handle.new("q", number) for number in range(100)))
     hands = Hands(handle, deleted, "deleted", force=False)

@@ -209,7 +209,7 @@ def judge(rows: list[logs.Row], *, reach: int, most: int, grace: float) -> dict[
             found["gap_short"] += 1
         if index and starts[index - 1]["due"] > row["due"] + 5e-7:
             found["order_inverted"] += 1
-        if index >= reach and at - starts[index - reach]["started"] < reach - 1.1:
+        if index >= reach and at - starts[index - reach]["started"] < reach - 1.2:
             found["crowded"] += 1
         found["over_max_running"] += sum(other["ended"] > at for other in starts[: index + 1]) > most
         found["cool_down_broken"] += any(
@@ -224,7 +224,7 @@ def judge(rows: list[logs.Row], *, reach: int, most: int, grace: float) -> dict[
         if step < 5e-7:
             found["slot_shared" if skipped else "slot_twice"] += 1
             continue
-        found["slots_close"] += step < 1 - 2e-6
+        found["slots_close"] += step < 0.9 - 2e-6
         found["ticket_twice"] += skipped == 0
         if skipped < 0:
             found["queue_restarted" if step >= 60 or row["ticket"] == 1 else "slot_order"] += 1

@@ -120,6 +120,7 @@ class Watched:
         def walk(node: dict[str, Any]) -> None:
             if node["Node Type"] in {
                 "Seq Scan",
+                "Tid Range Scan",
                 "Index Scan",
                 "Index Only Scan",
                 "Tid Scan",
@@ -179,15 +180,54 @@ def test_a_look_at_a_few_looks_at_few(watched: Watched, queue: str) -> None:
     assert watched.rows() < 120
 
 
-def test_queues_are_counted_in_indexes_alone(watched: Watched) -> None:
+STATS: Final = "select size, claimed, ready, future, inbox, exact from intervalq.stats(%s, '{}', null, %s)"
+
+
+def _stats(watched: Watched, queue: str, now: int) -> tuple[Any, ...]:
     watched.plans.clear()
-    found = watched.connection.execute("select * from intervalq.stats('{deep}', '{}', null, 1000)").fetchall()
-    assert [row[0] for row in found] == ["deep"]
+    [found] = watched.connection.execute(STATS.encode(), [[queue], now]).fetchall()
+    return found
+
+
+def test_few_are_counted_in_indexes_alone(watched: Watched) -> None:
+    watched.connection.execute(FILL.format(at="n", queue="few", number=10_000).encode())
+    assert _stats(watched, "few", 0) == (10_000, 0, 0, 10_000, 0, True)
+    assert watched.rows() < 50_000
     scans = {scan for scan in watched.scans() if scan[0] in {"tasks", "plain", "ranges"}}
     assert scans <= {
         (table, f"Index{only} Scan") for table in ("tasks", "plain", "ranges") for only in ("", " Only")
     }
     assert ("tasks", "Index Only Scan") in scans
+
+
+@pytest.mark.parametrize("now", [8_000, 1_000_000_000])
+def test_a_million_are_estimated_by_a_look_at_few(watched: Watched, now: int) -> None:
+    """Those that are ready, or for later, exactly where they are few."""
+    size, claimed, ready, future, inbox, exact = _stats(watched, "deep", now)
+    assert (claimed, inbox, exact) == (0, 0, False)
+    # Rows are 60 to a page, and the queue's pages are next to each other: the samples have 1 % of them.
+    assert abs(size - WAITING) < WAITING // 20
+    if now == 8_000:
+        assert 6_000 < ready <= 8_000  # other tests have claimed some
+    else:
+        assert abs(ready - WAITING // 2) < WAITING // 20
+    assert size == ready + future
+    assert watched.rows() < 150_000
+    assert ("tasks", "Tid Range Scan") in watched.scans()
+    assert ("tasks", "Seq Scan") not in watched.scans()
+
+
+def test_lines_and_plain_tasks_are_estimated_as_well(watched: Watched) -> None:
+    watched.connection.execute(
+        b"insert into intervalq.plain select 'plain', 0, n, 'null' from generate_series(1, 100000) as n"
+    )
+    size, _, ready, _, _, exact = _stats(watched, "plain", 0)
+    assert (size, exact) == (ready, False)
+    assert abs(size - 100_000) < 10_000
+    size, claimed, _, _, inbox, exact = _stats(watched, "line", 0)
+    assert not exact
+    assert abs(inbox - LINES) < LINES // 5
+    assert size - claimed - inbox <= 1
 
 
 def test_who_finds_nothing_does_not_look_at_the_tasks_of_later(watched: Watched) -> None:

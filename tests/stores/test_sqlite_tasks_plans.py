@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from intervalq.tasks.rules import Begin, Delete, Insert, Modify, Select, Session, Work
+from intervalq.tasks.rules import Begin, Count, Delete, Insert, Modify, QueueStats, Select, Session, Work
 from intervalq_stores import _sqlite_tasks_database as database
 from intervalq_stores import _sqlite_tasks_table as table
 from intervalq_stores._sqlite_tasks_fast import do
@@ -91,3 +91,29 @@ def test_counts_are_of_indexes_alone() -> None:
             assert all("SEARCH" in look for look in looks), looks
             wide = [look for look in looks if "COVERING INDEX" not in look]
             assert all("_again" in look for look in wide), wide  # of which only the last one is looked up
+
+
+def test_many_are_estimated_by_a_look_at_few() -> None:
+    """Those of a queue among others, ready and for later; what is there between gaps."""
+    with _opened() as connection:
+        connection.execute(LINE, [100_000])
+        connection.execute(FREE, [100_000])
+        connection.execute("DELETE FROM intervalq_tasks WHERE queue = 'free' AND rowid % 4 = 0")
+        counted = Counted(connection)
+        free, line = counted.table.count(Count(), 3_000)
+        assert (free.name, line.name) == ("free", "q")
+        assert (free.exact, line.exact) == (False, False)
+        assert abs(free.size - 75_000) < 7_500
+        assert abs(free.ready - 20_250) < 3_000
+        assert abs(line.inbox - 100_000) < 10_000
+        assert (line.ready, line.future) == (1, 0)
+        assert counted.steps < 60_000
+
+
+def test_few_are_counted() -> None:
+    with _opened() as connection:
+        connection.execute(FREE, [10_000])
+        connection.execute(LINE, [10_001])
+        free, line = SQLiteTable(connection).count(Count(), 0)
+        assert free == QueueStats("free", 10_000, ready=8, future=9_992)
+        assert line == QueueStats("q", 10_001, ready=1, inbox=10_000)

@@ -78,7 +78,7 @@ from intervalq.tasks.store import open_task_store
 async def main():
     store = open_task_store(sys.argv[1])
     sys.stdout.write("here\\n"); sys.stdout.flush(); sys.stdin.readline()
-    print(len(await store.apply(Select())))
+    print(sum(not row.is_plain for row in await store.apply(Select())))
     await store.aclose()
 anyio.run(main)
 """
@@ -133,6 +133,10 @@ def _sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
+async def _ordinary(store: TaskStore, now: int) -> tuple[Row, ...]:
+    return tuple(row for row in await store.apply(Select(), now) if not row.is_plain)
+
+
 async def _go_on(store: TaskStore) -> None:
     """Do what a session of that time, one that comes, and a producer would do next."""
     work = Work("old", (Delete("k1", 1), Delete("held", 1), Delete("leased", 1)), queues=("line",), limit=9)
@@ -153,7 +157,7 @@ async def _go_on(store: TaskStore) -> None:
 
 async def test_all_is_there_and_goes_on(url: str) -> None:
     async with aclosing(open_task_store(url)) as store:
-        assert await store.apply(Select(), NOW + 5) == ROWS
+        assert await _ordinary(store, NOW + 5) == ROWS
         await _go_on(store)
 
 
@@ -226,7 +230,7 @@ async def test_what_fails_leaves_all_as_it_was(postgres: str) -> None:
         assert _shape(postgres) == before
         assert _sql(postgres, "select number from intervalq.tasks_version") == [(1,)]
         _sql(postgres, "drop view mine")
-        assert await store.apply(Select(), NOW) == ROWS
+        assert await _ordinary(store, NOW) == ROWS
 
 
 async def test_tables_whose_version_is_not_known_are_left_alone(postgres: str) -> None:

@@ -97,6 +97,7 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              43
     early-for-nothing             stalls             1
+    late-ones-crowd               late              66
     way-is-nothing                slow               4
     clocks-compared               calm               3
     step-unseen                   clock            935

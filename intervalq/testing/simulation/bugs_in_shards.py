@@ -9,7 +9,7 @@ from unittest import mock
 
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.dispatcher import Dispatcher
-from intervalq._shard.grants import Grant, GrantRange, Grants
+from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.leases import Leases
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
@@ -25,7 +25,6 @@ _ASK: Final = Conversation._ask  # noqa: SLF001
 _INIT: Final = StoreTime.__init__
 _BOUNDED: Final = StoreTime.bounded
 _LEARN: Final = StoreClock.learn
-_MOVE: Final = Grants.move
 _TOLERANCE: Final = StoreTime.tolerance
 
 
@@ -87,13 +86,10 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A job that began late is followed by the next one at that one's slot, however near."""
 
-    def move(self: Grants, at: int) -> bool:
-        first = self.granted[0]
-        late = _MOVE(self, at)
-        first.shift = 0
-        return late
+    def opens(_: Dispatcher, first: GrantRange) -> int:
+        return first.opens - first.shift
 
-    yield from instead(Grants, "move", move)
+    yield from instead(Dispatcher, "_opens", opens)
 
 
 @bug("way-is-nothing", "slow", 3)

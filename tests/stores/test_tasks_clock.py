@@ -1,0 +1,227 @@
+"""A store's clock that is set back by an hour: what was ready is, and what waits waits no longer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from faults.fake_clock import FakeClock
+from intervalq.tasks.rules import SECOND, Beat, Begin, Delete, End, Insert, Modify, Row, Session, Work
+from intervalq.tasks.store import TaskStore
+from intervalq_stores import sqlite_tasks
+from intervalq_stores.memory_tasks import MemoryTaskStore
+from intervalq_stores.postgres_tasks import PostgresTaskStore
+from intervalq_stores.redis_tasks import RedisTaskStore
+from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from servers import Server
+
+HOUR: Final = 3600
+MINUTE: Final = 60
+
+Go = Callable[[int], Awaitable[object]]
+"""Lets so many seconds pass, or fewer than none, on the store's clock."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def memory() -> tuple[TaskStore, Go]:
+    now = [time.time_ns() // 1000]
+
+    async def go(seconds: int) -> None:
+        now[0] += seconds * SECOND
+
+    return MemoryTaskStore(clock=lambda: now[0]), go
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[TaskStore, Go]]:
+    now = [time.time_ns() // 1000]
+
+    async def go(seconds: int) -> None:
+        now[0] += seconds * SECOND
+
+    monkeypatch.setattr(sqlite_tasks, "wall_clock", lambda: now[0])
+    async with aclosing(SQLiteTaskStore(f"sqlite://{tmp_path}/tasks.db")) as store:
+        yield store, go
+
+
+CLOCK: Final = """
+    create table clock (ahead bigint not null);
+    insert into clock values (0);
+    create or replace function intervalq._now(given bigint) returns bigint language sql volatile
+    return coalesce(given, (
+        select (extract(epoch from clock_timestamp()) * 1000000)::bigint + c.ahead from public.clock c
+    ));
+"""
+
+
+@pytest.fixture
+async def postgres(postgres_url: str) -> AsyncIterator[tuple[TaskStore, Go]]:
+    name = f"intervalq_{secrets.token_hex(6)}"
+    url = urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute(f"create database {name}".encode())
+        async with aclosing(PostgresTaskStore(url)) as store:
+            await store.apply(Work(""))
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(CLOCK.encode())
+
+                async def go(seconds: int) -> None:
+                    connection.execute(b"update clock set ahead = ahead + %s", [seconds * SECOND])
+
+                yield store, go
+        server.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
+    clock = FakeClock()
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)
+    yield clock
+    clock.close()
+
+
+@pytest.fixture
+async def redis(clock: FakeClock, own_redis: Callable[..., Server]) -> AsyncIterator[tuple[TaskStore, Go]]:
+    ahead = [0]
+
+    async def go(seconds: int) -> None:
+        ahead[0] += seconds
+        clock.set(ahead[0])
+
+    async with aclosing(RedisTaskStore(own_redis().url)) as store:
+        yield store, go
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+def opened(request: pytest.FixtureRequest) -> tuple[TaskStore, Go]:
+    opened: tuple[TaskStore, Go] = request.getfixturevalue(request.param)
+    return opened
+
+
+async def _insert(store: TaskStore, *ids: str, delay: int = 0) -> None:
+    await store.apply(Modify(inserts=tuple(Insert("q", "1", id_, delay=delay) for id_ in ids)))
+
+
+async def _claimed(store: TaskStore, session: str = "s", lease: int | None = None) -> list[Row]:
+    work = Work(session, queues=("q",), limit=50, lease=lease, begins=1)
+    return sorted((await store.apply(work)).claimed)
+
+
+async def _ids(store: TaskStore) -> list[str]:
+    """Those that are ready, which are claimed by that."""
+    return [row.id for row in await _claimed(store)]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+async def test_what_was_ready_is_ready_and_what_waits_waits_as_long(
+    opened: tuple[TaskStore, Go], steps: int
+) -> None:
+    """Also what others insert or give back then; one large step, or some small ones."""
+    store, go = opened
+    await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
+    assert await _ids(store) == []
+    await _insert(store, "e1", delay=30 * MINUTE * SECOND)
+    await go(70 * MINUTE)
+    await _insert(store, "a1", "a2", "a3")
+    await _insert(store, "d1", delay=10 * MINUTE * SECOND)
+    await go(5 * MINUTE)
+    await store.apply(Beat("s"))
+    await _insert(store, "b1")
+    for _ in range(steps):
+        await go(-HOUR)
+        await store.apply(Beat("s"))
+    await go(steps)  # the store knows to the second what the clock read before
+    await _insert(store, "c1")
+    await _insert(store, "d2", delay=20 * MINUTE * SECOND)
+    rows = await _claimed(store)
+    assert [row.id for row in rows] == ["a1", "a2", "a3", "b1", "c1", "e1"]
+    assert await _ids(store) == []
+    back = Work("s", tuple(Delete(row.id, row.version) for row in rows[1:]))
+    assert (await store.apply(back)).lost == ()
+    await store.apply(Modify("s", deletes=(Delete(rows[0].id, rows[0].version),)))
+    await go(6 * MINUTE)
+    assert await _ids(store) == ["d1"]
+    await go(15 * MINUTE)
+    assert await _ids(store) == ["d2"]
+    await go(HOUR)
+    assert await _ids(store) == []
+
+
+async def test_what_is_given_back_after_it_is_ready_again(opened: tuple[TaskStore, Go]) -> None:
+    store, go = opened
+    for session in ("s", "other"):
+        await store.apply(Begin(Session(session, expiry=10 * HOUR * SECOND)))
+    await _insert(store, "a1", "a2")
+    await store.apply(Beat("s"))
+    await go(-HOUR)
+    await store.apply(Beat("s"))
+    await go(1)
+    rows = await _claimed(store, "other")
+    assert [row.id for row in rows] == ["a1", "a2"]
+    await store.apply(End("other"))
+    assert await _ids(store) == ["a1", "a2"]
+
+
+async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[TaskStore, Go]) -> None:
+    store, go = opened
+    for session in ("s", "dead", "alive"):
+        await store.apply(Begin(Session(session, f"host-{session}", 7, expiry=30 * SECOND)))
+    await _insert(store, "leased")
+    await _claimed(store, "alive", 300 * SECOND)
+    await _insert(store, "held")
+    assert [row.id for row in await _claimed(store, "dead")] == ["held"]
+    await store.apply(Beat("s"))
+    await go(-HOUR)
+    for _ in range(2):
+        for session in ("s", "alive"):
+            assert (await store.apply(Beat(session))).lapsed == ()
+        assert await _ids(store) == []
+        await go(10)
+    await store.apply(Beat("alive"))
+    await go(20)
+    assert (await store.apply(Beat("s"))).lapsed == ("dead",)
+    await store.apply(Beat("alive"))
+    await go(2)
+    assert await _ids(store) == ["held"]
+    for _ in range(12):
+        await go(20)
+        for session in ("s", "alive"):
+            assert (await store.apply(Beat(session))).lapsed == ()
+        assert await _ids(store) == []
+    await go(60)
+    assert await _ids(store) == ["leased"]
+
+
+async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[TaskStore, Go]) -> None:
+    store, go = opened
+    await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
+
+    async def insert(id_: str) -> int:
+        part = Insert("q", "1", id_, dedupe="once", dedupe_for=300 * SECOND)
+        return len((await store.apply(Modify(inserts=(part,)))).inserted)
+
+    assert await insert("1") == 1
+    (row,) = await _claimed(store)
+    await store.apply(Work("s", (Delete(row.id, row.version),)))
+    await store.apply(Beat("s"))
+    await go(-HOUR)
+    await store.apply(Beat("s"))
+    assert await insert("2") == 0
+    await go(290)
+    assert await insert("3") == 0
+    await go(15)
+    assert await insert("4") == 1
