@@ -50,8 +50,9 @@ class IntervalQueue(Handle):
         lookahead: how many of this handle's waiting jobs hold a ticket. A process that dies leaves at most
             this many slots empty. None: all of them. 1: handles take turns, whatever their backlog. The
             default, 16, keeps a busy handle in line and a dead one cheap.
-        tolerance: how late after its slot a job may begin; a job that is later takes a new slot. So starts
-            are at least `interval - tolerance` apart. None: a tenth of the interval, times the burst.
+        tolerance: how late after its slot a job may begin; for a job that is later, the slot moves, or it
+            takes a new one. So starts are at least `interval - tolerance` apart. None: a tenth of the
+            interval, times the burst.
         max_running: how many jobs may run at the same time over all handles; None: no limit. While the
             limit is reached the queue's clock stands still. A dead process's jobs count for 10 s.
         timeout: how long a job may wait for its slot before `SlotTimeout`; None: as long as it takes.
