@@ -194,7 +194,10 @@ class Dispatcher:
         self._precision.looked(at + left, left)
 
     def clear(self) -> int:
-        """From when on another job may begin without being near to the last one: by half the tolerance."""
+        """From when on the next job may begin at an interval from the last one, less half the tolerance.
+
+        With burst credit there is no such instant: 0.
+        """
         state = self._connection.state
         if state is None or state.credit or self.begun_at is None:
             return 0
@@ -237,7 +240,7 @@ class Dispatcher:
             return
         first = self._bounded(self._grants.granted[0])
         if first.all_open(at) and self._opens(first) <= at:
-            self.ready, self.ready_until = first, first.closes
+            self.ready, self.ready_until = first, first.instant + first.before
 
     def _is_over(self, first: GrantRange) -> None:
         """The first slot that is granted is over before its job began: it has to be granted again."""
@@ -309,7 +312,7 @@ class Dispatcher:
         at += self._handoff(at)
         for granted in self._grants.granted:
             opens = self._opens(self._bounded(granted))
-            after = granted.instant + granted.after
+            comes = granted.instant + granted.after
             for waiter in islice(waiters, granted.count):
                 if opens - waiter.early > at:
                     return woken
@@ -317,7 +320,7 @@ class Dispatcher:
                 woken += 1
                 if granted.moves:
                     return woken  # the next one depends on when this one begins
-                opens = after = after + granted.step
+                opens = comes = comes + granted.step
         return woken
 
     async def _run(self) -> None:

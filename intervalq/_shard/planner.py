@@ -3,8 +3,8 @@
 `plan` is given the situation and says what to ask now, or until when there is nothing to ask.
 
 - A slot is asked about a little before it comes (`StoreTime.lead`), together with those of the shard's own
-  that follow it without a gap. Behind somebody else's, only once that is over: its owner may be late, and is
-  granted it late only if nobody has a later one.
+  that follow it without a gap. Behind somebody else's, once that is over, if there is time for an answer
+  then: its owner may be late, and is granted it late only if nobody has a later one.
 - Tickets are taken for jobs that have none, `lookahead` of them at most, and together: when the shard has
   used those before, or before the queue has none that anybody waits for. So a shard's slots lie in runs, and
   one question serves several starts.
@@ -51,7 +51,7 @@ class Situation:
     began: int = 0
     """How many jobs began since the last question."""
     clear: int = 0
-    """From when on another job of this shard may begin without being too near to the last one."""
+    """See `Dispatcher.clear`."""
     urgent: bool = False
     """Somebody waits for tickets to be taken: they may not ride along with a later question."""
 
