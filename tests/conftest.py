@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 
 import servers
@@ -126,6 +129,16 @@ def postgres_url() -> Iterator[str]:
     """A PostgreSQL; it may have records of others."""
     with _url("INTERVALQ_TEST_POSTGRES_URL", servers.postgres_server, servers.postgres_answers) as url:
         yield url
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_url: str) -> Iterator[str]:
+    """A database of the test's own, without a schema."""
+    name = f"intervalq_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+        yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
+        connection.execute(f"drop database {name} with (force)".encode())
 
 
 @pytest.fixture(scope="session")

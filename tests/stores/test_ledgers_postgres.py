@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -40,12 +38,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    """A database without a schema, for tests that break something."""
-    name = f"intervalq_{secrets.token_hex(6)}"
-    sql(postgres_url, f"create database {name}")
-    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    sql(postgres_url, f"drop database {name} with (force)")
+def url(empty_postgres_url: str) -> str:
+    return empty_postgres_url
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import anyio
 import anyio.lowlevel
@@ -64,12 +64,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    """A database without a schema, for tests that break something."""
-    name = f"intervalq_{secrets.token_hex(6)}"
-    _sql(postgres_url, f"create database {name}")
-    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    _sql(postgres_url, f"drop database {name} with (force)")
+def url(empty_postgres_url: str) -> str:
+    return empty_postgres_url
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import psycopg
@@ -25,12 +23,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    name = f"intervalq_{secrets.token_hex(6)}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"create database {name}".encode())
-        yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-        connection.execute(f"drop database {name} with (force)".encode())
+def url(empty_postgres_url: str) -> str:
+    return empty_postgres_url
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import anyio.lowlevel
@@ -28,11 +26,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    name = f"intervalq_{secrets.token_hex(6)}"
-    _sql(postgres_url, f"create database {name}")
-    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    _sql(postgres_url, f"drop database {name} with (force)")
+def url(empty_postgres_url: str) -> str:
+    return empty_postgres_url
 
 
 @pytest.fixture
