@@ -64,7 +64,8 @@ async def _attempt(
     while True:
         if job is not None:
             job.waiter = waiter
-        shard, grant = await queue.acquire(waiter, plan.timeout)
+        shard = queue.shard()
+        grant = await shard.slot(waiter, plan.timeout)
         try:
             if not in_thread:
                 if job is not None:

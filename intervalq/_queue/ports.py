@@ -8,9 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from intervalq._queue.job import RunningJob
 from intervalq._queue.plan import Plan
-from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
 
@@ -26,17 +24,11 @@ class Queue(Protocol):
         """The queue's name."""
         ...
 
-    @property
-    def usual(self) -> Plan:
-        """The plan of a job without options of its own."""
-        ...
+    usual: Plan
+    """The plan of a job without options of its own."""
 
     def shard(self) -> Shard:
         """The shard of this handle in the running event loop."""
-        ...
-
-    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         ...
 
     async def cool_down(self, seconds: float) -> None:

@@ -245,8 +245,7 @@ class IntervalQueue(Handle):
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
-        grant = None if waiter.entered or waiter.cost > 1 or waiter.early else shard.take_ready()
-        return shard, grant or await shard.slot(waiter, timeout)
+        return shard, await shard.slot(waiter, timeout)
 
     def plan(
         self, priority: int = 0, cost: int = 1, timeout: Duration | None = None, retries: int | None = None
@@ -265,13 +264,9 @@ class IntervalQueue(Handle):
             mine.retry_after,
         )
 
-    @property
+    @cached_property
     def usual(self) -> Plan:
         """Internal: the plan of a job without options of its own."""
-        return self._usual
-
-    @cached_property
-    def _usual(self) -> Plan:
         mine = self._options
         return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
 

@@ -126,6 +126,8 @@ class Dispatcher:
             if first.readings != self._time.clock.answers:
                 self._bounded(first)
             at = self._now()
+            if first.all_from <= at <= first.all_until and first.cost >= waiter.cost:
+                return self._begin(waiter, at)
             opens = self._opens(first)
             if self._is_lost(first, opens, at):
                 self._is_over(first)
@@ -137,11 +139,7 @@ class Dispatcher:
                     break
                 self._see_it_come(at, left)
             else:
-                self._line.remove(waiter)
-                grant = self._use(at, waiter.early)
-                if not self._line.waiting:
-                    self._all_began(at)
-                return grant
+                return self._begin(waiter, at)
         return None
 
     def take_ready(self) -> Grant | None:
@@ -216,8 +214,9 @@ class Dispatcher:
         closes = first.closes
         return at > closes or (opens > closes and at >= first.instant + first.after)
 
-    def _use(self, at: int, early: int) -> Grant:
+    def _begin(self, waiter: Waiter, at: int) -> Grant:
         """A job begins in the first slot that is granted."""
+        self._line.remove(waiter)
         first = self._grants.granted[0]
         if first.moves and self._grants.move(at):
             self._came_late(first)
@@ -225,13 +224,15 @@ class Dispatcher:
             self._time.job_began()
         grant = self._grants.use()
         self.begun += 1
-        self.begun_at = max(at, grant.closes) if early else at
+        self.begun_at = max(at, grant.closes) if waiter.early else at
         if self._precision.looks:
             self._precision.kept()
         if self._connection.is_limited:
             self._leases.started(grant.ticket)
         if self._asker.waits_for_a_start or not self._line.waiting:
             self._asker.changed()
+        if not self._line.waiting:
+            self._all_began(at)
         return grant
 
     def _all_began(self, at: int) -> None:
@@ -273,6 +274,7 @@ class Dispatcher:
 
     def see_to(self, waiter: Waiter) -> None:
         """A job came in line. One without a task can't look by itself whether it is its turn."""
+        self.ready = None
         if self._grants.granted and (not self._runs or self._line.first() is waiter):
             self._start()
 

@@ -18,6 +18,8 @@ class GrantRange:
 
     __slots__ = (
         "after",
+        "all_from",
+        "all_until",
         "at_once",
         "base",
         "before",
@@ -73,6 +75,8 @@ class GrantRange:
         self.after = self.before = 0
         """A slot may be used from `after` to `before` after its instant. Added to an instant on the store's
         clock, they give one on the process's own: when the slot has come, and when it may be over."""
+        self.all_from, self.all_until = FOREVER, -FOREVER
+        """Between these, any of them may be used without another look at the bounds; not if they move."""
         self.moves = False
         """Whether the slots may move, up to the end of the last one."""
         self.shift = 0

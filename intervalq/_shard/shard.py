@@ -66,6 +66,7 @@ class Shard:
             is_closed=lambda: self.closed, failed=self._fail,
         )  # fmt: skip
         self.dispatcher.told_to(self.conversation)
+        self.take_ready = self.dispatcher.take_ready
         self.closed = False
         self._draining = False
         self._waker = wakers()
@@ -80,14 +81,20 @@ class Shard:
             QueueClosed: the queue was closed before.
             ConfigMismatch, QueueNotFound, StoreError: as the store says.
         """
+        dispatcher = self.dispatcher
+        if dispatcher.ready is not None and waiter.may_take_ready and (grant := dispatcher.take_ready()):
+            return grant
         if timeout is not None:
             with anyio.move_on_after(timeout):
                 return await self.slot(waiter)
             raise SlotTimeout(self.queue, timeout)
+        at_end = False
         if not waiter.entered:
             self.enter(waiter)
-        dispatcher = self.dispatcher
+            at_end = self.line.waiting > 1 or not self.grants.granted
         try:
+            if at_end and waiter.error is None:  # it isn't its turn
+                await waiter.wait(self._waker())
             while (grant := dispatcher.accept(waiter)) is None:
                 dispatcher.needs_task()
                 await waiter.wait(self._waker())
@@ -101,7 +108,6 @@ class Shard:
         if self.closed and not (waiter.again and self._draining):
             raise QueueClosed(self.queue)
         waiter.entered = True
-        self.dispatcher.not_ready()
         self.line.add(waiter)
         self.conversation.someone_waits()
         self.dispatcher.see_to(waiter)
@@ -111,10 +117,6 @@ class Shard:
         self.line.remove(waiter)
         if not self.line.waiting:
             self.conversation.nobody_waits()
-
-    def take_ready(self) -> Grant | None:
-        """See `Dispatcher.take_ready`."""
-        return self.dispatcher.take_ready()
 
     def undo(self, grant: Grant) -> None:
         """See `Dispatcher.undo`."""

@@ -154,6 +154,9 @@ class StoreTime:
         granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
         granted.moves = not state.credit  # with credit, slots may be used late anyway
+        granted.all_from, granted.all_until = (
+            (FOREVER, -FOREVER) if granted.moves else (opens, granted.instant + granted.before)
+        )
         return granted
 
     def comes(self, slot: Slot, state: State | None) -> float:

@@ -54,6 +54,11 @@ class Waiter:
         if again:
             self.again = again
 
+    @property
+    def may_take_ready(self) -> bool:
+        """Whether any slot that is ready does: it is not in line yet, begins at its slot, and takes one."""
+        return not self.entered and self.cost == 1 and not self.early
+
     def wait(self, waker: Waker) -> Waker:
         """Await this until it is worth looking again: a slot may have come, or there is an error."""
         self._waker = waker
