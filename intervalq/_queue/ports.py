@@ -24,8 +24,10 @@ class Queue(Protocol):
         """The queue's name."""
         ...
 
-    usual: Plan
-    """The plan of a job without options of its own."""
+    @property
+    def usual(self) -> Plan:
+        """The plan of a job without options of its own."""
+        ...
 
     def shard(self) -> Shard:
         """The shard of this handle in the running event loop."""
