@@ -61,6 +61,60 @@ def test_one_question_a_job_is_enough(lookahead: int) -> None:
     assert virtual_time(scenario) <= 22
 
 
+def asked_a_job(jobs: int, callers: int, away: float = 0.0) -> tuple[float, float]:
+    """Questions and tickets of shards with a caller each, which comes back at once, or stays away."""
+
+    async def scenario() -> tuple[float, float]:
+        store = FarStore(delay=0.001)
+
+        async def call(shard: Shard, times: int) -> None:
+            for _ in range(times):
+                await shard.slot(Waiter())
+                await anyio.sleep(away)
+
+        shards = [shard_on(store, Settings(interval=100_000)) for _ in range(callers)]
+        for times in (5, jobs):
+            before = len(advances(store))
+            async with anyio.create_task_group() as group:
+                for shard in shards:
+                    group.start_soon(call, shard, times)
+        asked = advances(store)[before:]
+        return len(asked) / (jobs * callers), sum(call.take for call in asked) / (jobs * callers)
+
+    return virtual_time(scenario)
+
+
+def test_a_caller_that_comes_again_and_again_costs_one_question_a_job() -> None:
+    questions, _ = asked_a_job(20, 8)
+    assert questions < 1.2
+
+
+def test_no_ticket_is_taken_ahead_for_a_caller_that_stays_away() -> None:
+    _, tickets = asked_a_job(10, 8, away=5.0)
+    assert tickets == 1
+
+
+def test_a_ticket_that_was_taken_ahead_is_not_kept_for_a_caller_that_stays_away() -> None:
+    async def scenario() -> tuple[int, bool]:
+        store = FarStore(delay=0.001)
+        shards = [shard_on(store, Settings(interval=100_000)) for _ in range(4)]
+
+        async def call(shard: Shard) -> None:
+            for _ in range(8):
+                await shard.slot(Waiter())
+
+        async with anyio.create_task_group() as group:
+            for shard in shards:
+                group.start_soon(call, shard)
+        held = sum(len(shard.grants.tickets) for shard in shards)
+        await anyio.sleep(1)
+        return held, any(shard.conversation.runs or shard.grants for shard in shards)
+
+    held, kept = virtual_time(scenario)
+    assert held > 0, "otherwise nothing was taken ahead"
+    assert not kept
+
+
 @pytest.mark.parametrize("urgent", [False, True])
 def test_a_new_ticket_rides_along_with_the_next_question_if_nobody_waits_for_it(urgent: bool) -> None:
     async def scenario() -> int:

@@ -19,6 +19,7 @@ from intervalq._shard.grants import Grants
 from intervalq._shard.leases import LEASE, Leases
 from intervalq._shard.listener import Listener
 from intervalq._shard.planner import Ask, Situation, next_question, plan
+from intervalq._shard.returning import Returning
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import WaitQueue
 from intervalq._shard.warnings import Warnings
@@ -95,6 +96,7 @@ class Conversation:
         self._lookahead = lookahead
         self._is_closed = is_closed
         self._failed = failed
+        self._returning = Returning()
         self._counted = 0  # jobs that had begun at the last question
         self.waits_for_a_start = False
         """Whether nothing is asked until a job begins."""
@@ -105,11 +107,20 @@ class Conversation:
 
     def someone_waits(self) -> None:
         """A job came in line."""
+        if self._line.waiting == 1:
+            self._came_back()
         if not self.runs:
             self.runs = True
             self._idle = anyio.Event()
             spawn(self._drive)
         self._asking.wake()
+
+    def _came_back(self) -> None:
+        """A job came while nobody waited: learn whether a ticket taken ahead would have been of use."""
+        state = self._connection.state
+        if state is not None:
+            left = self._time.clock.surely(state.due + state.held_total) - self._clock.now()
+            self._returning.came(in_time=left > self._time.together(state))
 
     def ask_anew(self) -> None:
         """The situation has changed: look what is to be asked."""
@@ -215,8 +226,9 @@ class Conversation:
         elif state.held_since is not None:
             wanted = False
         else:
-            close = bool(self._grants.granted) or next_question(self._situation()) <= at
-            wanted = close and self._time.wants_check(state, self._time.lead(), at)
+            granted = bool(self._grants.granted)
+            close = granted or next_question(self._situation()) <= at
+            wanted = close and self._time.wants_check(state, self._time.lead(), at, granted=granted)
         if wanted:
             await self._connection.command(Inspect())
             self._dispatcher.recheck()
@@ -226,7 +238,7 @@ class Conversation:
         return Situation(
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
-            urgent=bool(self._unplaced), clear=self._dispatcher.clear(),
+            urgent=bool(self._unplaced), clear=self._dispatcher.clear(), returns=self._returning.is_likely,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -257,6 +269,8 @@ class Conversation:
                 if slot.ticket <= state.current:
                     self._leases.ended(slot.ticket)
         self._dispatcher.not_ready()
+        if self._returning.ticket:
+            self._returning.stayed_away()
         back = self._grants.give_all_back(self._connection.last_ticket())
         return Advance(release=back, high_water_mark=self._connection.mark) if back else None
 
@@ -281,6 +295,8 @@ class Conversation:
                 f"queue {self._queue!r}: costs reach beyond the time that a record can count: drop the queue",
             )
         self._answers.take_in(question, answer, speculative, self._clock.now())
+        if speculative and self._grants.tickets:
+            self._returning.took(self._grants.tickets[-1].ticket)
         self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
         self._dispatcher.look()
         self.set_placed()
@@ -299,10 +315,14 @@ class Conversation:
                 return True
         return False
 
-    def _end_of_speculation(self) -> int:
+    def _end_of_speculation(self) -> float:
         """Until when there are slots for jobs that are likely to come."""
+        if self._is_closed() or self._connection.is_held:
+            return 0
+        if [slot.ticket for slot in self._grants.tickets] == [self._returning.ticket]:
+            return next_question(self._situation())
         last = self._grants.granted[-1] if self._grants.granted else None
-        if last is None or not last.speculative or self._is_closed() or self._connection.is_held:
+        if last is None or not last.speculative:
             return 0
         return self._time.bounded(last, self._connection.state, self._clock.now()).last + last.before
 

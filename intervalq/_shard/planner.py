@@ -52,6 +52,8 @@ class Situation:
     """How many jobs began since the last question."""
     clear: int = 0
     """See `Dispatcher.clear`."""
+    returns: bool = False
+    """Whether the only caller is likely to come back before the slot that the next ticket has."""
     urgent: bool = False
     """Somebody waits for tickets to be taken: they may not ride along with a later question."""
 
@@ -79,7 +81,7 @@ def plan(now: Situation) -> Ask | float:
         costs = []
     if not slots and not costs:
         return next_question(now)
-    speculative = _speculative(now) if costs else 0
+    speculative = _speculative(now) if costs else _ahead(now, slots)
     first = now.line.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and now.time.comes(slots[0], now.state) <= now.at:
@@ -92,7 +94,7 @@ def plan(now: Situation) -> Ask | float:
         speculative=speculative,
         notice=notice,
         reach=_reach(now, len(slots), notice),
-        ahead=_lead(now, slots[0]) + now.time.clock.error(now.at) if slots else 0,
+        ahead=_lead(now, slots[0]) + now.time.clock.error(now.at) + _unheard(now) if slots else 0,
     )
 
 
@@ -155,6 +157,11 @@ def _lead(now: Situation, slot: Slot) -> int:
     return lead + (0 if first is None else first.early)
 
 
+def _unheard(now: Situation) -> int:
+    """How far others' late starts may have moved a slot, unheard of, so that it is granted all the same."""
+    return 0 if now.state is None else min(now.state.settings.interval, _RIDE)
+
+
 def _is_leased(state: State | None, slot: Slot) -> bool:
     """Whether the queue is at its limit of running jobs, and the store counts this one among them."""
     if state is None or state.held_since is None or state.held_until:
@@ -206,6 +213,21 @@ def _speculative(now: Situation) -> int:
         return 0
     room = MAX_TICKETS if now.lookahead is None else now.lookahead - now.line.waiting
     return max(0, min(2 * now.began, limit, room))
+
+
+def _ahead(now: Situation, slots: list[Slot]) -> int:
+    """One ticket for the only caller, which is likely to come back; it rides along with a question."""
+    state = now.state
+    if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:
+        return 0
+    if (
+        now.lookahead == 1
+        or now.line.waiting > 1
+        or len(slots) < len(now.grants.tickets)
+        or now.grants.granted
+    ):
+        return 0
+    return 1
 
 
 def _reach(now: Situation, asked: int, notice: int) -> int:
