@@ -14,6 +14,7 @@ from intervalq import IntervalQueue, QueueClosed
 from intervalq._shard.shard import Shard
 from intervalq._shard.store_time import REACTION
 from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.backends import wakers
 from intervalq.rules import Advance, Answer, Command, Inspect
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
@@ -229,6 +230,29 @@ def test_with_a_limit_of_running_jobs_nothing_is_ready_and_none_is_likely(backen
             assert shard.dispatcher.ready is None
             await gather(*[partial(take, queue)] * 3)
         assert sum(call.take for call in store.calls if isinstance(call, Advance)) == 14
+
+    virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+def test_with_a_limit_the_slot_of_a_job_that_went_away_is_the_next_ones_and_counts_as_running(
+    backend: str,
+) -> None:
+    """A job that takes it unseen is not kept in the store: one more than `max_running` could run."""
+
+    async def scenario() -> None:
+        queue = queue_on(FarStore(), interval="10us", burst=1_000, max_running=3)
+        await take(queue)
+        shard, waiters = queue.shard(), [Waiter() for _ in range(3)]
+        for waiter in waiters:
+            shard.enter(waiter)
+        await waiters[0].wait(wakers()())
+        for waiter in waiters[1:]:
+            shard.line.remove(waiter)
+        assert len(granted(shard)) > 1
+        assert shard.dispatcher.accept(waiters[0]) is not None
+        async with queue.slot() as slot:
+            assert slot.ticket in shard.leases.running
 
     virtual_time(scenario, backend=backend)
 

@@ -120,7 +120,7 @@ PACE = (
 CRASH = ours("intervalq", "Ours")
 HOLDER = ours("intervalq", "Holder")
 SQLITE = (
-    ours("intervalq, @worker", "Ours", share=1.0, concurrency=100),
+    ours("intervalq, @worker", "Ours", concurrency=100),
     ours("intervalq, fetch(100) and ack", "Fetched", share=1.0, batch=100),
     floor("fused, batches of 100", "Fused", share=5.0, module="sqlite_floor", batch=100),
 )

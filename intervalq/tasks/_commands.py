@@ -175,7 +175,10 @@ class Work(Command[Worked]):
     most: int | None = None
     """Don't claim more than that sessions of the same consumer hold so many; None: no limit."""
     idle: bool = False
-    """If nothing could be claimed: wake this session when there is something, where the store can."""
+    """If nothing could be claimed: wake this session when there is something, where the store can.
+
+    Also when there will be something within 5 seconds: it looks by itself only then.
+    """
     begins: int = 0
     """What of the claimed begins at once: 0: nothing; 1: all but those that run alone; 2: all."""
     begun: tuple[str, ...] = ()

@@ -209,8 +209,9 @@ class Crew:
     async def _runner(self) -> None:
         while True:
             with anyio.CancelScope() as scope:
+                cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:
-                    claim.on_lost = scope.cancel
+                    claim.on_lost = cancel
                     await (self._alone(claim) if claim.row.alone else self._do(claim))
                     if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
                         break

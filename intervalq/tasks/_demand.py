@@ -13,8 +13,8 @@ from intervalq.tasks._task import Claim
 FIRST_POLL: Final = 0.05
 LAST_POLL: Final = 0.5
 """Seconds between two questions for tasks where the store can't tell of new ones; more and more of them."""
-CHECK: Final = 1.0
-"""The same where it can: it may forget to."""
+CHECK: Final = 5.0
+"""The same where it can: it may forget to. It tells of what becomes ready within so long, too."""
 
 
 class Demand(Protocol):

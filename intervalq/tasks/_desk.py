@@ -256,10 +256,11 @@ class Desk:
 
     def answered(self, batch: list[Settle], worked: Worked) -> None:
         """Tell who waits what became of it."""
-        lost = set(worked.lost)
+        lost, held = set(worked.lost), self.held
         for settle in batch:
             claim = settle.claim
-            if claim.row.id in lost and not (settle.again and worked.alive and claim.row.until is None):
+            may_be_done = settle.again and worked.alive and claim.row.until is None
+            if claim.row.id in lost and not may_be_done:
                 settle.lost = True
                 if self.forget(claim):
                     claim.lose()
@@ -268,8 +269,8 @@ class Desk:
             elif settle.keeps and isinstance(settle.part, Change):
                 # of `until` all that is asked here is whether it ends by itself
                 claim.row = claim.row._replace(version=claim.row.version + 1, until=settle.part.lease)
-            else:
-                self.forget(claim)
+            elif held.get(claim.row.id) is claim:  # which is not of a range, nor begun any more
+                del held[claim.row.id]
             settle.end()
         for range_ in worked.lost_ranges:
             log.warning("tasks %s to %s of queue %r were lost", range_.low, range_.high, range_.queue)
@@ -310,14 +311,13 @@ class Desk:
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
         """What was claimed, as claims."""
-        return list(map(self._claim, rows))
-
-    def _claim(self, row: Row) -> Claim:
-        before = self.held.get(row.id)
-        claim = self.held[row.id] = Claim(row, self._owner)
-        if before is not None:  # its lease ended, or it was changed by force, and now it is claimed anew
-            before.lose()
-        return claim
+        claims = [Claim(row, self._owner) for row in rows]
+        for claim in claims:
+            before = self.held.get(claim.row.id)
+            if before is not None:  # its lease ended, or it was changed by force, and now it is claimed anew
+                before.lose()
+            self.held[claim.row.id] = claim
+        return claims
 
     def forget(self, claim: Claim, change: Change | None = None) -> bool:
         """It was settled or lost; whether that is news. `change`: what becomes of a plain task not done."""
@@ -388,9 +388,9 @@ class Desk:
         """The session is gone, and all that it had claimed."""
         self._lapses += 1
         held, self.held = self.held, {}
-        self._ranges.clear()
         for claim in held.values():
             claim.lose()
+        self._ranges.clear()
         for settle in self._settles:
             settle.lost = True
             settle.end()

@@ -10,6 +10,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import checkpoint
 
+from intervalq.tasks._demand import CHECK
 from intervalq.tasks.rules import SECOND, Beat, Change, Delete, End, Modify, Work
 from intervalq.tasks.store import TaskStore, Waking
 from intervalq.testing.tasks_base import PATIENCE, Names, TaskSuiteBase, claim, insert, put
@@ -119,6 +120,28 @@ class WakingTaskSuite(TaskSuiteBase):
                     await store.apply(command)
                     await listener.woken(number)
                     await claim(store, worker, queue, other, limit=100)
+
+        portal.call(scenario)
+
+    def test_what_becomes_ready_before_an_idle_session_looks_wakes(
+        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
+    ) -> None:
+        """An insert and a change for as late as sessions look by themselves: else they would be late."""
+
+        async def scenario() -> None:
+            queue, soon = names.queue(), round((CHECK - 0.5) * SECOND)
+            later = insert(queue, delay=3600 * SECOND)
+            await put(store, later)
+            commands = [
+                Modify(inserts=(insert(queue, delay=soon),)),
+                Modify(inserts=(insert(queue, key="k", delay=soon),)),
+                Modify(changes=(Change(later.id, 0, delay=soon),)),
+            ]
+            async with self._listeners(store, waking, names, 1) as (listener,):
+                for number, command in enumerate(commands, 1):
+                    await listener.idle(queue)
+                    await store.apply(command)
+                    await listener.woken(number)
 
         portal.call(scenario)
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks.rules import (
@@ -16,6 +16,7 @@ from intervalq.tasks.rules import (
     Change,
     Command,
     Count,
+    Delete,
     End,
     Failed,
     Finished,
@@ -231,7 +232,7 @@ def _json(value: object) -> str:
 
 def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     ids = versions = parts = None
-    if any(isinstance(part, Change) for part in command.settled):
+    if Change in set(map(type, command.settled)):
         # What moves between queues may depend on what went before: all of it, in order.
         parts = _json(
             [
@@ -240,8 +241,9 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
             ]
         )
     elif command.settled:
-        ids = _array([uuid_of(part.id) for part in command.settled])
-        versions = _array([part.version for part in command.settled])
+        tasks, numbers = zip(*cast("tuple[Delete, ...]", command.settled), strict=True)
+        ids = _array(tasks if all(map(_UUID.fullmatch, tasks)) else map(uuid_of, tasks))
+        versions = _array(numbers)
     finished = _json([_finished(part) for part in command.finished]) if command.finished else None
     starts = [heads.take(queue) for queue in command.queues]
     values = (
@@ -271,7 +273,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     ranges = [line for line in lines if line[0] == "r"]
     if ranges:
         lines = [line for line in lines if line[0] == "t"]
-    rows = tuple([Row(*line[1:]) for line in lines])
+    rows = tuple([tuple.__new__(Row, line[1:]) for line in lines])  # in a third of the time of Row(...)
     lost: set[str] = set()
     lost_ranges: tuple[Range, ...] = ()
     starts: dict[str, tuple[int, str]] = {}

@@ -7,8 +7,8 @@ import random
 from typing import Any, Final, TypeVar
 
 from intervalq.errors import InvalidTask
-from intervalq.tasks.rules import Command, Delete, Work, Worked, apply
-from intervalq_stores._sqlite_tasks_table import FIELDS, SQLiteTable, row_of
+from intervalq.tasks.rules import Command, Delete, Row, Work, Worked, apply
+from intervalq_stores._sqlite_tasks_table import SQLiteTable
 
 A = TypeVar("A")
 
@@ -19,10 +19,13 @@ _SETTLE: Final = (
 _READY: Final = (
     "SELECT rowid FROM intervalq_tasks WHERE queue = ? AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 )
+# Each column of an answer costs, row by row: of a task that is claimed for the first time few aren't known,
+# and the last of these is null. (In a RETURNING, SQLite 3.40 says of each column that it is not null.)
 _CLAIM: Final = (
-    "UPDATE intervalq_tasks SET version = version + 1, session = ?, until = ?, claims = claims + 1, "  # noqa: S608
+    "UPDATE intervalq_tasks SET version = version + 1, session = ?, until = ?, claims = claims + 1, "
     "attempt = attempt + (? > alone), begun = ? > alone, modified = ?, ready = ? WHERE rowid IN ({}) "
-    "RETURNING " + FIELDS
+    "RETURNING id, version, queue, at, json, created, iif(claims = 1 AND attempt = begun AND error = '' "
+    "AND NOT dedupe_for AND NOT alone, coalesce(key, dedupe), '')"
 )
 _BEGUN: Final = (
     "UPDATE intervalq_tasks SET attempt = attempt + 1, begun = 1 "
@@ -91,7 +94,19 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
     if len(found) < command.limit:
         soon = [at for at in (table.next_ready(queue, now) for queue in command.queues) if at is not None]
         wait = min(soon) - now if soon else None
-    return Worked(claimed=tuple(map(row_of, found)), wait=wait)
+    return Worked(claimed=_claimed(table, command, found, now), wait=wait)
+
+
+def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> tuple[Row, ...]:
+    """The rows that were claimed now."""
+    begun, until = command.begins > 0, None if command.lease is None else now + command.lease
+    known = None, 0, False, command.session, until, 1, int(begun), ""
+    rows = [
+        tuple.__new__(Row, (*of_it, *known, created, now, None, 0, begun, False))
+        for *of_it, created, _ in found
+    ]
+    others = table.find([one[0] for one in found if one[-1] is not None])
+    return tuple([others.get(row.id, row) for row in rows] if others else rows)
 
 
 def _choose(table: SQLiteTable, command: Work, now: int) -> list[int]:

@@ -885,13 +885,13 @@ begin
     for p in select e from jsonb_array_elements(changes) as e loop
         after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, now);
         t := after.t;
-        woken := woken || after.fed || case when t.ready <= now + 1000000 then t.queue end;
+        woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
         lines := lines || intervalq._line('c', t);
     end loop;
     for i in 0 .. jsonb_array_length(inserts) - 1 loop
         continue when left_out[i];
         t := intervalq._insert(inserts -> i, now);
-        woken := woken || case when t.ready <= now + 1000000 then t.queue end;
+        woken := woken || case when t.ready <= now + 5000000 then t.queue end;
         lines := lines || intervalq._line('i', t);
     end loop;
     foreach l in array lines loop
@@ -944,7 +944,7 @@ begin
         names := array(
             select distinct coalesce(u.queue, queues)
             from unnest(ids, ats, case when cardinality(names) > 1 then names end) as u (id, at, queue)
-            where coalesce(u.at, now) <= now + 1000000
+            where coalesce(u.at, now) <= now + 5000000
         );
         perform intervalq._wake(names);
     end if;
@@ -1493,7 +1493,7 @@ begin
         else
             after := intervalq._change(t, p, now);
             t := after.t;
-            woken := woken || after.fed || case when t.ready <= now + 1000000 then t.queue end;
+            woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
         end if;
     end loop;
     woken := array_remove(woken, null);

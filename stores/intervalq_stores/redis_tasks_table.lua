@@ -37,7 +37,7 @@
 local FOREVER = 9007199254740991
 local MOST = 4294967295
 local LAYOUT = 2
-local SOON = 1000000  -- who is idle is told of what becomes ready within so long: by then it asks by itself
+local SOON = 5000000  -- who is idle is told of what becomes ready within so long: by then it asks by itself
 local CHUNK = 2000    -- what is handed to the server at a time; Lua can't unpack much more
 
 local TASKS, INDEX, SESSIONS, MARKS, META = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

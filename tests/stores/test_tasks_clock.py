@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from faults.fake_clock import FakeClock
+from intervalq.errors import DependencyError
 from intervalq.tasks.rules import SECOND, Beat, Begin, Delete, End, Insert, Modify, Row, Session, Work
 from intervalq.tasks.store import TaskStore
 from intervalq_stores import sqlite_tasks
@@ -204,6 +205,26 @@ async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[Task
         assert await _ids(store) == []
     await go(60)
     assert await _ids(store) == ["leased"]
+
+
+@pytest.mark.parametrize("opened", ["memory", "sqlite"], indirect=True)
+async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, Go]) -> None:
+    """Others may change the task then; on Postgres and Redis once somebody has looked for tasks."""
+    store, go = opened
+    await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
+    await _insert(store, "leased")
+    (row,) = await _claimed(store, "s", 300 * SECOND)
+    await store.apply(Beat("s"))
+    await go(-HOUR)
+    await store.apply(Beat("s"))
+    removal = Modify(deletes=(Delete(row.id, row.version),))
+    await go(280)
+    await store.apply(Beat("s"))
+    with pytest.raises(DependencyError):
+        await store.apply(removal)
+    await go(30)
+    await store.apply(Beat("s"))
+    await store.apply(removal)
 
 
 async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[TaskStore, Go]) -> None:

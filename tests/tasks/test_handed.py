@@ -12,7 +12,7 @@ import pytest
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks import Claim, Task
 from intervalq.tasks.rules import Command, Insert, Modify, Row, Select, Work, Worked
-from tasks.fake_store import BACKENDS, FakeStore, handle, scene, until
+from tasks.fake_store import BACKENDS, FakeStore, claimed, handle, once, scene, until
 
 A = TypeVar("A")
 
@@ -148,6 +148,27 @@ def test_what_is_told_too_late_is_not_run_twice(backend: str, when: str) -> None
             assert ran == ["handed"]
 
         await _worked(store, comes_late)
+        assert await store.rows() == []
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_claim_whose_renewal_was_answered_to_nobody_is_kept(backend: str) -> None:
+    """Its version in the store is one ahead when the session looks for what it doesn't know of."""
+
+    async def scenario() -> None:
+        store = FakeStore()
+        async with handle(store) as tasks, anyio.create_task_group() as group:
+            held = await claimed(tasks)
+            group.start_soon(tasks.claim, "other")
+            await anyio.sleep(0.2)
+            store.loses = once(Work, lambda work: work.settled and work.limit)
+            await held.in_progress()
+            assert store.sent(Select) == 1, "it did not look"
+            assert (await store.row(held.id)).session is not None
+            await held.ack()
+            group.cancel_scope.cancel()
         assert await store.rows() == []
 
     scene(scenario, backend=backend)
