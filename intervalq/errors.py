@@ -139,6 +139,18 @@ class SlotTimeout(IntervalqError, TimeoutError):
         )
 
 
+class SelfDeadlock(IntervalqError):
+    """A job that holds the last place of its queue's `max_running` waits for a job behind it."""
+
+    def __init__(self, queue: str, max_running: int) -> None:
+        self.queue, self.max_running = queue, max_running
+        super().__init__(
+            f"a job of queue {queue!r} waits for another job of it, which can't begin before this one ends: "
+            f"it, and who waits for it, have all places (max_running={max_running}). Wait after the slot has "
+            "ended, allow more with max_running=, or give inner calls a queue of their own"
+        )
+
+
 class JobCancelled(IntervalqError):
     """The job was cancelled, by `Job.cancel()` or by the end of its event loop, so it has no result."""
 
@@ -320,7 +332,7 @@ class StoreError(IntervalqError):
 
     def __init__(self, store: str, why: str) -> None:
         self.store = store
-        super().__init__(f"{store}: {why}")
+        super().__init__(plain(f"{store}: {why}"))
 
 
 class StoreUnavailable(StoreError):
@@ -347,6 +359,10 @@ class Unauthorized(StoreError):
     """The store refuses these credentials, or they may not do what is needed."""
 
 
+class InsecureTransport(StoreError):
+    """TLS was asked for and can't be had: a wrong certificate, or a server without. No password was sent."""
+
+
 class InsecurePath(StoreError):
     """A state file is a link, belongs to somebody else, or lies where anybody may replace it."""
 
@@ -365,6 +381,11 @@ class UnsupportedOperation(StoreError):
 
 class BackendUnsupported(StoreError):
     """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
+
+
+def plain(text: str) -> str:
+    """Text from elsewhere as it may stand in a message, a log or a terminal: one line, without controls."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def short(value: object) -> str:

@@ -25,7 +25,7 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5}
 _SLIP: Final = re.compile(r"(?://)?[^/]*(?::|//).*@", re.DOTALL)
 
 _NO_PATH: Final = re.compile(
-    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats):|[\w.-]+:[0-9]+/?$",
+    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats|tls):|[\w.-]+:[0-9]+/?$",
     re.IGNORECASE,
 )
 """What begins as a URL does, or is a host and a port: a slip, unless it has ./ before it."""
@@ -127,10 +127,11 @@ def open_store(url: str | None = None) -> Store:
 
     Args:
         url: `memory://`, `file:///path/state.json`, `sqlite:///path/state.db`, `redis://`, `rediss://`,
-            `unix://`, `postgresql://`, `nats://`, or any scheme that an installed package brings by an entry
-            point in the group `intervalq.stores`. A plain path is SQLite if it ends with `.db`, `.sqlite` or
-            `.sqlite3`, else a JSON file. None: the environment's `INTERVALQ_STORE`, else a SQLite database
-            in the user's state folder, which works across the processes of one machine with no server.
+            `unix://`, `postgresql://`, `nats://` (`tls://` with TLS), or any scheme that an installed package
+            brings by an entry point in the group `intervalq.stores`. A plain path is SQLite if it ends with
+            `.db`, `.sqlite` or `.sqlite3`, else a JSON file. None: the environment's `INTERVALQ_STORE`, else
+            a SQLite database in the user's state folder, which works across the processes of one machine
+            with no server.
 
     Raises:
         UnknownStore: no such scheme.

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, cast
 from intervalq._queue import queue as asynchronous
 from intervalq._queue.attempts import late, start
 from intervalq._queue.decorate import decorate
+from intervalq._queue.held import Held, held_here, hold, let_go, refuse_self_deadlock
 from intervalq._queue.inspect import QueueState
 from intervalq._queue.options import Duration
 from intervalq._queue.plan import Plan
@@ -33,6 +34,10 @@ R = TypeVar("R")
 
 async def _late(shard: Shard, slot: Grant, waiter: Waiter) -> Waiter:
     return late(shard, slot, waiter)
+
+
+async def _refuse(queue: asynchronous.IntervalQueue, held: Held) -> None:
+    await refuse_self_deadlock(queue.shard(), held)
 
 
 class IntervalQueue:
@@ -124,6 +129,8 @@ class IntervalQueue:
     @contextmanager
     def _slot(self, plan: Plan) -> Iterator[Slot]:
         queue = self._live()
+        if held := held_here():
+            BACKGROUND.call(_refuse, queue, held)
         waiter = Waiter(priority=plan.priority, cost=plan.cost, early=EARLY)
         while True:
             shard, slot = BACKGROUND.call(queue.acquire, waiter, plan.timeout)
@@ -134,9 +141,11 @@ class IntervalQueue:
                 BACKGROUND.tell(shard.give_up, slot)
                 raise
             waiter = BACKGROUND.call(_late, shard, slot, waiter)
+        mine = hold(shard)
         try:
             yield Slot.of(slot)
         finally:
+            let_go(mine)
             BACKGROUND.tell(shard.leases.ended, slot.ticket)
 
     def pause(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
+from intervalq._queue.held import HOLDING, held_here, hold, let_go, refuse_self_deadlock
 from intervalq._queue.job import RunningJob
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
@@ -65,7 +66,12 @@ async def _attempt(
         if job is not None:
             job.waiter = waiter
         shard = queue.shard()
+        if HOLDING.get():
+            await refuse_self_deadlock(shard, held_here())
         grant = await shard.slot(waiter, plan.timeout)
+        held = None
+        if shard.connection.is_limited:
+            held = hold(shard, tuple if job is None else partial(getattr, job, "awaited_by"))
         try:
             if not in_thread:
                 if job is not None:
@@ -81,6 +87,7 @@ async def _attempt(
         except Exception as error:  # noqa: BLE001 - the job's own, for whoever decides on another attempt
             return None, error
         finally:
+            let_go(held)
             shard.leases.ended(grant.ticket)
         waiter = late(shard, grant, waiter)
 
@@ -95,6 +102,7 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
     queue.jobs[job] = None
     work = partial(run, queue, call, plan, job, in_thread=in_thread)
     context = copy_context()
+    context.run(HOLDING.set, ())  # whoever adds a job need not wait for it: see `Job.awaited_by`
 
     def begin() -> None:
         context.run(spawn, job.carry, work)

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 
+from intervalq._queue.held import Held, held_here, refuse_self_deadlock
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
@@ -30,6 +31,8 @@ class Job(Generic[R]):
     """How many times the function was started so far."""
     done = False
     """Whether the job ended: with a result, an error, or cancelled."""
+    awaited_by: Held = ()
+    """Internal: what those hold who wait for this job."""
     _slot: Grant | None = None
     _slot_of: Waiter | None = None
     _scope: anyio.CancelScope | None = None
@@ -83,6 +86,10 @@ class Job(Generic[R]):
 
     async def _wait(self) -> R:
         self._seen = True
+        if not self.done and (held := held_here()):
+            if not self.waiter.gone:
+                await refuse_self_deadlock(self._shard, held)
+            self.awaited_by += held
         await self._end_of_it()
         if self._error is not None:
             raise self._error.with_traceback(self._trace)

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 
 from intervalq._queue.attempts import start
+from intervalq._queue.held import HOLDING, held_here, refuse_self_deadlock
 from intervalq._queue.job import RunningJob
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
@@ -29,6 +30,8 @@ async def paced_map(
 ) -> AsyncGenerator[Any, None]:
     """See `IntervalQueue.map`."""
     feed = _Feed(queue, function, items, plan, ordered=ordered, window=window)
+    if HOLDING.get():
+        await refuse_self_deadlock(queue.shard(), held_here())
     spawn(feed.run)
     try:
         while (job := await feed.next_job()) is not None:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast, overload
 from intervalq._queue.attempts import run, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.handle import Handle
+from intervalq._queue.held import HOLDING, held_here, refuse_self_deadlock
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
@@ -54,7 +55,8 @@ class IntervalQueue(Handle):
             takes a new one. So starts are at least `interval - tolerance` apart. None: a tenth of the
             interval, times the burst.
         max_running: how many jobs may run at the same time over all handles; None: no limit. While the
-            limit is reached the queue's clock stands still. A dead process's jobs count for 10 s.
+            limit is reached the queue's clock stands still. A dead process's jobs count for 10 s. A job that
+            waits for its own queue while it holds the last place gets `SelfDeadlock`.
         timeout: how long a job may wait for its slot before `SlotTimeout`; None: as long as it takes.
         retries: how many more attempts a job gets when its function raises; each takes a slot of its own.
         backoff: the first pause before another attempt, in seconds; doubles each time up to a minute, with
@@ -245,6 +247,8 @@ class IntervalQueue(Handle):
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
+        if HOLDING.get():
+            await refuse_self_deadlock(shard, held_here())
         return shard, await shard.slot(waiter, timeout)
 
     def plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
+from intervalq._queue.held import HOLDING, HeldSlot, held_here, hold, let_go, refuse_self_deadlock
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
 from intervalq._shard.grants import Grant
@@ -35,12 +36,13 @@ _USED: Final = Plan(0, 0, None, 0, 0, retry_after=False)
 class ComingSlot(Slot):
     """What `async with` waits for. A class of its own: `asynccontextmanager` costs more than all the rest."""
 
-    __slots__ = ("_plan", "_queue", "_shard")
+    __slots__ = ("_held", "_plan", "_queue", "_shard")
 
     def __init__(self, queue: Queue, plan: Plan | None) -> None:
         self._queue = queue
         self._plan = plan  # None: without options of its own
         self._shard: Shard | None = None
+        self._held: HeldSlot | None = None
 
     async def __aenter__(self) -> Self:
         plan = self._plan
@@ -48,16 +50,20 @@ class ComingSlot(Slot):
             raise RuntimeError("a slot is for one job: call slot() again for the next one")
         self._plan = _USED
         shard = self._queue.shard()
+        if HOLDING.get():
+            await refuse_self_deadlock(shard, held_here())
         grant = shard.take_ready() if plan is None else None
         if grant is None:
             plan = plan or self._queue.usual
             self._shard = shard
             grant = await shard.slot(Waiter(plan.priority, plan.cost), plan.timeout)
+            self._held = hold(shard)
         self.range, self.ticket, self.shift = grant.range, grant.ticket, grant.shift
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        let_go(self._held)
         if self._shard is not None and self._shard.leases.running:
             self._shard.leases.ended(self.ticket)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final, Self
 
-from intervalq._spec.record import FOREVER, Mark, Settings, Slot, State
+from intervalq._spec.record import FOREVER, BadRecord, Mark, Settings, Slot, State, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,28 @@ class Command:
             if value is not None:
                 data[f.name] = value
         return data
+
+
+MAX_ANSWERED: Final = 10_000
+"""More tickets than this, new or not, are in no answer."""
+
+
+def _wholes(data: Mapping[str, Any], name: str, least: int | None = 0) -> tuple[int, ...]:
+    values = data.get(name)
+    if (
+        not isinstance(values, list)
+        or len(values) > MAX_ANSWERED
+        or (name == "first" and len(values) not in {2, 3})
+    ):
+        raise BadRecord(f"'{name}' must be a list of numbers that is not too long")
+    return tuple([whole({name: value}, name, least) for value in values])
+
+
+def _flag(data: Mapping[str, Any], name: str) -> bool:
+    value = data.get(name)
+    if not isinstance(value, bool):
+        raise BadRecord(f"'{name}' must be true or false")
+    return value
 
 
 def _pair(slot: Slot) -> list[int]:
@@ -161,6 +184,41 @@ class Answer:
     more closely than its caller: the shorter it was, the better is the store's clock known."""
     blur: int = field(default=0, compare=False)
     """By how much `now` may be off, in microseconds: of a store that doesn't always learn when a step was."""
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """The answer of rules that run elsewhere: fields of this class, and `state` as it is stored.
+
+        Raises:
+            NewerRecord: the record has a layout of a newer version.
+            BadRecord: anything else is wrong: the message says what. Nothing long is done with numbers in it.
+        """
+        if not isinstance(data, dict):
+            raise BadRecord("an answer must be an object")
+        state, first, count = data.get("state"), data.get("first"), whole(data, "count")
+        if count > MAX_ANSWERED or (count and (first is None or state is None)):
+            raise BadRecord("'count' is out of range")
+        slot = None if first is None else Slot(*_wholes({"first": first}, "first", least=None))
+        if slot is not None and (slot.ticket < 1 or slot.cost < 1):
+            raise BadRecord("'first' is out of range")
+        costs = _wholes(data, "costs", least=1)
+        begun = whole(data, "begun")
+        if begun > count or len(costs) not in {0, count}:
+            raise BadRecord("'begun' or 'costs' doesn't fit 'count'")
+        return cls(
+            state=None if state is None else State.from_dict(state),
+            now=whole(data, "now", least=None),
+            refused=_flag(data, "refused"),
+            healed=_flag(data, "healed"),
+            granted=_wholes(data, "granted"),
+            missed=_wholes(data, "missed"),
+            at_once=_flag(data, "at_once"),
+            first=slot,
+            count=count,
+            costs=costs,
+            begun=begun,
+            woken=_flag(data, "woken"),
+        )
 
     @property
     def taken(self) -> tuple[Slot, ...]:

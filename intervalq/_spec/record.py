@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, Self
 
@@ -13,6 +14,10 @@ LAYOUT: Final = 2
 
 Layout 2 added `late` (see `State.late_total`), `error` and `error_until`.
 """
+
+
+MOST: Final = 1_000_000
+"""The most leases of a record, and the longest list of an answer: more of them is no work of these rules."""
 
 
 class BadRecord(ValueError):
@@ -135,7 +140,7 @@ class State:
         """
         if not isinstance(data, dict):
             raise BadRecord("a record must be an object")
-        version = _whole(data, "version", least=1)
+        version = whole(data, "version", least=1)
         if version > LAYOUT:
             raise NewerRecord(
                 f"the record has layout {version}, this version of intervalq knows up to {LAYOUT}"
@@ -151,21 +156,23 @@ class State:
             isinstance(t, str) and t.isascii() and t.isdigit() and len(t) <= 16 for t in running
         ):
             raise BadRecord("'running' must be an object of ticket numbers")
+        if len(running) > MOST:
+            raise BadRecord(f"'running' has more than {MOST} leases")
         state = cls(
             generation=generation,
             settings=Settings(
-                _whole(data, "interval", least=1),
-                _whole(data, "burst", least=1),
-                _whole(data, "max_running"),
-                _whole(data, "tolerance"),
+                whole(data, "interval", least=1),
+                whole(data, "burst", least=1),
+                whole(data, "max_running"),
+                whole(data, "tolerance"),
                 ephemeral,
             ),
             **{
-                name: _whole(data, stored, least=None if stored in _SIGNED else 0)
+                name: whole(data, stored, least=None if stored in _SIGNED else 0)
                 for name, stored in _STORED.items()
             },
-            held_since=None if data.get("held_since") is None else _whole(data, "held_since", least=None),
-            running={int(ticket): _whole(running, ticket, least=None) for ticket in running},
+            held_since=None if data.get("held_since") is None else whole(data, "held_since", least=None),
+            running={int(ticket): whole(running, ticket, least=None) for ticket in running},
         )
         if state.current > state.ticket or state.revoked_through > state.ticket:
             raise BadRecord("'current' and 'void' can't be above 'ticket'")
@@ -192,7 +199,12 @@ _SIGNED: Final = frozenset(
 )  # clocks may start anywhere
 
 
-def _whole(data: dict[str, Any], name: str, least: int | None = 0) -> int:
+def whole(data: Mapping[str, Any], name: str, least: int | None = 0) -> int:
+    """A number of a record or an answer.
+
+    Raises:
+        BadRecord: it is none, or out of range.
+    """
     value = data.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadRecord(f"'{name}' must be a whole number")

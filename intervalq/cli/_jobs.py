@@ -21,6 +21,11 @@ _DEEPEST: Final = 100
 _FIELD: Final = re.compile(r"\{\{([A-Za-z_][\w-]*|)\}\}|\{([A-Za-z_][\w-]*|)\}", re.ASCII)
 
 
+def has_field(word: str) -> bool:
+    """Whether something of a line goes into a word of a command."""
+    return any(found[2] is not None for found in _FIELD.finditer(word))
+
+
 class BadLine(IntervalqError, ValueError):
     """A line of the input is no job; `source` is the file and `number` the line."""
 

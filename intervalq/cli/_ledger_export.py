@@ -70,6 +70,10 @@ def _line(row: LedgerRow) -> str:
     return as_json({**made, "at": row.at})
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextmanager
 def _writer(output: Path | None) -> Iterator[Callable[[str], None]]:
     """A function that writes a line; a file gets its name when all of them are on the disk."""
@@ -78,7 +82,7 @@ def _writer(output: Path | None) -> Iterator[Callable[[str], None]]:
         return
     temporary = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
             yield lambda line: print(line, file=file)
             file.flush()
             os.fsync(file.fileno())

@@ -135,7 +135,7 @@ def open_output(path: Path, whole: int | None) -> int:
         path: made if it isn't there.
         whole: of a file to go on from, the size of its whole lines: what comes after is cut off.
     """
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     size = os.fstat(file).st_size
     if whole is not None and whole < size:
         os.ftruncate(file, whole)

@@ -9,6 +9,7 @@ import click
 
 from intervalq.cli._options import BeforeCommand, examples, pace_options, store_option
 from intervalq.cli._session import Request, run_session
+from intervalq.cli._shells import refuse_scripts
 from intervalq.errors import InvalidOption
 
 
@@ -101,7 +102,8 @@ def run(
     JOBS is a file; without it, or as -, jobs come from standard input.
 
     A line of JOBS is a command. With -- COMMAND {} it is put in place of {}; a line that is a JSON object
-    also fills {name} with its fields.
+    also fills {name} with its fields. No shell is between. A shell's script takes none of them, since it
+    would run what a line holds: write -- sh -c 'echo "$1"' sh {} instead.
 
     Each job gives a line of JSON: job, shard, ticket, due, started, ended (seconds since 1970 on the store's
     clock), exit_code, stdout, stderr, attempt. A report of the pacing ends the run, on standard error.
@@ -109,6 +111,7 @@ def run(
     Ctrl-C begins no more jobs and lets those that run end; a second one kills them. The exit code is 0 if
     all jobs ended with 0, else 1; 2 for wrong use; 130 after Ctrl-C.
     """
+    refuse_scripts(command)
     request = Request(
         name=name,
         interval=interval,

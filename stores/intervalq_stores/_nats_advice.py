@@ -16,7 +16,8 @@ async def advice(history: History) -> list[tuple[str, str]]:
     """See `NATSStore.advice`."""
     streams = await history.streams()
     link = await history.wire.link()
-    found = [("ok", f"the server is NATS {link.version}, and its streams can count")]
+    found = await history.wire.safety()
+    found += [("ok", f"the server is NATS {link.version}, and its streams can count")]
     for stream in streams:
         found += [_kept(stream), *_limits(stream)]
     return found

@@ -1,15 +1,23 @@
-"""The driver's client with two short cuts: a request costs it more time than it costs the server."""
+"""The driver's client with two short cuts, and with TLS that can't be taken away on the way.
+
+The short cuts are there because a request costs the driver more time than it costs the server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from nats import errors as driver
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from intervalq_stores._transport import clear_text
+
 _PREFIX: Final = len("NATS/1.0")
+
+PLAIN: Final = "leave tls_ca= out and write nats:// for clear text"
 
 
 class QuickMsg(Msg):
@@ -49,12 +57,43 @@ class QuickClient(Client):
     callback as ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, secure: bool = False) -> None:
         super().__init__()
+        self._secure = secure
+        """Nothing is sent before TLS stands, whatever the server, or who stands before it, says of TLS."""
         self.direct: dict[int, Callable[[Msg], None]] = {}
         """What to call with the messages of a subscription, which must not fail."""
         self.heard = 0
         """How many messages have come there."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS stands."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return writer is not None and writer.get_extra_info("ssl_object") is not None
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if self._secure and initial_connection:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise clear_text(PLAIN)
+            info["tls_required"] = True  # by which the driver decides; a server may leave it to its clients
+        await super()._process_info(info, initial_connection)
+
+    def _connect_command(self) -> bytes:
+        """What has the password in it: the last check, whatever the driver made of what the server says."""
+        if self._secure and not self.is_encrypted:
+            raise clear_text(PLAIN)
+        return super()._connect_command()
+
+    async def give_up(self) -> None:
+        """End one that could not be made: after failed TLS, the `close` of the driver waits for ever."""
+        transport, self._transport = self._transport, None
+        for name in ("_io_writer", "_bare_io_writer"):
+            writer = getattr(transport, name, None)
+            if writer is not None:
+                writer.transport.abort()
+        with suppress(Exception):
+            await self.close()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         came = self.direct.get(sid)

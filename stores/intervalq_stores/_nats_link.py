@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from intervalq.errors import (
+    InsecureTransport,
     StoreError,
     StoreFull,
     StoreTimeout,
@@ -22,8 +23,9 @@ from intervalq.errors import (
     Unauthorized,
 )
 from intervalq.store import stopwatch
-from intervalq_stores._nats_client import QuickClient, QuickMsg, status
+from intervalq_stores._nats_client import PLAIN, QuickClient, QuickMsg, status
 from intervalq_stores._nats_url import WITHIN, Headers
+from intervalq_stores._transport import TLSFault, fault_of
 
 
 class Link:
@@ -44,7 +46,7 @@ class Link:
     @classmethod
     async def connect(cls, url: str, options: dict[str, Any]) -> Link:
         """Connect, once: no server that is away is waited for."""
-        client = QuickClient()
+        client = QuickClient(secure="tls" in options)
         link = cls(client)
         try:
             await client.connect(
@@ -62,8 +64,10 @@ class Link:
             inbox = await client.subscribe(f"{link._inbox}*", cb=link._answered)
             client.direct[inbox._id] = link._came  # noqa: SLF001 - there is no other name for it
         except BaseException as error:
-            with suppress(Exception):
-                await client.close()
+            await client.give_up()
+            fault = error if isinstance(error, TLSFault) else fault_of(error, "tls_ca=PATH", PLAIN)
+            if fault is not None:
+                raise InsecureTransport(url, str(fault)) from error
             if isinstance(error, Exception):
                 raise told(url, error, link.denied) from error
             raise
@@ -73,6 +77,11 @@ class Link:
     def is_open(self) -> bool:
         """Whether it can be used, as far as is known."""
         return self._client.is_connected and not self.ended.is_set()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS stands."""
+        return self._client.is_encrypted
 
     @property
     def heard(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intervalq.errors import InvalidOption
+from intervalq_stores._transport import is_near, rated, warn_of_password
 
 Headers: TypeAlias = dict[str, str]
 
@@ -16,12 +18,14 @@ _MAX_WAITING: Final = 512
 """How many requests may wait for the tasks of a queue, over all workers, unless the URL says so."""
 
 _ADDRESS: Final = (
-    "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...]; the query "
-    "may have credentials=PATH of a .creds file and tls_ca=PATH, and how streams are made: replicas=1 to 5, "
+    "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...], tls:// "
+    "with TLS; the query may have credentials=PATH of a .creds file and tls_ca=PATH of a certificate "
+    "authority, with which TLS is demanded, too, and how streams are made: replicas=1 to 5, "
     "storage=file or memory, cluster=NAME and tags=TAG,TAG of where, max_waiting=COUNT of requests for tasks "
     "of a queue; a password with : / ? # @ or % must be percent-encoded"
 )
 
+_TLS: Final = "begin the URL with tls://, or add tls_ca=PATH of a certificate authority: either demands TLS"
 _LOGIN: Final = frozenset({"credentials", "tls_ca"})
 _MADE: Final = frozenset({"replicas", "storage", "cluster", "tags", "max_waiting"})
 
@@ -96,11 +100,43 @@ def options_of(url: str) -> dict[str, Any]:
         )
     if "credentials" in given:
         options["user_credentials"] = given["credentials"]
-    if "tls_ca" in given:
+    if demands_tls(url):
         import ssl  # noqa: PLC0415 - only where it is asked for
 
         try:
-            options["tls"] = ssl.create_default_context(cafile=given["tls_ca"])
+            options["tls"] = ssl.create_default_context(cafile=given.get("tls_ca"))
         except OSError as error:
             raise InvalidOption(f"tls_ca: {error}") from error
     return options
+
+
+def demands_tls(url: str) -> bool:
+    """Whether nothing may be sent without TLS."""
+    return url.partition("://")[0].lower() == "tls" or "tls_ca" in _query(url)
+
+
+def way(url: str, *, encrypted: bool) -> tuple[str, str]:
+    """What an operator should know of the way to the servers of a URL."""
+    hosts = [urlsplit(server).hostname or "" for server in options_of(url)["servers"]]
+    checked = encrypted and demands_tls(url)  # else it may be taken away
+    return rated(near=all(map(is_near, hosts)), encrypted=checked, checked=checked, remedy=_TLS)
+
+
+def rights(info: Mapping[str, Any]) -> tuple[str, str]:
+    """What an operator should know of what a user may do, by what the server says of it."""
+    user = info.get("user") or "no name"
+    if info and not info.get("permissions"):
+        return "warning", (
+            f"the user ({user!a}) may do everything in its account, with the data of others, too: give "
+            "intervalq a user of its own, SECURITY.md has its permissions"
+        )
+    return "ok", "the rights of this user are limited"
+
+
+def warn_of_login(url: str, store: str) -> None:
+    """Say that a password, or token, may travel to another machine in clear text, if it may."""
+    options = options_of(url)
+    login = options.keys() & {"user", "token"}
+    hosts = [urlsplit(server).hostname or "" for server in options["servers"]]
+    if login and not demands_tls(url) and not all(map(is_near, hosts)):
+        warn_of_password(store, _TLS)

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -26,7 +26,7 @@ from intervalq.errors import (
     UnsupportedOperation,
 )
 from intervalq.store import shown_url, stopwatch
-from intervalq_stores._nats_url import WITHIN, Headers, made_by, options_of
+from intervalq_stores._nats_url import WITHIN, Headers, made_by, options_of, rights, warn_of_login, way
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -104,6 +104,8 @@ class Wire:
         self.url = shown_url(url)
         self.made = made_by(url)
         self._options = options_of(url)
+        self._address = url
+        warn_of_login(url, self.url)
         self._link: Link | None = None
         self._connecting = anyio.Lock(fast_acquire=True)
 
@@ -120,6 +122,14 @@ class Wire:
 
                 self._link = await Link.connect(self.url, self._options)
             return self._link
+
+    async def safety(self) -> list[tuple[str, str]]:
+        """What an operator should know of the way to the server, and of the rights of this user."""
+        link = await self.link()
+        answer: Body = {}
+        with suppress(Exception):  # one that may not ask has few rights
+            answer = json.loads((await link.request("$SYS.REQ.USER.INFO", seconds=1.0)).data)["data"]
+        return [way(self._address, encrypted=link.is_encrypted), rights(answer)]
 
     async def close(self) -> None:
         """Close the connection."""

@@ -16,6 +16,7 @@ import anyio
 from intervalq.errors import (
     BackendUnsupported,
     CorruptState,
+    InsecureTransport,
     InvalidOption,
     MissingExtra,
     StoreError,
@@ -27,6 +28,8 @@ from intervalq.errors import (
     VersionMismatch,
 )
 from intervalq.store import shown_url
+from intervalq_stores._postgres_tls import REMEDY, fault, may_show_password, settings
+from intervalq_stores._transport import warn_of_password
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -149,7 +152,15 @@ class Wire:
             await anyio.to_thread.run_sync(driver, limiter=anyio.CapacityLimiter(1))
         # No prepared statements, and nothing that outlives a transaction: a pooler may change the server's
         # connection after each one.
-        return await self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)
+        try:
+            connection = await self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)
+        except self.driver.OperationalError as error:
+            if (why := await fault(error)) is not None:
+                raise InsecureTransport(self.url, str(why)) from error
+            raise
+        if connection.pgconn.used_password and may_show_password(settings(connection.pgconn)):
+            warn_of_password(self.url, REMEDY)
+        return connection
 
     async def open(self, *, whole: bool = True) -> Connection:
         """A new connection to a schema of our version; it is made, or brought up to it, where it isn't."""

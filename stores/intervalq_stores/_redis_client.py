@@ -16,6 +16,8 @@ from anyio import to_thread
 
 from intervalq.errors import BackendUnsupported, InvalidOption, MissingExtra
 from intervalq.store import shown_url
+from intervalq_stores._redis_advice import TLS, host_of, is_encrypted, rights, way
+from intervalq_stores._transport import is_near, warn_of_password
 
 if TYPE_CHECKING:
     from intervalq_stores._redis_link import Trip
@@ -53,6 +55,8 @@ class Client:
                 "db, client_name, and ssl_... options; a password with : / ? # @ or % must be percent-encoded"
             )
         self.url = shown_url(url)
+        if _has_password(url) and not is_encrypted(url) and not is_near(host_of(url)):
+            warn_of_password(self.url, TLS)
         self._url = url
         self._what = what
         self._wire: Wire | None = None
@@ -70,6 +74,10 @@ class Client:
     async def nodes(self) -> list[Address]:
         """See `Wire.nodes`."""
         return await (await self._opened()).nodes()
+
+    async def safety(self) -> list[tuple[str, str]]:
+        """What an operator should know of the way to the server, and of the rights of this user."""
+        return [way(self._url), await rights(self, None)]
 
     @asynccontextmanager
     async def subscribed(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -108,6 +116,11 @@ class Client:
         except ImportError as missing:
             raise MissingExtra(self._what, "redis") from missing
         return Wire
+
+
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password or parse_qs(parts.query).get("password"))
 
 
 def _fits(url: str) -> bool:

@@ -15,6 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from intervalq.store import stopwatch
 from intervalq_stores._redis_client import Script
+from intervalq_stores._redis_tls import bound, secured
 
 Trip: TypeAlias = tuple[int, int]
 """When a command left, and when its answer had come: see `Answer.trip`."""
@@ -115,12 +116,7 @@ class Link:
             self._pipeline = None
         if self._pipeline is None:
             connection = self._make()
-            try:
-                async with limit():
-                    await connection.connect()  # type: ignore[no-untyped-call]
-            except BaseException:
-                await drop(connection)
-                raise
+            await connect(connection)
             self._pipeline = _Pipeline(connection)
         return self._pipeline
 
@@ -198,6 +194,7 @@ class _Pipeline:
             with contextlib.suppress(driver.ResponseError):  # what the command is answered says more
                 await self._connection.read_response()
         try:
+            bound(self._connection)
             return await self._connection.read_response()
         except driver.ResponseError as error:
             return error
@@ -220,6 +217,16 @@ def _fail(calls: list[_Call], error: BaseException) -> None:
 def limit() -> asyncio.Timeout:
     """A limit of `WITHIN` for what is begun with it."""
     return asyncio.timeout(WITHIN)
+
+
+async def connect(connection: AbstractConnection) -> None:
+    """Connect it; if that fails, it is closed."""
+    try:
+        async with limit():
+            await secured(connection)
+    except BaseException:
+        await drop(connection)
+        raise
 
 
 async def drop(connection: AbstractConnection) -> None:

@@ -20,6 +20,7 @@ from redis.crc import key_slot
 
 from intervalq.errors import (
     CorruptState,
+    InsecureTransport,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -30,7 +31,8 @@ from intervalq.errors import (
 )
 from intervalq.store import shown_url
 from intervalq_stores._redis_client import Script
-from intervalq_stores._redis_link import WITHIN, Link, Trip, drop, limit
+from intervalq_stores._redis_link import WITHIN, Link, Trip, connect, drop, limit
+from intervalq_stores._transport import TLSFault
 
 # Answers are `Any`: whatever the server says, which only the sender of the command knows.
 
@@ -80,6 +82,8 @@ _ERRORS: Final[list[tuple[tuple[str, ...], tuple[type[Exception], ...], type[Sto
 
 def told(store: str, error: Exception) -> StoreError:
     """What an error of the driver or the server means. An unknown one says nothing about what was done."""
+    if isinstance(error, TLSFault):
+        return InsecureTransport(store, str(error))
     text = str(error)
     code, _, rest = text.partition(" ")
     if "ACL failure in script" in text or "can't run this command" in text:  # in a script it has no code
@@ -186,7 +190,7 @@ class Wire:
             await self._look()
         connection = self._connection(self._homes[0])  # every node of a cluster hears of all messages
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            await connect(connection)
             await connection.send_command("SUBSCRIBE", channel)
             await connection.read_response()
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -22,6 +23,11 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 _PRIVATE: Final = 0o600
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+log: Final = logging.getLogger("intervalq")
+
+_warned: Final[set[str]] = set()
+"""Files that this process has warned of: once is enough."""
 
 _LOCKS: set[int] = set()
 """The descriptors of lock files that are open in this process."""
@@ -287,6 +293,13 @@ class SharedFile:
             )
         if status.st_mode & stat.S_IWOTH:
             raise InsecurePath(self.url, f"anybody may write {what}: take that right away with `chmod 600`")
+        if status.st_mode & stat.S_IWGRP and self.url not in _warned:  # teams share machines on purpose
+            _warned.add(self.url)
+            log.warning(
+                "%s: its group may write %s, and so start or stop jobs: take that right away with `chmod "
+                "600`, unless you mean it",
+                self.url, what,
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def _explained(self, done: str) -> Iterator[None]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import anyio
 
 from intervalq.errors import CorruptState, StoreError, VersionMismatch
-from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
 from intervalq.store import stopwatch
 from intervalq_stores._postgres_batch import Batcher, Step
+from intervalq_stores._postgres_tls import rights, way
 from intervalq_stores._postgres_wire import NO_SCHEMA, ROLLED_BACK, Ear, Schema, Wire, is_pooled, sqlstate
 from intervalq_stores._postgres_wire import driver as _driver
 
@@ -40,7 +41,8 @@ _VERSION: Final = b"select number from intervalq.version"
 _LOOK: Final = b"""
     select pg_backend_pid(), current_setting('server_version'),
         current_setting('server_version_num')::integer, pg_is_in_recovery(), current_setting('fsync'),
-        current_setting('synchronous_commit'), current_setting('default_transaction_isolation'), coalesce((
+        current_setting('synchronous_commit'), current_setting('default_transaction_isolation'),
+        current_user::text, (select rolsuper from pg_roles where rolname = current_user), coalesce((
             select extract(epoch from clock_timestamp() - min(since))::float8 from (
                 select xact_start from pg_stat_activity
                 where pid <> pg_backend_pid() and (backend_xmin is not null or backend_xid is not null)
@@ -140,9 +142,10 @@ class PostgresStore:
             row = await self._within(cursor.fetchone())
             # A pooler makes up the numbers that its clients get.
             pooled = row is not None and row[0] != connection.info.backend_pid
+            safety = way(connection.pgconn)
         finally:
             await connection.close()
-        return _advice(row or (), found, self._wire.schema, pooled=pooled)
+        return [safety, *_advice(row or (), found, self._wire.schema, pooled=pooled)]
 
     # --- steps --------------------------------------------------------------------------------------
 
@@ -234,22 +237,18 @@ class PostgresStore:
 
 
 def _answer(data: dict[str, Any]) -> Answer:
-    """The answer that the function `intervalq.apply` gave."""
-    state, first = data["state"], data["first"]
-    return Answer(
-        state=None if state is None else _state(state),
-        now=data["now"],
-        refused=data["refused"],
-        healed=data["healed"],
-        granted=tuple(data["granted"]),
-        missed=tuple(data["missed"]),
-        at_once=data["at_once"],
-        first=None if first is None else Slot(*first),
-        count=data["count"],
-        costs=tuple(data["costs"]),
-        begun=data["begun"],
-        woken=data["woken"],
-    )
+    """The answer that the function `intervalq.apply` gave.
+
+    Raises:
+        BadRecord, NewerRecord: as `Answer.from_dict` says.
+    """
+    try:
+        row = data.get("state")
+        return Answer.from_dict(data if row is None else {**data, "state": _record(row)})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadRecord | NewerRecord):
+            raise
+        raise BadRecord("it has another form") from error
 
 
 def _place(error: Exception) -> int | None:
@@ -259,10 +258,10 @@ def _place(error: Exception) -> int | None:
     return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
 
 
-def _state(row: dict[str, Any]) -> State:
+def _record(row: dict[str, Any]) -> dict[str, Any]:
     """The record in a row, which has its leases in two columns."""
     leases = zip(map(str, row["running"]), row["leases"], strict=True)
-    return State.from_dict({**row, "running": dict(leases)})
+    return {**row, "running": dict(leases)}
 
 
 def _broken(queue: str) -> str:
@@ -276,8 +275,8 @@ def _advice(
     row: tuple[Any, ...], found: int | None, schema: Schema, *, pooled: bool
 ) -> list[tuple[str, str]]:
     """What the answer to `_LOOK` and the version of the schema mean."""
-    _, server, number, replica, fsync, commit, isolation, oldest = row
-    lines: list[tuple[str, str]] = []
+    _, server, number, replica, fsync, commit, isolation, role, superuser, oldest = row
+    lines = [rights(role, superuser=superuser)]
 
     def check(fine: object, good: str, level: str, *bad: str) -> None:
         lines.append(("ok", good) if fine else (level, " ".join(bad)))

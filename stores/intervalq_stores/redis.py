@@ -9,12 +9,13 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.rules import Answer, Command, Settings, Slot, State
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
 from intervalq_stores._redis_client import Client, Script
 
 _RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
@@ -38,11 +39,12 @@ class RedisStore:
         clock = "" if now is None else str(now)
         reply, trip = await self._wire.run(record, _script(), "1", record, text, clock)
         try:
-            return _answer(reply, trip)
-        except UnicodeDecodeError:
+            return replace(_answer(reply), trip=trip)
+        except (BadRecord, NewerRecord) as error:
             raise CorruptState(
-                self.url, "the record isn't one of intervalq: its 'generation' isn't text"
-            ) from None
+                self.url,
+                f"the record of queue {queue!r} isn't one of intervalq, left as it is: {error}",
+            ) from error
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
@@ -68,7 +70,7 @@ class RedisStore:
 
     async def advice(self) -> list[tuple[str, str]]:
         """What an operator should know of the servers: `ok`, `warning` or `error`, and a sentence, each."""
-        found: list[tuple[str, str]] = []
+        found = await self._wire.safety()
         for node in await self._wire.nodes():
             name = "the server" if node is None else f"{node[0]}:{node[1]}"
             try:
@@ -97,47 +99,49 @@ def _script() -> Script:
     return Script(files("intervalq_stores").joinpath("redis.lua").read_text(encoding="utf-8"))
 
 
-def _answer(reply: list[Any], trip: tuple[int, int] | None = None) -> Answer:
-    """The answer that the script's integers and texts stand for; it says what they are."""
-    now, refused, healed, woken, granted, missed, at_once, first, due, count, costs, begun, record = reply
-    return Answer(
-        state=_state(record) if record else None,
-        now=now,
-        refused=bool(refused),
-        healed=bool(healed),
-        granted=tuple(granted),
-        missed=tuple(missed),
-        at_once=bool(at_once),
-        first=Slot(first, due, costs[0] if costs else 1) if first else None,
-        count=count,
-        costs=tuple(costs),
-        begun=begun,
-        woken=bool(woken),
-        trip=trip,
-    )
+_FLAGS: Final = frozenset({"refused", "healed", "woken", "at_once"})
+_FIELDS: Final = (
+    *("now", "refused", "healed", "woken", "granted", "missed", "at_once", "first", "due", "count", "costs"),
+    *("begun", "state"),
+)
+_STORED: Final = (
+    *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
+    *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
+)
+"""What the script's integers and texts stand for; it says so itself."""
 
 
-def _state(record: list[Any]) -> State:
-    generation, held_since, running, *numbers = record
-    interval, burst, max_running, tolerance, ephemeral, *numbers = numbers
-    ticket, due, current, at, void, held, held_until, seen, late, error, error_until = numbers
-    return State(
-        generation=generation.decode(),
-        settings=Settings(interval, burst, max_running, tolerance, bool(ephemeral)),
-        ticket=ticket,
-        due=due,
-        current=current,
-        current_due=at,
-        revoked_through=void,
-        held_total=held,
-        late_total=late,
-        held_since=None if held_since == b"" else held_since,
-        held_until=held_until,
-        last_now=seen,
-        error=error,
-        error_until=error_until,
-        running=dict(zip(running[::2], running[1::2], strict=True)),
-    )
+def _answer(reply: list[Any]) -> Answer:
+    """The answer that the script gave.
+
+    Raises:
+        BadRecord, NewerRecord: as `Answer.from_dict` says.
+    """
+    try:
+        said = dict(zip(_FIELDS, reply, strict=True))
+        said |= {name: _flag(said[name]) for name in _FLAGS}
+        first, due, costs = said["first"], said.pop("due"), said["costs"]
+        said["first"] = [first, due, *costs[:1]] if first else None
+        said["state"] = _record(said["state"]) if said["state"] else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadRecord("it has another form, or its 'generation' isn't text") from error
+    return Answer.from_dict(said)
+
+
+def _flag(number: object) -> object:
+    return bool(number) if number in (0, 1) else number
+
+
+def _record(said: list[Any]) -> dict[str, Any]:
+    record = dict(zip(_STORED, said, strict=True))
+    leases = record["running"]
+    return record | {
+        "version": LAYOUT,
+        "generation": record["generation"].decode(),
+        "held_since": None if record["held_since"] == b"" else record["held_since"],
+        "ephemeral": _flag(record["ephemeral"]),
+        "running": dict(zip(map(str, leases[::2]), leases[1::2], strict=True)),
+    }
 
 
 def _version(name: str, info: dict[str, str]) -> tuple[str, str]:

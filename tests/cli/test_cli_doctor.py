@@ -157,3 +157,16 @@ def test_a_spark_that_can_not_be_used(
     if about is not None and said is not None:
         assert about["level"] == "warning"
         assert about["what"].startswith(said)
+
+
+@pytest.mark.parametrize("store", ["redis_url", "postgres_url", "nats_url"])
+def test_the_way_to_a_store_and_its_rights(
+    intervalq: CommandLine, store: str, request: pytest.FixtureRequest
+) -> None:
+    found = json.loads(
+        intervalq("doctor", "--store", request.getfixturevalue(store), "--json", code=None).stdout
+    )
+    said = [(advice["level"], advice["what"]) for advice in found["advice"]]
+    assert ("ok", "what is said to it stays on this machine") in said
+    [rights] = [what for level, what in said if level == "warning" and "SECURITY.md" in what]
+    assert "may do everything" in rights

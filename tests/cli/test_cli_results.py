@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,16 @@ def test_any_file_is_results_or_a_documented_error(
         assert error.number >= 1
     else:
         assert whole <= len(data)
+
+
+def test_results_are_for_their_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    before = os.umask(0)
+    try:
+        os.close(open_output(path, None))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    os.close(open_output(path, None))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644, "a file that is there keeps its rights"

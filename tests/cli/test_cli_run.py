@@ -125,7 +125,7 @@ def test_output_that_is_no_text_or_too_long_is_kept_in_part(intervalq: CommandLi
 
 def test_a_program_that_leaves_another_behind_has_ended(intervalq: CommandLine) -> None:
     said = intervalq.fifo("pid")
-    process = intervalq.start("run", *FAST, "--", "sh", "-c", "{}", stdin=-1)
+    process = intervalq.start("run", *FAST, "--", "sh", "-c", 'eval "$0"', stdin=-1)
     assert process.stdin is not None
     process.stdin.write("cat /dev/zero > /dev/null & echo $! > pid; echo done\n")
     process.stdin.close()
@@ -137,7 +137,7 @@ def test_a_program_that_leaves_another_behind_has_ended(intervalq: CommandLine) 
 
 
 def test_failed_jobs_are_tried_again_in_slots_of_their_own(intervalq: CommandLine) -> None:
-    script = "test -e {} || { touch {}; exit 1; }"
+    script = "test -e $0 || { touch $0; exit 1; }"
     ran = intervalq(
         "run", *FAST, "--retries", "1", "--json", "--", "sh", "-c", script, stdin="a\nb\n/no/such/folder\n",
         code=1,

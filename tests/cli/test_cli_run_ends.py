@@ -86,7 +86,7 @@ def test_a_second_interrupt_kills_and_leaves_nothing(intervalq: CommandLine) -> 
 def test_an_interrupt_keeps_what_failed_until_then(intervalq: CommandLine) -> None:
     started = intervalq.fifo("started")
     process = intervalq.start(
-        "run", "--name", "q", "--interval", "10ms", "--retries", "100", "--", "sh", "-c", "{}",
+        "run", "--name", "q", "--interval", "10ms", "--retries", "100", "--", "sh", "-c", 'eval "$0"',
         stdin=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None
@@ -101,7 +101,7 @@ def test_an_interrupt_keeps_what_failed_until_then(intervalq: CommandLine) -> No
 def test_a_run_whose_parent_was_killed_goes_on_from_its_results(intervalq: CommandLine) -> None:
     who = intervalq.fifo("who")
     intervalq.write("jobs.txt", *numbers(60))
-    script = "[ {} != 20 ] || [ -e go ] || { echo $PPID $$ > who; sleep 1000; }"
+    script = "[ $0 != 20 ] || [ -e go ] || { echo $PPID $$ > who; sleep 1000; }"
     run = ["run", "jobs.txt", "--name", "q", "--interval", "10ms"]
     process = intervalq.start(*run, "--output", "r.jsonl", "--", "sh", "-c", script)
     shard, job = (int(pid) for pid in who().split())
@@ -127,7 +127,7 @@ def test_a_run_whose_parent_was_killed_goes_on_from_its_results(intervalq: Comma
 
 def test_resume_runs_what_failed_or_is_missing_and_counts_attempts(intervalq: CommandLine) -> None:
     run = ["run", "--name", "q", "--interval", "10ms"]
-    command = ["--", "sh", "-c", "[ {} != b ] || [ -e mended ]"]
+    command = ["--", "sh", "-c", "[ $0 != b ] || [ -e mended ]"]
     intervalq(*run, "--output", "r.jsonl", *command, stdin="a\nb\na\n", code=1)
     (intervalq.folder / "mended").touch()
     ran = intervalq(*run, "--resume", "r.jsonl", "--output", "more.jsonl", *command, stdin="a\nb\na\nc\na\n")
@@ -150,7 +150,7 @@ def test_when_a_shard_dies_the_others_go_on(intervalq: CommandLine) -> None:
     go = intervalq.folder / "go"
     os.mkfifo(go)
     intervalq.write("jobs.txt", *numbers(40))
-    script = "[ {} != 10 ] || { cat go; echo $PPID $$ > who; exec sleep 1000; }"
+    script = "[ $0 != 10 ] || { cat go; echo $PPID $$ > who; exec sleep 1000; }"
     command = ("run", "jobs.txt", "--name", "q", "--interval", "10ms", "--output", "results.jsonl")
     process = intervalq.start(*command, "--", "sh", "-c", script)
     output = intervalq.folder / "results.jsonl"
@@ -179,7 +179,7 @@ def test_a_shard_that_is_told_to_end_lets_its_jobs_end(intervalq: CommandLine) -
     go = intervalq.folder / "go"
     os.mkfifo(go)
     intervalq.write("jobs.txt", *numbers(40))
-    script = "[ {} != 10 ] || { echo $PPID > who; cat go; }"
+    script = "[ $0 != 10 ] || { echo $PPID > who; cat go; }"
     process = intervalq.start(
         "run", "jobs.txt", "--name", "q", "--interval", "10ms", "--", "sh", "-c", script
     )
@@ -197,7 +197,7 @@ def test_without_shards_a_run_is_over(intervalq: CommandLine) -> None:
     intervalq.write("jobs.txt", *numbers(40))
     process = intervalq.start(
         "run", "jobs.txt", "--name", "q", "--interval", "10ms", "--shards", "1", "--", "sh", "-c",
-        "[ {} != 10 ] || kill -9 $PPID",
+        "[ $0 != 10 ] || kill -9 $PPID",
     )  # fmt: skip
     results, said = finish(process)
     assert process.returncode == 1

@@ -32,6 +32,12 @@ def records(draw: st.DrawFn) -> Any:
 @example(
     data={
         **State(generation="g", settings=Settings(1), due=0, current_due=0, last_now=0).to_dict(),
+        "version": 1,
+    }
+)
+@example(
+    data={
+        **State(generation="g", settings=Settings(1), due=0, current_due=0, last_now=0).to_dict(),
         "running": {"²": 1},
     }
 )
@@ -52,6 +58,8 @@ def test_a_record_is_read_or_refused(data: Any) -> None:
     assert [name for name, value in written.items() if isinstance(value, bool)] == ["ephemeral"]
     assert State.from_dict(json.loads(json.dumps(written))) == state
     unlike = {name for name in written if name not in data or repr(data[name]) != repr(written[name])}
+    if data["version"] == 1:  # which is raised to the present one
+        unlike -= {"version", "late", "error", "error_until"}
     assert unlike <= {"running", "held_since"}  # leading zeros in the one, and no field for the other
 
 

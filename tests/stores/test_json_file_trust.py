@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,15 @@ def test_network_file_systems_are_told_by_the_longest_mount_point(tmp_path: Path
     assert [level for level, _ in _file_advice._disk(folder, table)] == ["error"]
     assert [level for level, _ in _file_advice._disk(tmp_path, table)] == ["ok"]
     assert [level for level, _ in _file_advice._disk(tmp_path, tmp_path / "none")] == ["warning"]
+
+
+async def test_a_file_that_its_group_may_write_is_warned_of_once(
+    store: JSONFileStore, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.apply("q", TAKE)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not caplog.records
+    path.chmod(0o660)
+    for _ in range(2):
+        await store.advice()
+    assert [record.getMessage().count("its group may write") for record in caplog.records] == [1]

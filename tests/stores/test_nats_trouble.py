@@ -322,7 +322,8 @@ async def test_a_server_that_is_gone_and_comes_back(own_nats: Callable[..., Serv
 
 async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     store = opened(own_nats().url)
-    found = await store.advice()
+    safety = 2  # sentences about the way and the rights come first
+    found = (await store.advice())[safety:]
     assert [level for level, _ in found] == ["ok", "warning", "warning"]
     assert re.search(r"NATS 2\.\d+", found[0][1])
     assert "sync_interval" in found[1][1]
@@ -332,7 +333,7 @@ async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     for stream in made:
         limits = {"storage": "memory", "max_bytes": 10**6, "max_msgs_per_subject": 1}
         await wire.ask(f"STREAM.CREATE.{stream['name']}", stream | limits)
-    found = await store.advice()
+    found = (await store.advice())[safety:]
     assert [level for level, _ in found] == ["ok", "warning", "warning", "error", "warning", "warning"]
     assert "in memory" in found[1][1]
     assert "max_bytes 1000000" in found[2][1]

@@ -458,7 +458,8 @@ async def test_advice_names_what_is_wrong(
 ) -> None:
     async def wrong(at: str) -> list[str]:
         async with aclosing(PostgresStore(at)) as store:
-            return [said for level, said in await store.advice() if level != "ok"]
+            bad = [said for level, said in await store.advice() if level != "ok"]
+            return [said for said in bad if "is a superuser" not in said]  # as it is in tests
 
     assert await wrong(url) == []
     bad = _with(url, "synchronous_commit=off", "default_transaction_isolation=serializable")

@@ -1,0 +1,106 @@
+"""What is wrong with the TLS of a PostgreSQL: libpq says only that a certificate could not be verified."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from intervalq_stores._transport import TLSFault, clear_text, fault_of, is_near, rated
+
+if TYPE_CHECKING:
+    from psycopg import OperationalError
+
+_AUTHORITY: Final = "sslrootcert=PATH"
+_PLAIN: Final = "write sslmode=disable for clear text"
+_REQUEST: Final = b"\0\0\0\x08\x04\xd2\x16/"
+"""Asks a server for TLS."""
+
+_PATIENCE: Final = 1.0
+"""Seconds that the look at a certificate may take."""
+
+WEAK: Final = frozenset({"disable", "allow", "prefer"})
+"""What `sslmode` may be where clear text is good enough."""
+
+REMEDY: Final = (
+    "add sslmode=verify-full and sslrootcert=PATH to the URL (without sslmode it is prefer, which somebody "
+    "on the way can turn into clear text)"
+)
+
+
+async def fault(error: OperationalError) -> TLSFault | None:
+    """What an error while connecting says of TLS; None: nothing."""
+    said = " ".join(str(error).split())
+    if "does not support SSL" in said:
+        return clear_text(_PLAIN)
+    if "server certificate for" in said or "get server's host name from server cert" in said:
+        return TLSFault(
+            "the server's certificate is for another host: write the host in the URL as the certificate has "
+            "it, or have it made anew; no password was sent"
+        )
+    if "root certificate file" in said or "root certificate" in said:
+        return TLSFault(
+            f"there is no certificate authority to check the server by: name its file with {_AUTHORITY}"
+        )
+    if "certificate verify failed" in said:
+        found = await anyio.to_thread.run_sync(_look, settings(error.pgconn))
+        return found or TLSFault(f"the server's certificate can't be trusted: check {_AUTHORITY}")
+    if "SSL error: wrong version number" in said or "unexpected response to SSL" in said:
+        return clear_text(_PLAIN)
+    return None
+
+
+def settings(connection: Any) -> Mapping[str, str]:  # noqa: ANN401 - one that is open, or that has failed
+    """What a connection goes by, those of the environment included."""
+    if connection is None:
+        return {}
+    return {one.keyword.decode(): one.val.decode() for one in connection.info if one.val is not None}
+
+
+def may_show_password(given: Mapping[str, str]) -> bool:
+    """Whether a password may travel to another machine in clear text."""
+    hosts = given.get("host", "").split(",")
+    return given.get("sslmode", "prefer") in WEAK and not all(map(is_near, hosts))
+
+
+def way(connection: Any) -> tuple[str, str]:  # noqa: ANN401 - as above
+    """What an operator should know of the way to the server of an open connection."""
+    given = settings(connection)
+    return rated(
+        near=all(map(is_near, given.get("host", "").split(","))),
+        encrypted=connection.ssl_in_use and given.get("sslmode", "prefer") not in WEAK,
+        checked=given.get("sslmode") == "verify-full",
+        remedy=REMEDY,
+    )
+
+
+def rights(role: str, *, superuser: bool) -> tuple[str, str]:
+    """What an operator should know of what a role may do."""
+    if superuser:
+        return "warning", (
+            f"role {role!a} is a superuser and may do everything, with the data of others, too: give "
+            "intervalq a role of its own, SECURITY.md has its grants"
+        )
+    return "ok", f"role {role!a} is no superuser"
+
+
+def _look(given: Mapping[str, str]) -> TLSFault | None:
+    """Ask the server for its certificate, and look at it as `ssl` does, which says what is wrong."""
+    host, port = given.get("host", ""), int(given.get("port", "5432"))
+    root = given.get("sslrootcert", "")
+    with suppress(OSError):
+        context = ssl.create_default_context(cafile=None if root in {"", "system"} else root)
+        context.check_hostname = given.get("sslmode") == "verify-full"
+        with socket.create_connection((given.get("hostaddr") or host, port), timeout=_PATIENCE) as way:
+            way.sendall(_REQUEST)
+            if way.recv(1) != b"S":
+                return clear_text(_PLAIN)
+            try:
+                context.wrap_socket(way, server_hostname=host).close()
+            except ssl.SSLError as error:
+                return fault_of(error, _AUTHORITY, _PLAIN)
+    return None

@@ -1,0 +1,198 @@
+"""A job that waits for its own queue while it holds the last place is told so; whoever can wait does."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from intervalq import IntervalQueue, SelfDeadlock
+from intervalq.sync import IntervalQueue as BlockingQueue
+
+pytestmark = pytest.mark.anyio
+
+Within = Callable[[IntervalQueue], Awaitable[object]]
+
+
+url = "memory://"
+"""Of records that all handles of this process share."""
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a queue of the test's own."""
+    return f"q{secrets.token_hex(8)}"
+
+
+async def nothing() -> int:
+    return 7
+
+
+async def by_run(queue: IntervalQueue) -> object:
+    return await queue.run(nothing)
+
+
+async def by_decorator(queue: IntervalQueue) -> object:
+    return await queue(nothing)()
+
+
+async def by_slot(queue: IntervalQueue) -> object:
+    async with queue.slot():
+        return 7
+
+
+async def by_add(queue: IntervalQueue) -> object:
+    return await (await queue.add(nothing))
+
+
+async def by_map(queue: IntervalQueue) -> object:
+    async def seven(_: int) -> int:
+        return 7
+
+    async with aclosing(queue.map(seven, [1])) as results:
+        return await anext(results)
+
+
+async def by_thread(queue: IntervalQueue) -> object:
+    return await to_thread.run_sync(BlockingQueue.of(queue).run, lambda: 7)
+
+
+async def by_another_handle(queue: IntervalQueue) -> object:
+    async with queue.twin() as twin:
+        return await twin.run(nothing)
+
+
+WAYS = [by_run, by_decorator, by_slot, by_add, by_map, by_thread, by_another_handle]
+
+
+async def in_run(queue: IntervalQueue, within: Within) -> object:
+    return await queue.run(partial(within, queue))
+
+
+async def in_slot(queue: IntervalQueue, within: Within) -> object:
+    async with queue.slot():
+        return await within(queue)
+
+
+async def in_added(queue: IntervalQueue, within: Within) -> object:
+    return await (await queue.add(within, queue))
+
+
+async def in_decorated(queue: IntervalQueue, within: Within) -> object:
+    return await queue(within)(queue)
+
+
+@pytest.mark.parametrize("within", WAYS)
+@pytest.mark.parametrize("outer", [in_run, in_slot, in_added, in_decorated])
+async def test_a_job_that_waits_for_its_own_queue(
+    name: str, within: Within, outer: Callable[[IntervalQueue, Within], Awaitable[object]]
+) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=1, store=url) as queue:
+        with anyio.fail_after(20), pytest.raises(SelfDeadlock, match="max_running=1"):
+            await outer(queue, within)
+        assert await queue.run(nothing) == 7, "nothing is left of it"
+
+
+@pytest.mark.parametrize("within", WAYS)
+async def test_who_has_a_place_left_may_wait(name: str, within: Within) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
+        assert await queue.run(partial(within, queue)) == 7
+
+
+@pytest.mark.parametrize("between", ["run", "add", "thread"])
+async def test_places_of_all_who_wait_count(name: str, between: str) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
+        blocking = BlockingQueue.of(queue)
+
+        async def middle() -> object:
+            if between == "run":
+                return await queue.run(partial(by_run, queue))
+            if between == "add":
+                return await (await queue.add(by_run, queue))
+            return await to_thread.run_sync(blocking.run, lambda: blocking.run(lambda: 7))
+
+        with anyio.fail_after(20), pytest.raises(SelfDeadlock, match="max_running=2"):
+            await queue.run(middle)
+
+
+async def test_other_queues_are_others(name: str, tmp_path: Path) -> None:
+    limited = partial(IntervalQueue, interval="1ms", max_running=1)
+    elsewhere = str(tmp_path / "other.db")
+    async with (
+        limited(name, store=url) as queue,
+        limited(f"{name}-r", store=url) as other,
+        limited(name, store=elsewhere) as namesake,
+        IntervalQueue(f"{name}-free", interval="1ms", store=url) as free,
+    ):
+        for inner in (other, namesake, queue["key"], free):
+            assert await queue.run(partial(by_run, inner)) == 7
+        assert await queue["a"].run(partial(by_run, queue["b"])) == 7
+        assert await free.run(partial(by_run, free)) == 7
+
+
+async def test_a_job_may_start_others_that_it_does_not_wait_for(name: str) -> None:
+    """As a crawler does, which finds more to fetch in what it fetched."""
+    done: list[int] = []
+    queue = IntervalQueue(name, interval="1ms", max_running=1, store=url)
+    async with queue, anyio.create_task_group() as group:
+
+        async def fetch(number: int) -> None:
+            done.append(number)
+            if number < 3:
+                group.start_soon(queue.run, partial(fetch, number + 1))
+                await queue.add(fetch, number + 10)
+
+        await queue.run(partial(fetch, 1))
+    assert sorted(done) == [1, 2, 3, 11, 12]
+
+
+async def test_a_slot_that_has_ended_is_not_held(name: str) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=1, store=url) as queue:
+        async with queue.slot():
+            pass
+        assert await queue.run(nothing) == 7
+        job = await queue.add(nothing)
+        assert await job == 7
+        assert await job == 7
+
+
+async def test_a_limit_that_others_have_raised_counts(name: str) -> None:
+    async with (
+        IntervalQueue(name, interval="1ms", max_running=1, store=url) as queue,
+        IntervalQueue(name, store=url) as admin,
+    ):
+
+        async def raised() -> object:
+            await admin.configure(max_running=2)
+            return await queue.run(nothing)
+
+        assert await queue.run(raised) == 7
+
+
+def test_code_that_blocks(name: str) -> None:
+    with BlockingQueue(name, interval="1ms", max_running=1, store=url) as queue:
+
+        @queue
+        def inner() -> int:
+            return 7
+
+        @queue
+        def outer() -> int:
+            return inner()
+
+        with pytest.raises(SelfDeadlock):
+            outer()
+        with queue.slot(), pytest.raises(SelfDeadlock):
+            inner()
+        assert inner() == 7
+        with pytest.raises(SelfDeadlock):
+            queue.add(lambda: queue.run(lambda: 7)).result()
+        with queue.slot():
+            later = queue.add(lambda: 8)
+        assert later.result() == 8
