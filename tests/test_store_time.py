@@ -19,6 +19,11 @@ INTERVAL = 100_000
 TOLERANCE = 3_000
 
 
+def told(time: StoreTime, state: State) -> State:
+    """The record once it has been told by how much a shard may be wrong."""
+    return replace(state, error=time.error_to_report(state, AT))
+
+
 def record(settings: Settings | None = None) -> State:
     settings = settings or Settings(INTERVAL, tolerance=TOLERANCE)
     return State(generation="g", settings=settings, due=0, current_due=0, last_now=OFFSET)
@@ -137,7 +142,7 @@ WIDE: dict[str, tuple[int, bool, int, int, int]] = {
 def test_where_bounds_are_wide_a_job_begins_in_their_middle_unless_it_is_to_be_strict(what: str) -> None:
     error, strict, opens, open_for, reported = WIDE[what]
     time, state = time_of(error, strict=strict), record()
-    slot = time.bounded(granted(time), state, AT)
+    slot = time.bounded(granted(time), told(time, state), AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), state) == pytest.approx(opens, abs=2)
     assert slot.closes - slot.opens == pytest.approx(open_for, abs=20)
     assert time.error(state, AT) == reported
@@ -148,7 +153,7 @@ def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
     """The middle of close bounds gave more short gaps."""
     tight = record(Settings(10_000, tolerance=100))
     time = time_of(1_999, tight)
-    slot = time.bounded(granted(time), tight, AT)
+    slot = time.bounded(granted(time), told(time, tight), AT)
     assert time.is_uncertain(tight, AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), tight) == pytest.approx(1_999, abs=2)
     assert slot.closes - slot.opens == pytest.approx(1_999 // 2, abs=3), (
@@ -156,8 +161,23 @@ def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
     )
     assert time.error(tight, AT) == (1_999 * 3 // 2 - 100 + 1) // 2
     time = time_of(2_000, tight)
-    slot = time.bounded(granted(time), tight, AT)
+    slot = time.bounded(granted(time), told(time, tight), AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), tight) == pytest.approx(1_000, abs=2)
+
+
+@pytest.mark.parametrize("error", [1_900, 40_000])
+def test_a_job_begins_no_further_from_its_slot_than_the_record_was_told(error: int) -> None:
+    """Else `inspect().spacing`, which is for the whole queue, would promise more than holds."""
+    tight = record(Settings(10_000, tolerance=1_000))
+    time = time_of(error, tight)
+    assert time.error(tight, AT) > 0
+    slot = time.bounded(granted(time), tight, AT)
+    comes = time.comes(Slot(1, AT + OFFSET), tight)
+    assert slot.opens - comes == pytest.approx(error, abs=2), "the slot has surely come"
+    assert slot.closes < comes + 1_000, "it is surely not over: so it is asked again, and the record is told"
+    slot = time.bounded(granted(time), replace(tight, error=300), AT)
+    assert slot.opens - comes >= error - 302
+    assert slot.closes <= comes + 1_600
 
 
 def test_as_long_as_it_may_be_known_better_it_is_not_given_up() -> None:

@@ -65,5 +65,6 @@ class ComingSlot(Slot):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         let_go(self._held)
-        if self._shard is not None and self._shard.leases.running:
-            self._shard.leases.ended(self.ticket)
+        leases = None if self._shard is None else self._shard.leases
+        if leases is not None and (leases.running or leases.lost):
+            leases.ended(self.ticket)

@@ -42,6 +42,8 @@ class Leases:
         self._clock = clock
         self.running: set[int] = set()
         self._ended: set[int] = set()
+        self.lost: set[int] = set()
+        """Jobs that run and have no lease, since their record is gone."""
         self._sleep = WakeableSleep(clock)
         self._telling = False
         self._settled: anyio.Event | None = None  # somebody waits until there is nothing left to tell
@@ -53,12 +55,21 @@ class Leases:
 
     def ended(self, ticket: int) -> None:
         """A job ended, or a slot that was granted won't be used."""
+        if ticket in self.lost:
+            self.lost.discard(ticket)
+            return
         if self.running:
             self.running.discard(ticket)
         if self._is_limited():
             self._ended.add(ticket)
             self._tell()
             self._sleep.wake()
+
+    def forget(self) -> None:
+        """The record is gone. In one made anew, tickets of the same numbers may be others' jobs."""
+        self.lost |= self.running
+        self.running.clear()
+        self._ended.clear()
 
     @property
     def matter(self) -> bool:

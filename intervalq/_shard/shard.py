@@ -208,6 +208,7 @@ class Shard:
         """See `Owner.record_lost`."""
         self.dispatcher.not_ready()
         self.grants.forget()
+        self.leases.forget()
         self.conversation.ask_anew()  # the reset may have been reported in the answer to another command
 
     def clock_stepped(self) -> None:

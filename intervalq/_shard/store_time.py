@@ -129,11 +129,14 @@ class StoreTime:
         return 0 if known else error
 
     def tolerance(self, state: State, at: int) -> int:
-        """How late a job may begin: as agreed, or what knowing the store's clock that badly allows."""
+        """How late a job may begin: as agreed, or what knowing the store's clock that badly allows.
+
+        Others have to know of that: it is no more than what the record was told.
+        """
         error = self.clock.error(at)
         if not self.is_uncertain(state, at) or self._takes_middle(error):
             return state.tolerance
-        return error * 3 // 2
+        return min(error * 3 // 2, state.tolerance + 2 * state.error)
 
     def _takes_middle(self, error: int) -> bool:
         return error >= _FAR and not self._strict
@@ -152,8 +155,9 @@ class StoreTime:
         late = self.tolerance(state, at) + state.credit
         opens, closes = clock.surely(last), clock.perhaps(last + late) - 1
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
-            opens = (clock.perhaps(last) + opens) // 2
-            closes = opens + late
+            # No further from what is certain than the record was told; the next question tells it more.
+            opens = max((clock.perhaps(last) + opens) // 2, opens - state.error)
+            closes = min(opens + late, closes + state.error)
         granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
         granted.moves = not state.credit  # with credit, slots may be used late anyway

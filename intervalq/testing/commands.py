@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -21,6 +22,7 @@ from intervalq.rules import (
     Settings,
     Slot,
     State,
+    apply,
     lapses,
 )
 
@@ -215,3 +217,35 @@ class CommandSource:
         running = tuple(slot.ticket for slot in self._some(3) if slot.ticket in self.granted)
         lease = self.random.choice((1, self.settings.interval, 10 * self.settings.interval))
         return Finish(**self._common(), ended=ended, running=running, lease=lease)
+
+
+def small_states() -> Iterator[list[tuple[Command, int]]]:
+    """Every way to take up to three tickets, use the first of them and give any of them back.
+
+    Each is a list of commands with their instants. The last one gives back, and takes one ticket more.
+    """
+    costs = [*product((1, 2), repeat=1), *product((1, 2), repeat=2), (1, 1, 1)]
+    for each in costs:
+        for given_back in product((False, True), repeat=len(each)):
+            for used, revoked, late in product(range(len(each) + 1), (False, True), (0, 1_000)):
+                if late and not used:
+                    continue
+                yield _small_state(each, given_back, used, late=late, revoked=revoked)
+
+
+def _small_state(
+    costs: tuple[int, ...], given_back: tuple[bool, ...], used: int, *, late: int, revoked: bool
+) -> list[tuple[Command, int]]:
+    start, settings = 1_000_000_000_000_000, Settings(interval=100)
+    made = Advance(settings=settings, nonce="small", take=len(costs), costs=costs)
+    answer = apply(None, made, start)[1]
+    slots = answer.taken
+    commands: list[tuple[Command, int]] = [(made, start)]
+    if used:
+        using = Advance(generation="small", slots=slots[:used], ahead=FOREVER)
+        commands.append((using, start + late))
+    if revoked:
+        commands.append((Reclaim(generation="small"), start + late))
+    release = tuple(slot for slot, back in zip(slots, given_back, strict=True) if back)
+    commands.append((Advance(generation="small", release=release, take=1), start + late + 1))
+    return commands

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from intervalq import rules
 from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Resume, Settings, State
 from intervalq.store import Store, Waking, open_store
-from intervalq.testing.commands import CommandSource
+from intervalq.testing.commands import CommandSource, small_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +93,25 @@ class StoreSuite:
             await store.apply(name, Drop())
 
         portal.call(sequence)
+
+    def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """Up to three tickets, any of them granted, revoked and given back, in time or late: every case."""
+        name = queue()
+
+        async def scenario() -> None:
+            for number, commands in enumerate(small_states()):
+                model: State | None = None
+                for command, now in commands:
+                    model, expected = rules.apply(model, command, now)
+                    said = f"case {number}: {command} at {now}"
+                    assert await store.apply(name, command, now) == expected, said
+                kept = await store.apply(name, Inspect(), now)
+                assert kept == rules.apply(model, Inspect(), now)[1], f"case {number}: {commands}"
+                await store.apply(name, Drop())
+
+        portal.call(scenario)
 
     def test_its_own_clock_is_used_when_none_is_given(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]

@@ -14,14 +14,21 @@ Mixes
     more, from any of its steps on, and releases nothing); clock (the store's is set forward and back);
     failover (to an older copy of the records, or to none; half of what is on its way is lost); late (timers
     are late by up to three intervals, requests arrive twice); taken (processors are taken away for 80 % of
-    the time, a turn being up to two intervals); interrupted (a process that was granted stops around then;
-    requests arrive twice, messages are lost, the store fails over); all.
+    the time, a turn being up to two intervals); tight (20 us to 10 ms, bursts up to 50); long (jobs of 30 s
+    outlive their leases); anew (the same where records are lost); drift (250 ppm); changed (interval, burst
+    and limit while running); loops (processes that die again and again); interrupted (a process that was
+    granted stops around then; requests arrive twice, messages are lost, the store fails over); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
 
 What is checked, by true time and from outside
-    spacing     of any `burst + 1` starts in a row, the last is an interval less the tolerance after the first
+    slots       a job begins in its slot, neither before it nor later than the tolerance allows; where the
+                slots behind are its process's own, until the end of the last of them
+    spacing     starts are an interval less the tolerance apart; n in a row take n - 1 intervals less twice
+                the tolerance, with a burst n - `burst` intervals less the tolerance
+    clock       the queue's clock goes with the store's, and stands still for the length of a pause
+    fairness    a job that is first in line lets others begin no more than they may hold tickets
     order       slots are used in ticket order; jobs of one handle and priority begin in the order added,
                 those of higher priorities first
     places      every start was granted by the store, and no slot starts two jobs
@@ -44,18 +51,11 @@ What is checked, by true time and from outside
     rest        with nothing to do, a handle has no task and no timer
 
 Allowances, each for what can't be known, and no more
-    tolerance   that of the settings in force when the slots were granted. Where the worst error with
-                which the process may know the store's clock is more than two thirds of that, one and a half
-                times the error; from 2 ms on, half of the error before the slot and half of it after the
-                tolerance. The error is the length of the best round trip that the process has had, plus 500
-                ppm either way of its age; since a step, of the worst one
-    settings    the interval in force when a slot was granted counts; with bursts, a change of settings
-                between two starts excuses them, since the credit is a time
-    steps       one early start (`burst` of them) for each step forward; and a job that was granted before
-                a step of either kind, and whose process has not heard from the store since
-    losses      one early start (`burst`) for each failover, and for each record that was made anew by a
-                process that knew of no earlier one; and jobs on tickets that were issued before the store
-                lost writes: it may have issued the same again, or have forgotten that they are void
+    error       what the record says by how much shards may be wrong about its clock (`inspect().spacing`);
+                that a shard says so only if its way to the store is too long is checked, too
+    excuses     one start for each step of the store's clock and for each loss of writes, and one more for
+                each ticket that the store issued again, or whose end it had forgotten; they are counted.
+                Jobs that were granted before their record was gone may begin beside those of the new one
     holds       with a limit of running jobs, a slot that was asked about too early, because its process had
                 not heard of a hold or a step that moved it, may begin long after a pause began
     costs       not judged where the store could not be reached, lost writes, or was paused
@@ -68,7 +68,6 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
 
     bug                           mix            found
     question-of-another-record    failover          41
-    nobody-woken                  all               94
     leases-of-keys                calm              41
     no-notice                     interrupted       28
     slots-crowd                   calm               1
@@ -108,6 +107,23 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
     wakeup-lost                   calm               5
     cost-forgotten                calm              16
     leases-kept                   calm              32
+    error-halved                  stalls           4
+    drift-ignored                 drift            5
+    perhaps-late                  stalls           9
+    moved-too-far                 late             1
+    cost-takes-one                calm            16
+    granted-given-back            interrupted     53
+    healed-without-slot           failover       135
+    old-burst                     changed          3
+    hold-ends-when-seen           calm             1
+    slots-stay-in-a-hold          calm             4
+    one-more-running              long             1
+    leases-not-renewed            long             1
+    leases-for-ever               long             9
+    leases-not-moved              long             9
+    finish-of-another-record      anew            59
+    lookahead-ignored             calm            49
+    leases-of-another-record      anew             8
 """
 
 from intervalq.testing.simulation.mixes import MIXES

@@ -7,7 +7,6 @@ from typing import Final
 
 from intervalq._shard.connection import Connection
 from intervalq._shard.leases import Leases
-from intervalq._shard.shard import Shard
 from intervalq.rules import Answer, Command
 from intervalq.testing.simulation.planting import bug, instead
 
@@ -26,17 +25,13 @@ def _() -> Iterator[None]:
     yield from instead(Connection, "command", command)
 
 
-@bug("nobody-woken", "all", 93)
-def _() -> Iterator[None]:
-    """A shard whose slots are forgotten because of somebody else's answer is not told, and waits for ever."""
-
-    def record_lost(self: Shard) -> None:
-        self.grants.forget()
-
-    yield from instead(Shard, "record_lost", record_lost)
-
-
 @bug("leases-of-keys", "calm", 40)
 def _() -> Iterator[None]:
     """With `max_running`, the end of a keyed queue's last job is told in nobody's name, and ignored."""
     yield from instead(Leases, "matter", property(lambda self: bool(self.running)))
+
+
+@bug("leases-of-another-record", "anew", 7)
+def _() -> Iterator[None]:
+    """Jobs of a record that is gone are told to be running, and to have ended, to the one made anew."""
+    yield from instead(Leases, "forget", lambda _: None)

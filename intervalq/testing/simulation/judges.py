@@ -3,74 +3,56 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from intervalq._shard.leases import LEASE
 from intervalq._timing.outage import OUTAGE
+from intervalq.testing.simulation.facts import ObservedJob, Start
+from intervalq.testing.simulation.judges_of_starts import GRAIN, Findings, Starts, candour, named
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import Plan
-from intervalq.testing.simulation.observer import ObservedJob, Observer, Start
+from intervalq.testing.simulation.mixes import CHANGES, Plan
+from intervalq.testing.simulation.observer import Observer
 
 _QUESTIONS: Final = 12
 """So many commands at most does a lone caller need to begin."""
 
-_GRAIN: Final = 10e-6
-"""Readings are rounded to microseconds, a few times over."""
-
-_FAR: Final = 2e-3
-"""Where a process knows the store's clock worse than this, its jobs begin at the middle of what it knows."""
+FAR: Final = float("inf")
 
 _TIMERS: Final = 0.1
 """Seconds by which a process asks earlier because its timers are late, at most."""
 
-_AGEING: Final = 2 / 2_000
-"""The bounds of the store's clock move apart by this much a second (500 ppm either way)."""
-
 
 def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
-    for court in (spacing, order, places, holds, fates, limits, costs, misses, progress):
+    for court in (
+        starts,
+        order,
+        places,
+        holds,
+        fates,
+        limits,
+        leases,
+        clocks,
+        costs,
+        misses,
+        progress,
+        fairness,
+    ):
         for at, what in court(seen, plan):
             seen.violated(what, at)
     seen.violations.sort(key=lambda violation: violation.at)
 
 
-Findings = Iterator[tuple[float, str]]
-
-
-def spacing(seen: Observer, plan: Plan) -> Findings:
-    """Starts are `interval - tolerance` apart in true time; see the package for the allowances."""
-    starts = seen.starts
-    lost = [at for at, informed in seen.made if not informed and any(loss < at for loss in seen.losses)]
-    excuses = plan.burst * ([at for at, by in seen.steps if by > 0] + seen.failovers + lost)
-    for place in range(plan.burst, len(starts)):
-        window = starts[place - plan.burst : place + 1]
-        first, last = window[0], window[-1]
-        gap = (last.at - first.at) * (1 + plan.store_ppm / 1e6)
-        needed = _needed(seen, plan, window)
-        if gap >= needed - _GRAIN:
-            continue
-        if any(_outlived(seen, start) for start in window):
-            continue
-        if plan.burst > 1 and any(_told(first) <= at <= last.at for at in seen.changes):
-            continue  # the credit is a time, and more slots fit into it at a shorter interval
-        if any(_stepped_over(seen, start) for start in window):
-            continue
-        begin = min(_told(start) for start in window)
-        excuse = next((at for at in excuses if begin <= at <= last.at), None)
-        if excuse is not None:
-            excuses.remove(excuse)
-            continue
-        yield (
-            last.at,
-            f"{_named(first)} and {_named(last)} are {gap:.6f} s apart; at least {needed:.6f} s are promised",
-        )
+def starts(seen: Observer, plan: Plan) -> Findings:
+    """Each start is in its slot, and as far from others as is promised; excuses are counted."""
+    yield from Starts(seen, plan).judged()
+    yield from candour(seen)
 
 
 def order(seen: Observer, plan: Plan) -> Findings:
     """Slots are used in ticket order, by every shard; jobs of one shard and priority in the order added."""
+    judge_of_starts = Starts(seen, plan)
     by_record: dict[str, list[Start]] = defaultdict(list)
     for start in seen.starts:
         by_record[start.record].append(start)
@@ -80,10 +62,11 @@ def order(seen: Observer, plan: Plan) -> Findings:
                 continue
             if _outlived(seen, earlier) or _outlived(seen, later):
                 continue
-            interval = max((grant.settings.interval for grant in later.grants), default=0) / 1e6
-            latest = (plan.burst - 1) * interval + _tolerance(seen, plan, later)
+            latest = _late(seen, plan, later)
+            if 3 * judge_of_starts.error(earlier.at, later) > plan.interval:
+                continue  # the record says that nothing of the spacing holds
             if (seen.dues.get(earlier.slot, 0) - seen.dues.get(later.slot, 0)) / 1e6 >= latest:
-                yield later.at, f"{_named(later)} began after {_named(earlier)}"
+                yield later.at, f"{named(later)} began after {named(earlier)}"
     yield from _lines(seen)
 
 
@@ -100,7 +83,7 @@ def _lines(seen: Observer) -> Findings:
                 if (higher == 0 and second.number < first.number) or (
                     higher > 0 and second.added < began[0].at
                 ):
-                    yield began[1].at, f"{_named(began[0])} began before {_named(began[1])}, which was first"
+                    yield began[1].at, f"{named(began[0])} began before {named(began[1])}, which was first"
 
 
 def places(seen: Observer, plan: Plan) -> Findings:
@@ -110,11 +93,11 @@ def places(seen: Observer, plan: Plan) -> Findings:
     times: dict[tuple[str, int], int] = defaultdict(int)
     for start in seen.starts:
         if not start.grants:
-            yield start.at, f"{_named(start)} was never granted"
+            yield start.at, f"{named(start)} was never granted"
         times[start.slot] += 1
         # a failover makes the store issue numbers again that it forgot
         if times[start.slot] > max(1, len(seen.issues[start.slot])):
-            yield start.at, f"{_named(used[start.slot])} and {_named(start)} used the same slot"
+            yield start.at, f"{named(used[start.slot])} and {named(start)} used the same slot"
         used[start.slot] = start
 
 
@@ -127,19 +110,17 @@ def holds(seen: Observer, plan: Plan) -> Findings:
             ends.append(begin + length / (1 + plan.store_ppm / 1e6) - sum(max(0, by) for _, by in seen.steps))
         end = min(ends)
         for start in seen.starts:
-            if not begin + _GRAIN < start.at < end - _GRAIN:
+            if not begin + GRAIN < start.at < end - GRAIN:
                 continue
             told = start.grants[-1].at if start.grants else begin
-            granted = (grant.settings for grant in start.grants)
-            credit = max(((each.burst - 1) * each.interval for each in granted), default=0) / 1e6
             notice = max((grant.notice for grant in start.grants), default=0.0)
             lead = _lead(seen, start.job.process, start.at) + notice
-            soon = lead + _tolerance(seen, plan, start) + credit
-            unaware = plan.max_running is not None and bool(start.grants) and start.grants[-1].unaware
+            soon = lead + _late(seen, plan, start)
+            unaware = seen.limited and bool(start.grants) and start.grants[-1].unaware
             if told > begin or (start.at > begin + soon and not unaware):
                 yield (
                     start.at,
-                    f"{_named(start)} began {start.at - begin:.6f} s after a hold began, told at {told:.6f}",
+                    f"{named(start)} began {start.at - begin:.6f} s after a hold began, told at {told:.6f}",
                 )
 
 
@@ -150,22 +131,69 @@ def fates(seen: Observer, plan: Plan) -> Findings:
             yield job.ended, f"job {job.number} of {job.process.name}: {trouble}"
 
 
-def limits(seen: Observer, plan: Plan) -> Findings:
-    """With `max_running`, no more jobs run than may, as long as leases are renewed in time."""
-    if not plan.max_running or seen.steps or seen.losses:
-        return
-    changes: list[tuple[float, int]] = []
-    for job in seen.jobs:
-        died = seen.died.get(job.process, float("inf"))
-        for start in job.starts:
-            end = min(start.ended, start.at + LEASE / 1e6, died)
-            changes += [(start.at, 1), (end, -1)]
-    running = 0
-    for at, change in sorted(changes):
-        running += change
-        if running > plan.max_running:
-            yield at, f"{running} jobs run, {plan.max_running} may"
+def limits(seen: Observer, _: Plan) -> Findings:
+    """With `max_running`, no more jobs of one record run than may, however long they take.
+
+    Those of a process that can't renew its leases count for ten seconds, and so do those of a dead one. What
+    began before the store lost writes, or before a step of its clock by seconds, is not counted.
+    """
+    disturbed = [*seen.losses, *(at for at, by in seen.steps if by > LEASE / 4e6)]
+    by_record: dict[str, list[tuple[float, int, Start]]] = defaultdict(list)
+    for place, start in enumerate(seen.starts):
+        if not start.grants or not start.grants[-1].settings.max_running:
+            continue
+        told = start.grants[-1].at
+        freed = [at for at, most in seen.limits[start.record] if not most]  # from then on nothing is counted
+        end = min([start.ended, *(at for at in (*disturbed, *freed) if at >= told)])
+        end = min(end, seen.died.get(start.job.process, FAR))
+        end = min(end, _out_of_reach(seen, start.job.process, start.at) + LEASE / 1e6)
+        if end > start.at:
+            by_record[start.record] += [(start.at, place, start), (end, -1, start)]
+    for changes in by_record.values():
+        running = 0
+        for at, place, start in sorted(changes, key=lambda change: change[:2]):
+            running += 1 if place >= 0 else -1
+            most = start.grants[-1].settings.max_running
+            if place >= 0 and running > most:
+                yield at, f"{running} jobs run, {most} may"
+                break
+
+
+def _out_of_reach(seen: Observer, process: Process, since: float) -> float:
+    """When a process had the last answer before it could not reach the store for long, or did not run."""
+    heard = [at for sent, at in seen.exchanges[process] if at >= since - LEASE / 1e6]
+    times = [since, *(at for at in heard if at > since)]
+    gaps = [first for first, second in pairwise(times) if second - first > LEASE / 2e6]
+    cut = [at for at in seen.failures[process] if at > since]
+    return min([*gaps, *(at - LEASE / 1e6 for at in cut)], default=FAR)
+
+
+def leases(seen: Observer, plan: Plan) -> Findings:
+    """The jobs of a process that dies count as running for ten seconds at most, whenever it dies."""
+    del plan
+    for at, length in seen.leases:
+        if length > LEASE / 1e6 + GRAIN:
+            yield at, f"a job would count as running for {length:.6f} s if its process died now"
             return
+
+
+def clocks(seen: Observer, plan: Plan) -> Findings:
+    """The queue's clock goes with the store's, but for pauses: they move slots by their own length.
+
+    Late grants and a limit of running jobs are taken off, and so is what a step of the store's clock moves.
+    """
+    rate = 1 + plan.store_ppm / 1e6
+    ends = [at for at, _ in seen.steps] + seen.losses
+    for record, readings in seen.readings.items():
+        if any(most for _, most in seen.limits[record]):
+            continue
+        for (first, before), (second, after) in pairwise(readings):
+            if any(first <= at <= second for at in ends) or any(at < second for at in ends):
+                break  # when a pause ends that was begun on another clock is hard to tell from outside
+            passed = (second - first - _held(seen, plan, first, second)) * rate
+            if abs(after - before - passed) > 2 * GRAIN:
+                yield second, f"the clock of {record} went by {after - before:.6f} s in {passed:.6f} s"
+                return
 
 
 def costs(seen: Observer, plan: Plan) -> Findings:
@@ -185,13 +213,13 @@ def costs(seen: Observer, plan: Plan) -> Findings:
 
 def misses(seen: Observer, plan: Plan) -> Findings:
     """A slot is missed only when it is past its tolerance, with all holds since it was issued taken off."""
-    if plan.max_running or seen.steps or seen.losses:
+    if seen.limited or seen.steps or seen.losses:
         return  # what the queue's clock reads is hard to tell from outside
     for miss in seen.misses:
         issued = seen.issues[miss.slot][0]
         rate = 1 + plan.store_ppm / 1e6
         late = (miss.at - issued - _held(seen, plan, issued, miss.at)) * rate - seen.ahead[miss.slot]
-        if not miss.void and late < -_GRAIN:
+        if not miss.void and late < -GRAIN:
             yield miss.at, f"ticket {miss.slot[1]} was missed {-late:.6f} s before its slot"
 
 
@@ -208,6 +236,43 @@ def progress(seen: Observer, plan: Plan) -> Findings:
             yield at, f"{process.name} waits alone, and has asked {_QUESTIONS} times since anything happened"
 
 
+def fairness(seen: Observer, plan: Plan) -> Findings:
+    """A job that is first in its process's line lets others begin no more jobs than they may hold tickets.
+
+    Judged where nothing was in the way of its process, which asks faster than slots follow each other. What
+    others took before its own ticket was issued comes first: `lookahead` of each, and as many again for what
+    they take while its question is on its way.
+    """
+    if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
+        return
+    options = {each.name: each.options.get("lookahead", 16) for each in plan.processes}
+    missed = {miss.process for miss in seen.misses}
+    ahead: dict[Process, float] = {}
+    for start in seen.starts:
+        process = start.job.process
+        first = max(start.job.added, ahead.get(process, 0.0))
+        ahead[process] = start.at
+        if (
+            process in missed
+            or seen.failures[process]
+            or start.job.plan.cost > 1
+            or len(start.job.starts) > 1
+        ):
+            continue
+        longest = max((back - sent for sent, back in seen.exchanges[process] if back > first), default=0.0)
+        if longest * 2 > plan.interval or plan.interval < 0.05:
+            continue
+        first += longest
+        others: dict[Process, int] = defaultdict(int)
+        for other in seen.starts:
+            if first < other.at < start.at and other.job.process is not process:
+                others[other.job.process] += 1
+        for rival, count in others.items():
+            most = options.get(rival.name)
+            if most is not None and count > 2 * most + 2:
+                yield start.at, f"{named(start)} had to wait for {count} jobs of {rival.name}"
+
+
 def _held(seen: Observer, plan: Plan, begin: float, end: float) -> float:
     """How long the queue was held between two instants."""
     held, until = 0.0, begin
@@ -219,61 +284,16 @@ def _held(seen: Observer, plan: Plan, begin: float, end: float) -> float:
     return held
 
 
-def _named(start: Start) -> str:
-    job, ticket = start.job, f"ticket {start.ticket} of {start.record}"
-    return f"job {job.number} of {job.process.name} ({ticket}, at {start.at:.6f})"
-
-
-def _needed(seen: Observer, plan: Plan, starts: list[Start]) -> float:
-    """How far apart the first and the last of these must be, by the settings they were granted with."""
-    intervals = [grant.settings.interval for start in starts for grant in start.grants]
-    interval = min(intervals, default=round(plan.interval * 1e6)) / 1e6
-    return interval - max(_tolerance(seen, plan, start) for start in starts) - _early(seen, plan, starts[-1])
-
-
-def _tolerance(seen: Observer, plan: Plan, start: Start) -> float:
-    """How late after its slot a job may begin."""
-    wished, blur = _wished(plan, start), _blur(seen, start.job.process, start.at)
-    return max(wished, 1.5 * min(blur, _FAR), wished + _early(seen, plan, start))
-
-
-def _early(seen: Observer, plan: Plan, start: Start) -> float:
-    """How early before its slot a job may begin: far away, at the middle of what is known of its slot."""
-    blur = _blur(seen, start.job.process, start.at)
-    return blur / 2 if blur >= _FAR and blur * 3 > _wished(plan, start) * 2 else 0.0
-
-
-def _wished(plan: Plan, start: Start) -> float:
-    """The tolerance that is agreed, whatever the process knows."""
-    windows = (grant.settings.burst * grant.settings.interval for grant in start.grants)
-    longest = max(windows, default=0) / 1e6
-    return longest / 10 if plan.tolerance is None else min(plan.tolerance, longest)
-
-
-def _blur(seen: Observer, process: Process, at: float) -> float:
-    """How badly a process may know the store's clock: what the round trips that it had allow, at worst.
-
-    A round trip bounds the offset of the two clocks by its length, and that knowledge ages. So the best one
-    counts; but since a step of the clock some of them are void, and nobody knows which: the worst one counts.
-    """
-    stepped = max((step for step, _ in seen.steps if step <= at), default=None)
-    had = [(sent, back) for sent, back in seen.exchanges[process] if back <= at]
-    blurs = [
-        back - sent + 2e-6 + _AGEING * (at - back) for sent, back in had if stepped is None or sent > stepped
-    ]
-    if stepped is not None:
-        return max(blurs or [back - sent + _AGEING * (at - back) for sent, back in had[-8:]], default=0.0)
-    return min(blurs, default=0.0)
-
-
 def _lead(seen: Observer, process: Process, at: float) -> float:
     """How long before its slot a process may be granted: by its slowest round trip and its timers."""
     had = [back - sent for sent, back in seen.exchanges[process] if back <= at]
     return max(0.05, 2 * max(had, default=0.0)) + _TIMERS
 
 
-def _told(start: Start) -> float:
-    return min((grant.at for grant in start.grants), default=start.at)
+def _late(seen: Observer, plan: Plan, start: Start) -> float:
+    """How late after its slot a job may begin: the tolerance, burst credit, and what the record adds."""
+    wrong = 3 * Starts(seen, plan).error(start.at, start)  # one begins later, another earlier
+    return max((grant.latest for grant in start.grants), default=0.0) + wrong
 
 
 def _outlived(seen: Observer, start: Start) -> bool:
@@ -283,17 +303,6 @@ def _outlived(seen: Observer, start: Start) -> bool:
     """
     issued = min(seen.issues[start.slot], default=start.at)
     return any(issued <= at <= start.at for at in seen.losses)
-
-
-def _stepped_over(seen: Observer, start: Start) -> bool:
-    """Whether a start was granted before a step of the store's clock, and couldn't know of it."""
-    told = _told(start)
-    steps = [(at, by) for at, by in seen.steps if told <= at <= start.at]
-    if len(steps) != 1:
-        return bool(steps)  # one step may hide the other
-    (at, by), process = steps[0], start.job.process
-    heard = any(sent >= at and back <= start.at for sent, back in seen.exchanges[process])
-    return not heard or abs(by) <= 2 * _blur(seen, process, at)
 
 
 def _disturbed(seen: Observer, earlier: Start, later: Start) -> bool:
@@ -322,7 +331,7 @@ def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
         "SlotTimeout": wanted.timeout is not None and starts < attempts,
         "StoreTimeout": given_up and starts < attempts,
         "StoreUnavailable": given_up and starts < attempts,
-        "ConfigMismatch": any(verb == "configure" for _, _, verb, _ in plan.verbs) and starts < attempts,
+        "ConfigMismatch": any(verb in CHANGES for _, _, verb, _ in plan.verbs) and starts < attempts,
         "QueueNotFound": job.process.name == "J" and starts < attempts,
     }
     return None if fine.get(outcome, False) else f"{starts} starts, then {outcome}"

@@ -33,6 +33,24 @@ class Mix:
     """The most times that the store's clock is set forward or back."""
     losses: int = 0
     """The most times that the store loses writes: a failover to an older copy, or all records."""
+    interval: tuple[float, float] = (0.05, 2.0)
+    """Between which bounds the interval lies, in seconds."""
+    jobs: tuple[int, int] = (4, 41)
+    """And the number of jobs."""
+    near: bool = False
+    """All processes are near to the store."""
+    bursts: tuple[int, ...] = ()
+    """Bursts to choose from; none: 2 or 3 now and then, else 1."""
+    limited: float = 0.2
+    """The chance of a limit of running jobs."""
+    takes: tuple[float, float] | None = None
+    """How long jobs run, in seconds; None: some intervals at most."""
+    ppm: float = 200.0
+    """By how many millionths clocks run fast or slow at most."""
+    changes: int = 0
+    """The most times that interval, burst and limit are changed, beside what other mixes do."""
+    loops: int = 0
+    """The most processes more that join, and die soon."""
 
 
 MIXES: Final = {
@@ -46,9 +64,27 @@ MIXES: Final = {
     "late": Mix(late=3.0, again=0.1, lost=0.02),
     "taken": Mix(taken=0.8, again=0.1),
     "interrupted": Mix(interrupted=0.5, again=0.2, lost=0.04, losses=1),
+    "tight": Mix(
+        stalls=2,
+        late=0.5,
+        again=0.02,
+        interval=(20e-6, 0.01),
+        jobs=(20, 90),
+        near=True,
+        bursts=(1, 1, 1, 2, 5, 20, 50),
+        limited=0.0,
+    ),
+    "long": Mix(crashes=0.3, steps=1, limited=1.0, takes=(1.0, 30.0), jobs=(4, 15)),
+    "anew": Mix(losses=1, limited=1.0, takes=(1.0, 30.0), jobs=(4, 15)),
+    "drift": Mix(ppm=250.0, interval=(1.0, 60.0), jobs=(4, 15), stalls=1),
+    "changed": Mix(changes=6, bursts=(1, 1, 2, 5, 10), limited=0.5, stalls=1),
+    "loops": Mix(loops=12, crashes=0.2, limited=0.3),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }
 """The mixes by name."""
+
+CHANGES: Final = {"configure": "interval", "burst": "burst", "limit": "max_running"}
+"""The verbs that change a setting, and which."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,16 +169,18 @@ class _Planner:
     def __init__(self, mix: Mix, random: Random) -> None:
         self.mix = mix
         self.random = random
-        self.interval = round(self.spread(0.05, 2.0), 4)
-        self.total = int(self.spread(4, 41))
+        self.interval = round(self.spread(*mix.interval), 4 if mix.interval[0] >= 0.05 else 6)
+        self.total = int(self.spread(*mix.jobs))
         self.length = self.total * self.interval * random.uniform(0.6, 1.2)
         self.heavy = self.likely(0.2)
         self.ranked = self.likely(0.25)
         self.failing = self.likely(0.15)
         self.impatient = self.likely(0.1)
         self.slow_jobs = self.likely(0.3)
-        self.max_running = random.choice((1, 1, 2, 3)) if self.likely(0.2) else None
+        self.max_running = random.choice((1, 1, 2, 3)) if self.likely(mix.limited) else None
         self.backlog = self.likely(0.5)
+        if self.interval < 0.05:  # else all would be over within a round trip
+            self.length += self.spread(0.01, 0.5)
 
     def likely(self, chance: float) -> bool:
         return self.random.random() < chance
@@ -157,6 +195,8 @@ class _Planner:
     def plan(self) -> Plan:
         random, mix = self.random, self.mix
         burst = random.choice((2, 3)) if self.likely(0.15) else 1
+        if mix.bursts:
+            burst = random.choice(mix.bursts)
         tolerance = round(self.interval * random.uniform(0.01, 0.9), 6) if self.likely(0.15) else None
         given: dict[str, Any] = {
             "interval": self.interval,
@@ -170,10 +210,15 @@ class _Planner:
             joins = self.process("J", {} if self.likely(0.5) else given)
             joins.at = self.moment()
             processes.append(joins)
+        loops = random.randint(1, mix.loops) if mix.loops else 0
+        processes += [self.loop(number, given) for number in range(loops)]
         busy = processes[:1] if self.likely(0.1) else processes
         for _ in range(self.total):
             process = random.choice(busy)
             process.jobs.append(self.job(process.at))
+        if mix.near:
+            for process in processes:
+                self.stream(process)
         names = [process.name for process in processes]
         losses = [(self.moment(), self.loss()) for _ in range(random.randint(0, mix.losses))]
         verbs = self.verbs(names)
@@ -191,7 +236,7 @@ class _Planner:
             tolerance=tolerance,
             waking=self.likely(0.5),
             store_base=random.randint(10**15, 2 * 10**15),
-            store_ppm=random.uniform(-200, 200),
+            store_ppm=random.uniform(-mix.ppm, mix.ppm),
             processes=processes,
             keyed=self.likely(0.2),
             verbs=verbs,
@@ -217,7 +262,7 @@ class _Planner:
             options={**given, "lookahead": random.choice((1, 3, 16, None))},
             route=self.route(),
             base=random.randint(0, 10**12),
-            ppm=random.uniform(-200, 200),
+            ppm=random.uniform(-mix.ppm, mix.ppm),
             lateness=self.lateness(),
             outages=outages,
             stalls=stalls,
@@ -226,12 +271,26 @@ class _Planner:
             close=(self.moment(), self.likely(0.5)) if self.likely(0.05) else None,
         )
 
+    def loop(self, number: int, given: dict[str, Any]) -> PlannedProcess:
+        """A process that dies soon, as the one did that it is begun in the place of."""
+        process = self.process(f"L{number}", given)
+        process.at = self.moment()
+        process.crash = process.at + self.spread(0.001, 1.0), self.random.randint(1, 60)
+        return process
+
+    def stream(self, process: PlannedProcess) -> None:
+        """Some of a process's jobs come one soon after the other: for the later ones slots may be ready."""
+        at, gap = self.moment(), self.interval * self.spread(0.02, 5)
+        for job in process.jobs[self.random.randint(0, 10) :]:
+            job.at = at = max(at, process.at + 1e-6) + gap
+            job.way, job.retries = self.random.choice(("slot", "run")), 0
+
     def lateness(self) -> float:
         late = self.spread(0.00002, 0.002)
         return self.interval * self.random.uniform(0, self.mix.late) if self.mix.late else late
 
     def route(self) -> Route:
-        low, high = (0.0001, 0.002) if self.likely(0.7) else (0.005, 0.04)
+        low, high = (0.0001, 0.002) if self.likely(0.7) or self.mix.near else (0.005, 0.04)
         up, down = self.spread(low, high), self.spread(low, high)
         deadline = 5.0 if self.likely(0.6) else self.random.uniform(0.3, 2)
         return Route(up=(0.7 * up, 1.3 * up), down=(0.7 * down, 1.3 * down), deadline=deadline)
@@ -247,12 +306,17 @@ class _Planner:
             way=way,
             priority=random.choice((-1, 0, 0, 0, 1, 5)) if self.ranked else 0,
             cost=random.choice((1, 1, 1, 2, 4)) if self.heavy else 1,
-            takes=self.interval * random.uniform(0, longest) if self.slow_jobs or self.max_running else 0.0,
+            takes=self.takes(longest),
             fails=fails,
             retries=random.randint(0, 2) if fails and way != "slot" else 0,
             timeout=self.interval * random.uniform(1, 15) if self.impatient else None,
             cancelled_after=random.uniform(0, self.length / 2) if self.likely(0.06) else None,
         )
+
+    def takes(self, longest: float) -> float:
+        if self.mix.takes is not None:
+            return self.random.uniform(*self.mix.takes)
+        return self.interval * self.random.uniform(0, longest) if self.slow_jobs or self.max_running else 0.0
 
     def verbs(self, names: list[str]) -> list[tuple[float, str | None, str, float]]:
         random = self.random
@@ -267,6 +331,12 @@ class _Planner:
             for _ in range(random.randint(1, 2)):
                 changed = round(self.interval * self.spread(0.25, 4), 6)
                 verbs.append((self.moment(), None, "configure", changed))
+        for _ in range(random.randint(1, self.mix.changes) if self.mix.changes else 0):
+            verb, amount = random.choice(
+                (("burst", (1, 2, 5, 20)), ("limit", (0, 1, 2, 4)), ("configure", ()))
+            )
+            changed = random.choice(amount) if amount else round(self.interval * self.spread(0.25, 4), 6)
+            verbs.append((self.moment(), None, verb, changed))
         if self.likely(0.05):
             verbs.append((self.moment(), random.choice(names), "reclaim", 0))
         if self.likely(0.3):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from intervalq.rules import (
     FOREVER,
@@ -16,133 +14,28 @@ from intervalq.rules import (
     Inspect,
     Reclaim,
     Resume,
-    Settings,
     State,
 )
+from intervalq.testing.simulation.facts import Facts, Grant, Miss, ObservedJob, Start, Violation
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import PlannedJob
 from intervalq.testing.simulation.trace import Trace
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ObservedJob:
-    """A job, and what became of it."""
+class Observer(Facts):
+    """See the module. `time` gives the true time in seconds, `rate` is how fast the store's clock runs."""
 
-    number: int
-    process: Process
-    plan: PlannedJob
-    added: float
-    starts: list[Start] = field(default_factory=list)
-    cancelled: bool = False
-    """Its caller wanted no more of it."""
-    outcome: str | None = None
-    ended: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Start:
-    """The first instruction of a job. `grants` are the steps that told its ticket to go, until then."""
-
-    at: float
-    job: ObservedJob
-    ticket: int
-    record: str
-    """Which record the ticket is of."""
-    grants: list[Grant]
-    ended: float = float("inf")
-    """When the job's function ended."""
-
-    @property
-    def slot(self) -> tuple[str, int]:
-        """Which ticket of which record."""
-        return self.record, self.ticket
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Grant:
-    """A step of the store that told a ticket's owner to go."""
-
-    at: float
-    settings: Settings
-    notice: float
-    """How long its owner said that a job needs to begin, in seconds."""
-    unaware: bool
-    """Its owner had not heard of a hold or a step of the clock that moved the slot, and asked too early."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Miss:
-    """A ticket that was asked about too late, or that was void."""
-
-    at: float
-    slot: tuple[str, int]
-    void: bool
-
-
-@dataclass(slots=True)
-class Violation:
-    """A promise that was broken."""
-
-    at: float
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.at:11.6f}  {self.what}"
-
-
-class Observer:
-    """See the module. `time` gives the true time in seconds."""
-
-    def __init__(self, time: Callable[[], float]) -> None:
+    def __init__(self, time: Callable[[], float], rate: float = 1.0) -> None:
+        super().__init__()
         self.time = time
+        self.rate = rate
         self.trace = Trace()
-        self.jobs: list[ObservedJob] = []
-        self.starts: list[Start] = []
-        self.grants: dict[tuple[str, int], list[Grant]] = defaultdict(list)
-        self.issues: dict[tuple[str, int], list[float]] = defaultdict(list)
-        """When each ticket was issued: more than once only when the store forgot it."""
-        self.ahead: dict[tuple[str, int], float] = {}
-        """How far ahead its slot was then, in seconds."""
-        self.dues: dict[tuple[str, int], int] = {}
-        """Its slot."""
-        self.clocks: dict[str, int] = {}
-        """What the clock of each record's queue read last."""
-        self.exchanges: dict[Process, list[tuple[float, float]]] = defaultdict(list)
-        self.known: dict[Process, tuple[float, State]] = {}
-        """When a process last heard of its slots, and what the record was then."""
-        self.attached: dict[Process, list[float]] = defaultdict(list)
-        """When a process heard of the record."""
-        self.failures: dict[Process, list[float]] = defaultdict(list)
-        """When a process could not reach the store."""
-        self.taken: dict[Process, dict[tuple[str, int], int]] = defaultdict(dict)
-        """The tickets that a process got, less those that it gave back, and how many slots each has."""
-        self.misses: list[Miss] = []
-        self.made: list[tuple[float, bool]] = []
-        """When a record was made, and whether its maker knew of an earlier one."""
-        self.holds: list[tuple[float, float]] = []
-        """When each began and how long it was meant to be, in seconds."""
-        self.resumes: list[float] = []
-        self.changes: list[float] = []
-        """When the settings were changed."""
-        self.steps: list[tuple[float, float]] = []
-        """When the store's clock was stepped, and by how much."""
-        self.losses: list[float] = []
-        """When the store lost writes."""
-        self.failovers: list[float] = []
-        """When it fell back to an older copy that had the record."""
-        self.died: dict[Process, float] = {}
-        self.closed: dict[Process, float] = {}
-        self.violations: list[Violation] = []
-        self.calls = 0
-        self.alone: list[tuple[float, Process, int]] = []
-        """Questions of a process in which alone jobs wait, each with how many in a row it was."""
-        self.wanted = 0.0
-        """How many slots passed while jobs waited and the queue was not held."""
         self._waiting: set[ObservedJob] = set()
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
         self._in_row = 0
         self._late: list[Command] = []  # each was granted late
+        self._granted: dict[int, tuple[Answer, list[Grant]]] = {}  # by the identity of their answers
 
     @property
     def late(self) -> int:
@@ -180,7 +73,7 @@ class Observer:
             job=job,
             ticket=ticket,
             record=key,
-            grants=list(self.grants.get((key, ticket), [])),
+            grants=[grant for grant in self.grants.get((key, ticket), []) if grant.heard is not None],
         )
         job.starts.append(start)
         self.starts.append(start)
@@ -209,12 +102,15 @@ class Observer:
     def sent(self, process: Process, command: Command, *, lost: bool) -> None:
         """A command is on its way."""
         self.calls += 1
+        self.asked[process] = self.time()
         self._count(process, command, lost=lost)
         self.say(process.name, "asks", command, "(lost)" if lost else "")
 
     def answered(self, process: Process, command: Command, answer: Answer, sent: float) -> None:
         """An answer is taken in."""
         self.exchanges[process].append((sent, self.time()))
+        for grant in self._granted.pop(id(answer), (answer, []))[1]:
+            grant.heard = self.time()
         told = answer.state is not None and not answer.refused
         if answer.state is not None and told and (isinstance(command, Advance) or process not in self.known):
             self.known[process] = (self.time(), answer.state)
@@ -258,6 +154,9 @@ class Observer:
             if clock < self.clocks.get(key, clock):
                 self.violated(f"the queue's clock went back by {self.clocks[key] - clock} us")
             self.clocks[key] = clock
+            self.revoked[key] = state.revoked_through
+            self.readings[key].append((now, clock / 1e6))
+            self._note_limit(key, state, answer.now)
         for slot in answer.taken:
             self.issues[key, slot.ticket].append(now)
             self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
@@ -268,16 +167,50 @@ class Observer:
         heard, known = self.known.get(process, (now, state))
         unaware = known.held_total != state.held_total or any(at > heard for at, _ in self.steps)
         notice = command.notice / 1e6 if isinstance(command, Advance) else 0.0
-        begun = [slot.ticket for slot in answer.taken[: answer.begun]]
-        for ticket in (*answer.granted, *begun):
-            grant = Grant(at=now, settings=state.settings, notice=notice, unaware=unaware)
-            self.grants[key, ticket].append(grant)
+        asked = command.slots if isinstance(command, Advance) else ()
+        granted = [slot for slot in asked if slot.ticket in answer.granted]
+        granted += answer.taken[: answer.begun]
+        grants = [
+            Grant(
+                at=now,
+                ticket=slot.ticket,
+                cost=slot.cost,
+                process=process,
+                settings=state.settings,
+                slot=now + (slot.due + state.held_total - answer.now) / 1e6 / self.rate,
+                at_once=answer.at_once and place == 0,
+                latest=(state.tolerance + state.credit) / 1e6,
+                notice=notice,
+                unaware=unaware,
+            )
+            for place, slot in enumerate(granted)
+        ]
+        for grant in grants:
+            self.grants[key, grant.ticket].append(grant)
+        if grants:
+            self._granted[id(answer)] = answer, grants
+        error, least = state.error / 1e6, min(self.tolerances.get(key, 1e9), state.tolerance / 1e6)
+        self.tolerances[key] = least
+        if error != next((known for _, record, known, _ in reversed(self.errors) if record == key), 0.0):
+            self.errors.append((now, key, error, least))
+            said = isinstance(command, Advance) and command.error == state.error
+            self.reports.append((self.asked.get(process, now), process if said else None))
         if isinstance(command, Hold):
             self.holds.append((now, command.length / 1e6 if command.length < FOREVER else float("inf")))
         elif isinstance(command, Resume):
             self.resumes.append(now)
+        elif isinstance(command, Reclaim):
+            self.reclaims += 1
         elif isinstance(command, Configure):
             self.changes.append(now)
+
+    def _note_limit(self, key: str, state: State, store: int) -> None:
+        most, limits = state.settings.max_running, self.limits[key]
+        if not limits or limits[-1][1] != most:
+            limits.append((self.time(), most))
+        longest = max((until - store for until in state.running.values()), default=0) / 1e6
+        if not self.leases or longest > self.leases[-1][1]:
+            self.leases.append((self.time(), longest))
 
     def _advanced(self, process: Process, command: Advance, answer: Answer, key: str, state: State) -> None:
         mark = command.high_water_mark
@@ -289,13 +222,22 @@ class Observer:
             if (key, slot.ticket) not in self.issues:
                 self.violated(f"{process.name} has ticket {slot.ticket} of {key}, which never issued it")
         for ticket in answer.missed:
-            self.misses.append(Miss(at=self.time(), slot=(key, ticket), void=ticket <= state.revoked_through))
+            self.misses.append(
+                Miss(
+                    at=self.time(),
+                    process=process,
+                    slot=(key, ticket),
+                    void=ticket <= state.revoked_through,
+                )
+            )
 
     def lost(self, age: float | None, *, everything: bool) -> None:
         """The store lost writes."""
         self._in_row = 0
         self.losses.append(self.time())
         self.clocks.clear()
+        self.revoked_at[self.time()] = self.revoked
+        self.revoked = {}
         if not everything:
             self.failovers.append(self.time())
         self.say("store", "loses", "everything" if age is None else f"{age:.6f} s")

@@ -6,8 +6,8 @@ import logging
 import random
 from dataclasses import dataclass, field
 
+from intervalq.testing.simulation.facts import Violation
 from intervalq.testing.simulation.loop import WorldLoop
-from intervalq.testing.simulation.observer import Violation
 from intervalq.testing.simulation.world import World
 
 

@@ -12,10 +12,11 @@ from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
+from intervalq.testing.simulation.facts import ObservedJob
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import PlannedJob
+from intervalq.testing.simulation.mixes import CHANGES, PlannedJob
 from intervalq.testing.simulation.network import Line
-from intervalq.testing.simulation.observer import ObservedJob, Observer
+from intervalq.testing.simulation.observer import Observer
 
 
 class JobError(Exception):
@@ -37,14 +38,20 @@ class Actor:
         """The handle's shard, in the process's context; what it accepts is noted."""
         if self.shard is None:
             self.shard = shard = self.queue.shard()
-            accept = shard.dispatcher.accept
+            accept, take_ready = shard.dispatcher.accept, shard.dispatcher.take_ready
 
             def noting(waiter: Waiter) -> Grant | None:
                 grant = accept(waiter)
                 self.begins = grant or self.begins
                 return grant
 
+            def noting_ready() -> Grant | None:
+                grant = take_ready()
+                self.begins = grant or self.begins
+                return grant
+
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
+            shard.dispatcher.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard
 
 
@@ -101,7 +108,7 @@ class Users:
                 await actor.queue.run(body, retries=wanted.retries, **timing)
             else:
                 async with actor.queue.slot(**timing) as slot:
-                    actor.begins = cast("Grant", slot)  # a slot that was ready isn't accepted by anybody
+                    actor.begins = cast("Grant", slot)
                     await body()
         except (IntervalqError, JobError) as error:
             return type(error).__name__
@@ -129,8 +136,8 @@ class Users:
         try:
             if verb == "cool_down":
                 await queue.cool_down(amount)
-            elif verb == "configure":
-                await queue.configure(interval=amount)
+            elif verb in CHANGES:
+                await queue.configure(**{CHANGES[verb]: amount})  # type: ignore[arg-type]
             else:
                 await getattr(queue, verb)()
         except (ConfigMismatch, QueueClosed, QueueNotFound, StoreError) as error:

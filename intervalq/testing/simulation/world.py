@@ -45,7 +45,7 @@ class World:
         self.mix = MIXES[mix]
         self.plan = plan(self.mix, f"{mix}:{seed}:plan")
         self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
-        self.seen = Observer(loop.time)
+        self.seen = Observer(loop.time, 1 + self.plan.store_ppm / 1e6)
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
         self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose

@@ -1,0 +1,165 @@
+"""What is known of a simulated world, by true time: plain facts for the judges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from intervalq.rules import Settings, State
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.mixes import PlannedJob
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ObservedJob:
+    """A job, and what became of it."""
+
+    number: int
+    process: Process
+    plan: PlannedJob
+    added: float
+    starts: list[Start] = field(default_factory=list)
+    cancelled: bool = False
+    """Its caller wanted no more of it."""
+    outcome: str | None = None
+    ended: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Start:
+    """The first instruction of a job. `grants` are those of its ticket that its process had heard of."""
+
+    at: float
+    job: ObservedJob
+    ticket: int
+    record: str
+    """Which record the ticket is of."""
+    grants: list[Grant]
+    ended: float = float("inf")
+    """When the job's function ended."""
+
+    @property
+    def slot(self) -> tuple[str, int]:
+        """Which ticket of which record."""
+        return self.record, self.ticket
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Grant:
+    """A step of the store that told a ticket's owner to go. All of its instants are true time."""
+
+    at: float
+    ticket: int
+    cost: int
+    process: Process
+    settings: Settings
+    slot: float
+    """When the slot comes, by the store's clock and its rate as they were at the grant."""
+    at_once: bool
+    """The job may begin before the slot comes, as soon as the answer is there."""
+    latest: float
+    """Until when the job may begin by the settings, in seconds after the slot: tolerance and burst credit."""
+    notice: float
+    """How long its owner said that a job needs to begin, in seconds."""
+    unaware: bool
+    """Its owner had not heard of a hold or a step of the clock that moved the slot, and asked too early."""
+    heard: float | None = None
+    """When its owner heard of it; None: never."""
+
+    @property
+    def opens(self) -> float:
+        """From when the job may begin."""
+        return min(self.at, self.slot) if self.at_once else self.slot
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Miss:
+    """A ticket that was asked about too late, or that was void."""
+
+    at: float
+    process: Process
+    slot: tuple[str, int]
+    void: bool
+
+
+@dataclass(slots=True)
+class Violation:
+    """A promise that was broken."""
+
+    at: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at:11.6f}  {self.what}"
+
+
+@dataclass(kw_only=True, eq=False)
+class Facts:
+    """All that was written down."""
+
+    jobs: list[ObservedJob] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    grants: dict[tuple[str, int], list[Grant]] = field(default_factory=lambda: defaultdict(list))
+    errors: list[tuple[float, str, float, float]] = field(default_factory=list)
+    """When a record began to say by how much shards may be wrong about its clock, how much that is, and
+    the smallest tolerance that it has had, in seconds."""
+    reports: list[tuple[float, Process | None]] = field(default_factory=list)
+    """Who asked when in the steps of `errors`."""
+    asked: dict[Process, float] = field(default_factory=dict)
+    """When each process asked last."""
+    tolerances: dict[str, float] = field(default_factory=dict)
+    revoked: dict[str, int] = field(default_factory=dict)
+    """The tickets up to which each record said that they are dead."""
+    revoked_at: dict[float, dict[str, int]] = field(default_factory=dict)
+    """The same, when the store lost writes."""
+    readings: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """What the clock of each record's queue read, late grants taken off, in seconds."""
+    limits: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Since when each record has had which limit of running jobs; 0: none."""
+    leases: list[tuple[float, float]] = field(default_factory=list)
+    """When a lease was longer than any before, and how long it was from then on, in seconds."""
+    reclaims: int = 0
+    issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When each ticket was issued: more than once only when the store forgot it."""
+    ahead: dict[tuple[str, int], float] = field(default_factory=dict)
+    """How far ahead its slot was then, in seconds."""
+    dues: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Its slot."""
+    clocks: dict[str, int] = field(default_factory=dict)
+    """What the clock of each record's queue read last."""
+    exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    known: dict[Process, tuple[float, State]] = field(default_factory=dict)
+    """When a process last heard of its slots, and what the record was then."""
+    attached: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When a process heard of the record."""
+    failures: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When a process could not reach the store."""
+    taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
+    """The tickets that a process got, less those that it gave back, and how many slots each has."""
+    misses: list[Miss] = field(default_factory=list)
+    made: list[tuple[float, bool]] = field(default_factory=list)
+    """When a record was made, and whether its maker knew of an earlier one."""
+    holds: list[tuple[float, float]] = field(default_factory=list)
+    """When each began and how long it was meant to be, in seconds."""
+    resumes: list[float] = field(default_factory=list)
+    changes: list[float] = field(default_factory=list)
+    """When the settings were changed."""
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    """When the store's clock was stepped, and by how much."""
+    losses: list[float] = field(default_factory=list)
+    """When the store lost writes."""
+    failovers: list[float] = field(default_factory=list)
+    """When it fell back to an older copy that had the record."""
+    died: dict[Process, float] = field(default_factory=dict)
+    closed: dict[Process, float] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    calls: int = 0
+    alone: list[tuple[float, Process, int]] = field(default_factory=list)
+    """Questions of a process in which alone jobs wait, each with how many in a row it was."""
+    wanted: float = 0.0
+    """How many slots passed while jobs waited and the queue was not held."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether there was a limit of running jobs at some time."""
+        return any(most for limits in self.limits.values() for _, most in limits)

@@ -1,0 +1,286 @@
+"""Judges of starts: each against its slot, and all against each other, in true time.
+
+A start is in time from its slot until the tolerance after it. What a slot is comes from the store: the step
+that granted it fixed it on the store's clock. The only other allowance is what the record itself says at that
+time (`inspect().spacing`): by how much far shards may be wrong. Whether they may is judged, too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from intervalq.testing.simulation.facts import Grant, Start
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.mixes import Plan
+from intervalq.testing.simulation.observer import Observer
+
+GRAIN: Final = 10e-6
+"""Readings are rounded to microseconds, a few times over."""
+
+_UNSEEN: Final = 1.0
+"""Seconds for which a step of the store's clock may go unseen."""
+
+Findings = Iterator[tuple[float, str]]
+
+
+@dataclass(slots=True)
+class Fault:
+    """What the README excuses: a step forward of the store's clock, or writes that it lost."""
+
+    at: float
+    left: int = 1
+    """Starts that it may still excuse."""
+
+
+class Starts:
+    """The starts of one run before the judges. Excuses are counted over all of its judgements.
+
+    Args:
+        seen: what was observed.
+        plan: of the run.
+    """
+
+    def __init__(self, seen: Observer, plan: Plan) -> None:
+        self._seen = seen
+        self._rate = 1 + plan.store_ppm / 1e6
+        lost = [Fault(at, 1 + self._beside(at)) for at in seen.losses]
+        self._faults = sorted([*lost, *(Fault(at) for at, _ in seen.steps)], key=lambda fault: fault.at)
+        self._excused: set[int] = set()
+
+    def judged(self) -> Findings:
+        """Every start out of its slot, and every start too near to those before it, but for the excused."""
+        early: dict[int, str] = {}
+        for start in self._seen.starts:
+            if trouble := self._out_of_slot(start):
+                early[id(start)] = trouble
+        for start in self._seen.starts:
+            if id(start) in early and not self._excuses(start, start):
+                yield start.at, early[id(start)]
+        by_record: dict[str, list[Start]] = defaultdict(list)
+        for start in self._seen.starts:
+            if self._is_of_lost_record(start):
+                continue
+            by_record["" if self._seen.losses else start.record].append(start)
+        for starts in by_record.values():
+            if any(_burst(start) > 1 for start in starts) and not self._seen.losses:
+                starts.sort(key=lambda start: start.ticket)  # those of a burst may begin in any order
+            yield from self._too_near(starts)
+
+    @property
+    def excused(self) -> int:
+        """How many starts were excused."""
+        return len(self._excused)
+
+    def _beside(self, loss: float) -> int:
+        """How many starts were on tickets that the store took for others because of what it lost.
+
+        It issued them once more, or had forgotten that they were dead, or its new record knows none of them.
+        """
+        seen = self._seen
+        again = sum(issues[0] < loss < issues[-1] for issues in seen.issues.values())
+        dead = seen.revoked_at[loss]
+        for start in seen.starts:
+            issued = min(seen.issues[start.slot], default=start.at)
+            if issued < loss <= start.at and start.ticket <= dead.get(start.record, 0):
+                again += 1
+        return again
+
+    def _is_of_lost_record(self, start: Start) -> bool:
+        """Whether a job began that was granted before its record was gone, when there was a new one."""
+        seen, told = self._seen, max((grant.at for grant in start.grants), default=start.at)
+        gone = [at for at in seen.losses if at not in seen.failovers]
+        return any(told <= at <= start.at for at in gone)
+
+    # --- one start against its slot -----------------------------------------------------------------
+
+    def _out_of_slot(self, start: Start) -> str | None:
+        """What is wrong with when a job began; None: it began in a slot that was granted to it."""
+        if not start.grants:
+            return None  # that is another judge's
+        error = self.error(start.grants[-1].at, start)
+        begins = [grant.opens for grant in start.grants]
+        ends = [max(grant.slot + grant.latest, self._end(start, grant)) for grant in start.grants]
+        if any(
+            opens - error - GRAIN <= start.at <= closes + 2 * error + GRAIN
+            for opens, closes in zip(begins, ends, strict=True)
+        ):
+            return None
+        if start.at < begins[-1]:
+            return f"{named(start)} began {begins[-1] - start.at:.6f} s before its slot"
+        return f"{named(start)} began {start.at - ends[-1]:.6f} s after its slot was over"
+
+    def _end(self, start: Start, grant: Grant) -> float:
+        """Until when a job may begin that moves the slots behind its own: the end of the last one in a row.
+
+        These must have been granted to the same process by then.
+        """
+        if grant.settings.burst > 1:
+            return 0.0
+        step, last, ticket = grant.settings.interval / 1e6 / self._rate, grant, start.ticket + 1
+        while True:
+            behind = [
+                other
+                for other in self._seen.grants.get((start.record, ticket), ())
+                if other.process is grant.process and other.heard is not None and other.heard <= start.at
+            ]
+            if not behind or abs(behind[-1].slot - last.slot - step) > GRAIN:
+                return last.slot + last.latest
+            last, ticket = behind[-1], ticket + 1
+
+    def error(self, since: float, start: Start) -> float:
+        """By how much shards may be wrong about the clock, as the record said from then on until a start."""
+        worst = known = 0.0
+        for at, record, error, _ in self._seen.errors:
+            if record == start.record and at <= start.at:
+                known = error if at <= since else known
+                worst = max(known, error) if at <= since else max(worst, error)
+        return max(worst, known) if self._seen.errors else 0.0
+
+    # --- all starts against each other --------------------------------------------------------------
+
+    def _too_near(self, starts: list[Start]) -> Findings:
+        """Starts in a row take an interval each, less the tolerance; twice that if they are more than two.
+
+        With a burst, as many intervals less as may begin at once. Where the settings changed, the smaller
+        interval counts between two starts, and the larger burst and tolerance for all.
+        """
+        kept: list[tuple[Start, float]] = []  # each with the time that all starts before it take
+        for start in starts:
+            paid = kept[-1][1] + _step(kept[-1][0], start) if kept else 0.0
+            near = next((each for each in self._candidates(kept) if self._lacks(each, start, paid) > 0), None)
+            if near is None:
+                kept.append((start, paid))
+                continue
+            if self._excuses(near[0], start):
+                fault = self._between(near[0], start)
+                if fault is not None and _told(start) <= fault < start.at and _told(near[0]) > fault:
+                    continue  # this is the one that is out of place
+                kept = [(start, 0.0)]
+                continue
+            gap, lacks = start.at - near[0].at, self._lacks(near, start, paid)
+            yield (
+                start.at,
+                f"{named(near[0])} and {named(start)} are {gap:.6f} s apart, {lacks:.6f} s too near",
+            )
+            kept = [(start, 0.0)]
+
+    @staticmethod
+    def _candidates(kept: list[tuple[Start, float]]) -> Iterator[tuple[Start, float]]:
+        """The last start, and of all before it the one that asks for most: it came latest for its place."""
+        if kept:
+            yield kept[-1]
+        if len(kept) > 1:
+            # settings may differ between them: of each kind the latest
+            worst: dict[tuple[float, int], tuple[Start, float]] = {}
+            for each in kept:
+                kind = _latest(each[0]), _burst(each[0])
+                if kind not in worst or each[0].at - each[1] > worst[kind][0].at - worst[kind][1]:
+                    worst[kind] = each
+            yield from worst.values()
+
+    def _lacks(self, earlier: tuple[Start, float], start: Start, paid: float) -> float:
+        """By how much a start is too near to an earlier one, in seconds; 0 or less: it is not."""
+        first, before = earlier
+        burst = max(_burst(first), _burst(start))
+        interval = max(_interval(first), _interval(start))
+        wide = max(_tolerance(first), _tolerance(start))
+        in_row = paid - before > _step(first, start) + GRAIN and burst == 1
+        error = max(self.error(_told(first), first), self.error(_told(first), start))
+        needed = paid - before - (burst - 1) * interval - (2 if in_row else 1) * wide - 2 * error
+        return needed - (start.at - first.at) * self._rate - GRAIN
+
+    # --- excuses ------------------------------------------------------------------------------------
+
+    def _between(self, first: Start, start: Start) -> float | None:
+        """The first fault between the grant of one start and another start."""
+        begin = min(_told(first), _told(start))
+        return next((fault.at for fault in self._faults if begin <= fault.at <= start.at), None)
+
+    def _excuses(self, first: Start, start: Start) -> bool:
+        """Whether a fault excuses this start: one for each, however many promises that start breaks.
+
+        It must have happened since the tickets were issued, or shortly before: a step that is no longer than
+        the way to the store is seen late.
+        """
+        if id(start) in self._excused:
+            return True
+        begin = min(
+            [_told(first), _told(start), *self._seen.issues[first.slot], *self._seen.issues[start.slot]]
+        )
+        for fault in self._faults:
+            if fault.left and begin - _UNSEEN <= fault.at <= start.at:
+                fault.left -= 1
+                self._excused.add(id(start))
+                return True
+        return False
+
+
+def candour(seen: Observer) -> Findings:
+    """A shard says that it may be wrong only if it is too far away, and by no more than that.
+
+    The length of the best round trip is what a process can't know better, and that knowledge ages; since a
+    step of the clock, the worst one counts, for nobody knows which of them are void.
+    """
+    for (at, record, error, least), (asked, process) in zip(seen.errors, seen.reports, strict=True):
+        if process is None:
+            continue
+        backs = [back for _, back in seen.exchanges[process] if back <= asked]
+        # The question was made up before it was its turn to be sent: others may have been answered meanwhile.
+        # Bounds are whole microseconds, rounded up with each answer.
+        known = 1.5 * max(blur(seen, process, since) for since in (asked, *backs[-8:]))
+        if error > known + GRAIN or (error > 0 and known * 3 < least * 2 - GRAIN):
+            yield (
+                at,
+                f"{process.name} says to {record} that it is wrong by {error:.6f} s, not {known:.6f} s",
+            )
+
+
+def blur(seen: Observer, process: Process, at: float) -> float:
+    """How badly a process may know the store's clock: what the round trips that it had allow, at worst."""
+    ageing = 2 / 2_000
+    stepped = max((step for step, _ in seen.steps if step <= at), default=None)
+    had = [(sent, back) for sent, back in seen.exchanges[process] if back <= at]
+    blurs = [
+        back - sent + 2e-6 + ageing * (at - back) for sent, back in had if stepped is None or sent > stepped
+    ]
+    if stepped is not None:
+        return max(blurs or [back - sent + ageing * (at - back) for sent, back in had[-8:]], default=0.0)
+    return min(blurs, default=0.0)
+
+
+def named(start: Start) -> str:
+    """A start in words."""
+    job, ticket = start.job, f"ticket {start.ticket} of {start.record}"
+    return f"job {job.number} of {job.process.name} ({ticket}, at {start.at:.6f})"
+
+
+def _told(start: Start) -> float:
+    return min((grant.at for grant in start.grants), default=start.at)
+
+
+def _interval(start: Start) -> float:
+    return min((grant.settings.interval for grant in start.grants), default=0) / 1e6
+
+
+def _burst(start: Start) -> int:
+    return max((grant.settings.burst for grant in start.grants), default=1)
+
+
+def _latest(start: Start) -> float:
+    return max((grant.latest for grant in start.grants), default=0.0)
+
+
+def _tolerance(start: Start) -> float:
+    """How late a job may begin, without what a burst allows beside that."""
+    return max(
+        (grant.latest - (grant.settings.burst - 1) * grant.settings.interval / 1e6 for grant in start.grants),
+        default=0.0,
+    )
+
+
+def _step(first: Start, start: Start) -> float:
+    """How long the slots of one start take before the next one."""
+    return first.job.plan.cost * min(_interval(first), _interval(start))
