@@ -226,9 +226,8 @@ class Conversation:
         elif state.held_since is not None:
             wanted = False
         else:
-            granted = bool(self._grants.granted)
-            close = granted or next_question(self._situation()) <= at
-            wanted = close and self._time.wants_check(state, self._time.lead(), at, granted=granted)
+            close = bool(self._grants.granted) or next_question(self._situation()) <= at
+            wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
             await self._connection.command(Inspect())
             self._dispatcher.recheck()

@@ -85,18 +85,15 @@ class StoreTime:
         """A slot was given up: if the clock isn't known well by now, it can't be."""
         self._checks += 1
 
-    def wants_check(self, state: State, enough: int, at: int, *, granted: bool = True) -> bool:
+    def wants_check(self, state: State, enough: int, at: int) -> bool:
         """Whether it is worth a question or two to know the store's clock better; counts them.
 
         Args:
             state: the record.
             enough: an error that is good enough, if the tolerance can be held with it.
             at: the process's own clock.
-            granted: a slot is. Else the next one will be asked about, and its answer tells the clock, too.
         """
         error = self.clock.error(at)
-        if not granted and error <= enough:
-            return False
         if error * 3 <= state.tolerance * 2 and error <= enough:
             self._checks = 0
             return False
