@@ -37,6 +37,15 @@ def test_an_answer_sorts_the_tickets(what: str) -> None:
     assert [*slots.tickets] == of(left)
 
 
+def test_a_leased_ticket_that_is_to_be_granted_again_outlives_an_answer_about_something_else() -> None:
+    slots = Grants()
+    slots.tickets.extend(of([3, 4]))
+    assert not slots.answered(set(), set(), set(), 4, leased=[4])
+    assert [*slots.tickets] == of([4])
+    slots.answered({*of([4])}, set(), {4}, 4, leased=[4])
+    assert not slots.tickets, "a later one is granted: it is dead, lease or not"
+
+
 GIVEN_BACK = {"345": "345", "452": "45", "34": "", "554": "45", "67": "67"}
 
 

@@ -38,7 +38,9 @@ class Answers:
             if slot.ticket in answer.granted
             and (state.settings.max_running > 0 or self._time.comes(slot, state) <= furthest)
         ]
-        here = self._grants.answered({*question.slots}, {*granted}, {*answer.missed}, state.revoked_through)
+        here = self._grants.answered(
+            {*question.slots}, {*granted}, {*answer.missed}, state.revoked_through, state.running
+        )
         for slot in granted:
             if slot in here:
                 at_once = answer.at_once and slot.ticket == answer.granted[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from intervalq.rules import FOREVER, Slot
 
@@ -246,8 +246,17 @@ class Grants:
         self.tickets.extendleft(reversed(again))
         return len(again)
 
-    def answered(self, asked: set[Slot], granted: set[Slot], missed: set[int], revoked: int) -> set[Slot]:
+    def answered(
+        self,
+        asked: set[Slot],
+        granted: set[Slot],
+        missed: set[int],
+        revoked: int,
+        leased: Container[int] = (),
+    ) -> set[Slot]:
         """Sort out the tickets that were asked about, and those up to `revoked`, which are dead.
+
+        Not what is `leased`: it was granted, was over before its job began, and is to be granted again.
 
         Returns those of `granted` that are still waited for.
         """
@@ -257,7 +266,7 @@ class Grants:
             slot = self.tickets.popleft()
             if slot in granted:
                 here.add(slot)
-            elif slot.ticket > revoked and slot.ticket not in missed:
+            elif (slot.ticket > revoked or slot.ticket in leased) and slot.ticket not in missed:
                 left.append(slot)
         self.tickets.extendleft(reversed(left))
         return here

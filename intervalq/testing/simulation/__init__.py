@@ -99,7 +99,6 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
     late-ones-crowd               late              66
     way-is-nothing                slow               4
     clocks-compared               calm               3
-    step-unseen                   clock            935
     slot-used-again               lossy              8
     used-given-back               stalls             1
     order-lost                    stalls             1

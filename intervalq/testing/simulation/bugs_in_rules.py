@@ -130,7 +130,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_are_last", lambda _, slots: bool(slots))
 
 
-@bug("late-for-nothing", "taken", 0)
+@bug("late-for-nothing", "calm", 22)
 def _() -> Iterator[None]:
     """A slot is granted late, and the queue's clock goes on as if it were not."""
 
@@ -143,7 +143,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_use", use)
 
 
-@bug("set-back-short", "taken", 0)
+@bug("set-back-short", "calm", 76)
 def _() -> Iterator[None]:
     """A late grant leaves no time for its answer."""
 

@@ -115,17 +115,6 @@ def _() -> Iterator[None]:
     yield from instead(StoreTime, "__init__", init)
 
 
-@bug("step-unseen", "clock", 934)
-def _() -> Iterator[None]:
-    """A grant stays valid, also when the clock that its slot is fixed on was stepped."""
-
-    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
-        granted.steps = self.clock.steps
-        return _BOUNDED(self, granted, state, at)
-
-    yield from instead(StoreTime, "bounded", bounded)
-
-
 @bug("slot-used-again", "lossy", 7)
 def _() -> Iterator[None]:
     """A slot whose answer was lost is taken for granted, and is asked for once more."""
