@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from intervalq._queue.held import HOLDING, held_here, hold, let_go, refuse_self_deadlock
+from intervalq._queue.held import HOLDING, hold, let_go
 from intervalq._queue.job import RunningJob
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
@@ -65,10 +65,7 @@ async def _attempt(
     while True:
         if job is not None:
             job.waiter = waiter
-        shard = queue.shard()
-        if HOLDING.get():
-            await refuse_self_deadlock(shard, held_here())
-        grant = await shard.slot(waiter, plan.timeout)
+        shard, grant = await queue.acquire(waiter, plan.timeout)
         held = None
         if shard.connection.is_limited:
             held = hold(shard, tuple if job is None else partial(getattr, job, "awaited_by"))

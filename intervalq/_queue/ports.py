@@ -8,7 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from intervalq._queue.job import RunningJob
 from intervalq._queue.plan import Plan
+from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
+from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
 
@@ -31,6 +33,10 @@ class Queue(Protocol):
 
     def shard(self) -> Shard:
         """The shard of this handle in the running event loop."""
+        ...
+
+    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
+        """Wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         ...
 
     async def cool_down(self, seconds: float) -> None:

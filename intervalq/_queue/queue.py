@@ -256,7 +256,7 @@ class IntervalQueue(Handle):
     ) -> Plan:
         """Internal: a job's own options, checked, over those of the queue."""
         if timeout is None and retries is None and priority == 0 and cost == 1:
-            return self.usual
+            return self._usual
         mine = self._options
         check_cost(mine.interval, cost)
         return Plan(
@@ -268,9 +268,13 @@ class IntervalQueue(Handle):
             mine.retry_after,
         )
 
-    @cached_property
+    @property
     def usual(self) -> Plan:
         """Internal: the plan of a job without options of its own."""
+        return self._usual
+
+    @cached_property
+    def _usual(self) -> Plan:
         mine = self._options
         return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
 

@@ -20,8 +20,10 @@ from intervalq_stores._memory_table import MemoryTable
 A = TypeVar("A")
 
 
-SOON: Final = SECOND
+SOON: Final = 5 * SECOND
 """Whoever is idle is told of tasks that become ready within so long: by then it asks by itself."""
+_STEP: Final = SECOND
+"""A clock that goes back by less was not set, and costs nobody more than that."""
 
 
 class _Tasks:
@@ -37,9 +39,9 @@ class _Tasks:
 
     def read(self, now: int) -> int:
         """The clock, which may have been set back since it was read last. Only under the lock."""
-        if now < self._seen - SOON:
+        if now < self._seen - _STEP:
             self.table.set_back(now, self._seen - now)
-        if not self._seen - SOON <= now <= self._seen:
+        if not self._seen - _STEP <= now <= self._seen:
             self._seen = now
         return now
 
