@@ -33,8 +33,8 @@ class Part(NamedTuple):
     subject: str
     data: bytes
     headers: Headers
-    over: tuple[int, ...] = ()
-    """The sequences of what it takes the place of, which is to be removed afterwards."""
+    over: int = 0
+    """The sequence of what it takes the place of, which is to be removed afterwards; 0: of nothing."""
     ends: bool = False
     """It is to be removed itself, after that."""
 
@@ -58,16 +58,8 @@ def above(part: Part, sequence: int) -> Part:
     if not sequence:
         return part
     if is_handed_out(part.subject):
-        return removing(part, (sequence,))
+        return part._replace(headers=part.headers | {OVER: str(sequence)}, over=sequence)
     return part._replace(headers=part.headers | ROLLUP)
-
-
-def removing(part: Part, sequences: Sequence[int]) -> Part:
-    """The message as one after which these are to be removed, too."""
-    over = (*part.over, *sequences)
-    if not over or not is_handed_out(part.subject):
-        return part._replace(over=over)
-    return part._replace(headers=part.headers | {OVER: " ".join(map(str, over))}, over=over)
 
 
 def within(part: Part, line: str, last: int) -> Part:
@@ -77,7 +69,9 @@ def within(part: Part, line: str, last: int) -> Part:
 
 def gone(subject: str, sequence: int) -> Part:
     """The removal of the message with this sequence, which must be there."""
-    return instead(subject, sequence, b"", GONE)._replace(ends=True)
+    if is_handed_out(subject):
+        return instead(subject, sequence, b"", GONE)._replace(ends=True)
+    return instead(subject, sequence, b"", GONE | {"Nats-TTL": "1s"})
 
 
 def seen(subject: str, sequence: int) -> Part:

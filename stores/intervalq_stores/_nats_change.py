@@ -20,9 +20,9 @@ from intervalq_stores._nats_lines import Steps
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import (
     BY,
+    TOKEN,
     home_of,
     is_handed_out,
-    is_token,
     mark_of,
     rests,
     subject_of,
@@ -78,8 +78,7 @@ async def move(stream: Stream, held: Held, part: Delete | Change) -> bool:
         await stream.consumer(part.queue)
     me = f"{held.row.session} {held.sequence}"
     for _ in range(_TRIES):
-        line, held.line = held.line, None
-        steps = Steps(stream, look=True, known=line)
+        steps = Steps(stream, look=True)
         found = Found(held.row, held.subject, held.sequence, held=True)
         sent = held.sent
         try:
@@ -153,7 +152,7 @@ async def _once(
     def after(subject: str, row: Row) -> Row:
         subject = steps.home(row, subject)
         version = order[subject]
-        waits = row.key is not None and not is_token(subject)
+        waits = row.key is not None and not subject.endswith(TOKEN)
         return row._replace(
             version=version,
             place=0 if row.key is None else 1 if not waits else row.place or version + 1,
@@ -227,8 +226,7 @@ async def _find(
     stream: Stream, claims: Claims | None, part: Change | Delete | Depend, *, force: bool
 ) -> Found | None:
     held = claims.holdings.held.get(part.id) if claims is not None else None
-    if claims is not None and held is not None and (force or held.row.version == part.version):
-        await claims.holdings.clear([held])
+    if held is not None and (force or held.row.version == part.version):
         return Found(held.row, held.subject, held.sequence, held=True)
     row = await stream.task(part.version)
     if row is not None and row.id == part.id:

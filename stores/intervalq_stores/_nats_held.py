@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from intervalq.tasks.rules import Row
-from intervalq_stores._nats_lines import Line
 from intervalq_stores._nats_link import Link
 
 SAFE: Final = 0.9
@@ -47,12 +45,6 @@ class Held:
     """How often it was to be settled: again where there was no answer."""
     sent: bool = False
     """What settles it was sent."""
-    over: tuple[int, ...] = ()
-    """What it took the place of, and may be there still: to be removed before anything takes its own."""
-    line: Line | None = None
-    """Of a token, what was there of its key when it was claimed."""
-    ready: asyncio.Task[None] | None = None
-    """What removes those, and looks."""
 
     def unused(self) -> Row:
         """The task, if nobody began with it after all."""

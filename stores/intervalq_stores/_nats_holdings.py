@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import anyio
@@ -10,9 +9,7 @@ import anyio
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Session
 from intervalq_stores._nats_anew import again, lost, restore
-from intervalq_stores._nats_batch import Part
 from intervalq_stores._nats_held import RENEW, SAFE, Held, by_queue, is_forgotten, is_plain
-from intervalq_stores._nats_lines import seen
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_revoked import Revocations
 from intervalq_stores._nats_stream import Stream
@@ -66,33 +63,6 @@ class Holdings:
             if not held.row.begun:
                 held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
 
-    def is_first(self, held: Held) -> bool:
-        """Whether nobody else can have been handed it, or have changed it without being heard here."""
-        return self._stream.is_new(held.sequence) and self._revocations.is_safe(held)
-
-    def prepare(self, held: Held) -> None:
-        """Have ready what it takes to hand a token on, while its task is worked on."""
-        held.ready = held.link.later(self._prepare(held))
-
-    async def _prepare(self, held: Held) -> None:
-        line = await seen(self._stream, held.row.queue, str(held.row.key))
-        held.over = ()  # that has removed it
-        held.line = line
-
-    async def clear(self, some: Sequence[Held]) -> None:
-        """See that what claims took the place of is gone: before that, they aren't settled or given back."""
-        for held in some:
-            if held.ready is not None:
-                await asyncio.wait((held.ready,))
-        await self._stream.removed([sequence for held in some for sequence in held.over])
-        for held in some:
-            held.over = ()
-
-    async def give_back(self, some: Sequence[Held], parts: Sequence[Part]) -> None:
-        """Store claims again."""
-        await self.clear(some)
-        await restore(self._stream, parts)
-
     # --- renewing -----------------------------------------------------------------------------------
 
     async def beat(self) -> bool:
@@ -104,7 +74,7 @@ class Holdings:
             there = self._stream.now()
             row = held.unclaimed()._replace(at=held.row.modified)
             part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
-            await self.give_back([held], [part])
+            await restore(self._stream, [part])
         return await self.renew(
             [held for held in self.held.values() if held.deadline - now < held.wait * RENEW]
         )
@@ -139,7 +109,7 @@ class Holdings:
         there = self._stream.now()
         in_time = [one for one in held if stopwatch() < one.deadline]
         parts = [again(one.unused(), one.subject, one.sequence, there) for one in in_time]
-        await self.give_back(in_time, parts)
+        await restore(self._stream, parts)
 
     # --- settling -----------------------------------------------------------------------------------
 
@@ -234,7 +204,6 @@ class Holdings:
         """Do what takes more than an acknowledgement; whether it was this session's."""
         from intervalq_stores._nats_change import move  # noqa: PLC0415 - which needs this module
 
-        await self.clear([held])
         done = await move(self._stream, held, part)
         if not done and isinstance(part, Delete):
             done = not await self._is_lost(held)

@@ -46,12 +46,12 @@ class Revocations:
     async def of(self, mine: Sequence[Held]) -> list[Held]:
         """Those that others have changed without having claimed them."""
         found: list[Held] = []
-        for some in by_queue([held for held in mine if not self.is_safe(held)]):
+        for some in by_queue([held for held in mine if not self._is_safe(held)]):
             revoked = await self._stream.revoked(some[0].row.queue, [held.sequence for held in some])
             found += [held for held in some if held.sequence in revoked]
         return found
 
-    def is_safe(self, held: Held) -> bool:
+    def _is_safe(self, held: Held) -> bool:
         """Whether it would have been heard; what was heard may not have been stored in the end."""
         heard = self._since is not None and held.link is self._link and held.since >= self._since
         return heard and held.link.is_open and held.sequence not in self._heard

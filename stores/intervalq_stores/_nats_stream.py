@@ -17,14 +17,12 @@ from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_task import (
     PREFIX,
     STREAM,
-    filter_of,
+    filters_of,
     is_gone,
     is_task,
-    is_token,
     over_of,
     revocations_of,
     row_of,
-    token_of,
 )
 from intervalq_stores._nats_wire import Refused, Wire
 
@@ -66,7 +64,6 @@ class Stream:
         self.wire = wire
         self._checked: Link | None = None
         self._clustered = False
-        self._before = 0
         self._ahead = 0  # of the stopwatch
         self._consumers: dict[str, Consumer] = {}  # their configuration, by queue
 
@@ -80,8 +77,7 @@ class Stream:
             sent = stopwatch()
             made = await self.wire.ensure(_CONFIG, _NEEDED, "tasks")
             self._ahead = _microseconds(made["ts"]) - (sent + stopwatch()) // 2
-            self._clustered = made.get("cluster") is not None or not link.has_jetstream
-            self._before = made["state"]["last_seq"]
+            self._clustered = made.get("cluster") is not None
             self._consumers.clear()
             self._checked = link
         return link
@@ -90,10 +86,6 @@ class Stream:
     def is_replicated(self) -> bool:
         """Whether another server than the one of this connection may answer."""
         return self._clustered
-
-    def is_new(self, sequence: int) -> bool:
-        """Whether it was stored by the process of this connection, which so knows all of its deliveries."""
-        return sequence > self._before and not self._clustered
 
     def forget(self) -> None:
         """Look again whether the stream and its consumers are there: something was amiss."""
@@ -117,8 +109,6 @@ class Stream:
         known = self._consumers.get(queue)
         if known is None:
             known = await self._make(queue, ack_wait)
-        elif ack_wait is None or (known["ack_wait"] >= ack_wait * 1_000 and known["description"] == _ASKED):
-            return known  # most of the time
         wanted = dict(known)
         if ack_wait is not None:
             nobody_asked = known.get("description") == _NOBODY_ASKED
@@ -142,7 +132,7 @@ class Stream:
             "description": _NOBODY_ASKED if ack_wait is None else _ASKED,
             "ack_policy": "explicit",
             "deliver_policy": "all",
-            "filter_subject": filter_of(queue),
+            "filter_subjects": filters_of(queue),
             "ack_wait": (5 * SECOND if ack_wait is None else ack_wait) * 1_000,
             "max_ack_pending": -1,
             "max_waiting": self.wire.made.max_waiting,
@@ -247,18 +237,16 @@ class Stream:
         """The tasks of a pattern, in the order in which they were stored."""
         await self.link()
         found: list[Row] = []
-        over: set[int] = set()
         after = 1
         while limit is None or len(found) < limit:
             size = _PAGE if limit is None else min(_PAGE, limit - len(found))
             page = await self.wire.messages(STREAM, {"seq": after, "next_by_subj": pattern, "batch": size})
             last = {_subject(message): message for message in page}  # not what has a leftover behind it
             found += [self.row(message) for message in last.values() if not is_gone(message)]
-            over.update(sequence for message in page for sequence in over_of(message))
             if len(page) < size:
                 break
             after = _sequence(page[-1]) + 1
-        return [row for row in found if row.version not in over]
+        return found
 
     async def line(self, pattern: str) -> tuple[int, list[Row], dict[str, int]]:
         """The sequence of what was stored last of a key, its tasks, and where others have just gone.
@@ -279,10 +267,6 @@ class Stream:
             last = _sequence(page[-1]) if page else last
             if len(page) < _PAGE:
                 break
-        for name, message in [(name, message) for name, message in found.items() if is_token(name)]:
-            over = over_of(message)
-            waited = [other for other, one in found.items() if _sequence(one) in over and other != name]
-            beneath += [_sequence(found.pop(other)) for other in waited]
         await self.removed(beneath)
         rows = [self.row(message) for message in found.values() if not is_gone(message)]
         return last, rows, {name: _sequence(message) for name, message in found.items() if is_gone(message)}
@@ -294,24 +278,16 @@ class Stream:
         name = "*" if queue is None else encoded(queue)
         for id_ in ids:
             before = len(found)
-            for pattern in (f"{PREFIX}.w.{name}.{encoded(id_)}", f"{PREFIX}.k.{name}.*.{encoded(id_)}"):
+            for pattern in (f"{PREFIX}.w.{name}.{encoded(id_)}", f"{PREFIX}.k.{name}.*.i{encoded(id_)}"):
                 for subject in [pattern] if "*" not in pattern else await self.subjects(pattern):
                     _, message = await self.last(subject)
                     if message is not None and not is_gone(message):
-                        found.append(await self._promoted(self.row(message)))
+                        found.append(self.row(message))
             if len(found) == before:
                 if tokens is None:
-                    tokens = await self.rows(f"{PREFIX}.w.{name}.*.0", None)
+                    tokens = await self.rows(f"{PREFIX}.k.{name}.*.0", None)
                 found += [row for row in tokens if row.id == id_]
         return found
-
-    async def _promoted(self, row: Row) -> Row:
-        """The task that has the token, if that is the one which seems to wait."""
-        if row.waiting:
-            _, message = await self.last(token_of(row.queue, str(row.key)))
-            if message is not None and row.version in over_of(message):
-                return self.row(message)
-        return row
 
     async def task(self, sequence: int) -> Row | None:
         """The task with this sequence; None: there is none any more, or it is something else.

@@ -16,7 +16,6 @@ it has acknowledged.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import subprocess
 import sys
@@ -149,17 +148,10 @@ class Driver:
                     await anyio.sleep(every * self._random.uniform(0.5, 1.5))
                     await anyio.to_thread.run_sync(self._fault)
                 group.cancel_scope.cancel()
-            self.seen.left = await self._done(tasks)
-            if self._restarts:  # now nothing is above what would come back
-                await anyio.to_thread.run_sync(self._kill_server)
-                self.seen.left += await self._done(tasks)
-
-    async def _done(self, tasks: Tasks) -> int:
-        """Wait until all is done; how much is left if that takes too long."""
-        end = time.monotonic() + _CALM
-        while (left := await self._left(tasks)) and time.monotonic() < end:
-            await anyio.sleep(0.05)
-        return left
+            end = time.monotonic() + _CALM
+            while (left := await self._left(tasks)) and time.monotonic() < end:
+                await anyio.sleep(0.05)
+            self.seen.left = left
 
     async def _left(self, tasks: Tasks) -> int:
         try:
@@ -194,7 +186,12 @@ class Driver:
 
     def _fault(self) -> None:
         if self._restarts and self._random.random() < 0.4:
-            self._kill_server(self._random.choice(["begin", "acked"]))
+            server = self._servers.leader()
+            server.stop()
+            self._note("server -")
+            server.start()
+            self._note("server +")
+            self.seen.faults["server killed"] += 1
             return
         process = self._at_work()
         process.kill()
@@ -203,21 +200,6 @@ class Driver:
         self._note(f"kill {process.pid}")
         self.seen.faults["worker killed"] += 1
         self._start()
-
-    def _kill_server(self, after: str = "") -> None:
-        """At once after a worker has said that; or after a while."""
-        server = self._servers.leader()
-        with self._ledger.open() as ledger:
-            ledger.seek(0, os.SEEK_END)
-            for _ in range(_LOOKS if after else 0):
-                if after in ledger.read():
-                    break
-                time.sleep(0.001)
-        server.stop()
-        self._note("server -")
-        server.start()
-        self._note("server +")
-        self.seen.faults["server killed"] += 1
 
     def _note(self, line: str) -> None:
         with self._ledger.open("ab", buffering=0) as ledger:
