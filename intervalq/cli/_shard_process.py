@@ -32,7 +32,7 @@ _FAREWELL: Final = 10.0
 
 
 class ShardProcess:
-    """See the module."""
+    """One shard of `intervalq run`, in a process of its own."""
 
     def __init__(self, wire: Wire, options: dict[str, Any]) -> None:
         self._wire = wire

@@ -38,7 +38,7 @@ _QUIET: Final = 100.0
 
 
 class World:
-    """See the module. `seen` is the observer, with the verdict at the end."""
+    """One schedule: its store, processes and faults. `seen` is the observer, with the verdict at the end."""
 
     def __init__(self, mix: str, seed: int, loop: WorldLoop) -> None:
         self.loop = loop
