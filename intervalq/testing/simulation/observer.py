@@ -23,7 +23,10 @@ from intervalq.testing.simulation.trace import Trace
 
 
 class Observer(Facts):
-    """Writes down all that happens in one schedule. `time` gives the true time in seconds, `rate` is how fast the store's clock runs."""
+    """Writes down all that happens in one schedule.
+
+    `time` gives the true time in seconds, `rate` is how fast the store's clock runs.
+    """
 
     def __init__(self, time: Callable[[], float], rate: float = 1.0) -> None:
         super().__init__()
