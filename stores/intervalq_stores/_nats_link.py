@@ -231,6 +231,7 @@ class Link:
 
     async def flush(self) -> None:
         """Wait until the server has read what was sent."""
+        self._client.write(b"")  # the driver's ping would overtake what its own task has yet to write
         # On its own: the driver stops reading at the answer to a ping whose sender was cancelled.
         flush = asyncio.ensure_future(self._client.flush(timeout=int(WITHIN)))
         self._tasks.add(flush)
