@@ -194,6 +194,7 @@ class Conversation:
         if self._connection.is_held:
             await self._sit_out()
             return
+        self._dispatcher.pass_dead()
         now = self._situation()
         decision = plan(now)
         if isinstance(decision, Ask):

@@ -164,6 +164,20 @@ class Dispatcher:
         self._grants.unused.append(grant.slot)
         self._leases.ended(grant.ticket)
 
+    def pass_dead(self) -> None:
+        """Tickets whose slots are over, and won't be granted late, need no question."""
+        state, grants = self._connection.state, self._grants
+        if state is None or state.held_since is not None or state.settings.max_running or grants.granted:
+            return
+        late = state.held_total + state.tolerance + state.credit
+        while (
+            grants.tickets
+            and self._time.clock.surely(grants.tickets[0].due + late) < self._now()
+            and not grants.are_last(state.current)
+        ):
+            grants.pass_by()
+            self.missed("late")
+
     def granted_late(self) -> None:
         """A slot was granted late."""
         self.late += 1
@@ -249,7 +263,12 @@ class Dispatcher:
             self.give_up(self._grants.use(), "stepped")
         else:
             self._came_late(first)
-            self._grants.ask_again()
+            state = self._connection.state
+            if state is None or self._grants.are_last(state.current):
+                self._grants.ask_again()
+            else:
+                for _ in range(first.count if first.moves else 1):
+                    self.give_up(self._grants.use(), "late")
         self._asker.changed()
 
     def _came_late(self, first: GrantRange) -> None:

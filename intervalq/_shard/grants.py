@@ -239,6 +239,27 @@ class Grants:
         self.covered = first.end - first.count - (-late // first.step)
         return True
 
+    def are_last(self, current: int) -> bool:
+        """Whether nobody else was granted a slot behind the first ones in a row, as far as is known.
+
+        Only then may the first one, once it is over, be granted late.
+
+        Args:
+            current: the last ticket that was granted to anybody.
+        """
+        end = 0
+        for first, after in self._rows():
+            if end and first != end:
+                break
+            end = after
+        return current < end
+
+    def _rows(self) -> Iterator[tuple[int, int]]:
+        for each in self.granted:
+            yield each.end - each.count, each.end
+        for slot in self.tickets:
+            yield slot.ticket, slot.ticket + 1
+
     def ask_again(self) -> int:
         """The first grant is over: it and all behind it have to be granted again. How many they are."""
         again = [slot for each in self.granted for slot in each]

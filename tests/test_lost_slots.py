@@ -1,0 +1,73 @@
+"""A slot that is over while others have slots behind it costs itself alone, and no question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import cast
+
+import anyio
+import pytest
+
+from intervalq import IntervalQueue
+from intervalq.rules import Advance
+from intervalq.testing import virtual_time
+from intervalq.testing.virtual import VirtualLoop
+from virtual_store import FarStore, Starts, granted, queue_on
+
+INTERVAL = 0.005
+
+
+def first_is_over(*, between: bool) -> tuple[Starts, Counter[int], list[int]]:
+    """One process stands still until the first of its two granted slots is over; another has one `between`.
+
+    Returns the starts, how often each of its tickets was asked about, and which two were granted by
+    then.
+    """
+
+    async def scenario() -> tuple[Starts, Counter[int], list[int]]:
+        store, starts = FarStore(delay=0.02), Starts()  # slow questions are allowed for from now on
+        one = queue_on(store, interval=INTERVAL)
+        other = queue_on(FarStore(store.behind), interval=INTERVAL)
+        loop = cast("VirtualLoop", asyncio.get_running_loop())
+        await other.run(partial(starts.job, "before"))
+        await one.run(partial(starts.job, "before"))
+        store.delay = 0
+        async with anyio.create_task_group() as group:
+
+            async def wants(queue: IntervalQueue, what: object) -> None:
+                group.start_soon(queue.run, partial(starts.job, what))
+                await anyio.sleep(0.001)
+
+            await wants(one, 0)
+            if between:
+                await wants(other, "other")
+            await wants(one, 1)
+            both = granted(one.shard())
+            shard = one.shard()
+            loop.stall((shard.grants.granted[0].closes - shard.clock.now()) / 1e6 + 0.0005)
+        asked = Counter(
+            slot.ticket for call in store.calls if isinstance(call, Advance) for slot in call.slots
+        )
+        return starts, asked, both
+
+    return virtual_time(scenario)
+
+
+def test_what_is_granted_behind_it_is_used_without_another_question() -> None:
+    """Asked about again one after the other, those slots would be over before their answers came."""
+    starts, asked, (first, second) = first_is_over(between=True)
+    assert second == first + 2, "somebody else has the ticket between"
+    assert starts.order[-3:] == ["other", 0, 1]
+    assert starts.gaps[-2] == pytest.approx(INTERVAL, abs=INTERVAL / 10), "the next slot serves the first job"
+    assert (asked[first], asked[second]) == (0, 1)
+
+
+def test_what_nobody_else_comes_behind_is_asked_for_again() -> None:
+    """It is granted late then, at the cost of its own length."""
+    starts, asked, (first, second) = first_is_over(between=False)
+    assert second == first + 1
+    assert starts.order[-2:] == [0, 1]
+    assert min(starts.gaps) >= 0.9 * INTERVAL
+    assert asked[first] == 1
