@@ -208,16 +208,34 @@ async def feed_ours(url: str, turns: int) -> list[float]:
         for number in range(turns + 1):
             await one.insert(queue, number, key="k")
         took: list[float] = []
+
+        async def next_of(tasks: Tasks) -> tuple[Claim, float]:
+            return await tasks.claim(queue), time.perf_counter()
+
         claim = await one.claim(queue)
         for turn in range(turns):
-            taker = two if turn % 2 == 0 else one
-            waiting = asyncio.ensure_future(taker.claim(queue))
+            waiting = asyncio.ensure_future(next_of(two if turn % 2 == 0 else one))
             await anyio.sleep(0.05)
             begun = time.perf_counter()
             await claim.ack()
-            claim = await waiting
-            took.append((time.perf_counter() - begun) * 1e3)
+            claim, ended = await waiting
+            took.append((ended - begun) * 1e3)
         await claim.ack()
+    return took
+
+
+async def round_trip(url: str, turns: int) -> list[float]:
+    """Milliseconds that `publish` takes, with its acknowledgement."""
+    client = await nats.connect(url)
+    stream, name = client.jetstream(), f"t{secrets.token_hex(4)}"
+    await stream.add_stream(name=name, subjects=[f"{name}.*"])
+    took: list[float] = []
+    for number in range(turns):
+        await anyio.sleep(0.05)
+        begun = time.perf_counter()
+        await stream.publish(f"{name}.{number}", b"1")
+        took.append((time.perf_counter() - begun) * 1e3)
+    await client.close()
     return took
 
 
@@ -280,6 +298,7 @@ def rows(url: str, options: argparse.Namespace) -> None:
     for name, took in (
         ("idle, raw", asyncio.run(idle_raw(url, options.turns))),
         ("idle, ours", asyncio.run(idle_ours(url, options.turns))),
+        ("round trip", asyncio.run(round_trip(url, options.turns))),
         ("feed here", asyncio.run(feed_ours(url, options.turns))),
         ("feed by source", asyncio.run(feed_by_source(url, min(options.turns, 5)))),
     ):

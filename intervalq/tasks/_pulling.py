@@ -77,4 +77,5 @@ async def settle(session: WorkSession, settle: Settle) -> None:
         desk.answered([settle], worked)
     finally:
         desk.busy -= 1
-        desk.poke()
+        if desk.wanted or desk.hurries or not desk.at_rest:  # else nobody waits for it
+            desk.poke()

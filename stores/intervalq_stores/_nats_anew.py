@@ -15,11 +15,15 @@ from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Conflict, Part
 from intervalq_stores._nats_commit import clear, commit, leftover
 from intervalq_stores._nats_pull import Pulled, Puller
+from intervalq_stores._nats_revoked import revoking
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import delivered, headers_of, is_gone, over_of, rests, row_of
+from intervalq_stores._nats_task import delivered, headers_of, is_gone, over_of, queue_of, rests, row_of
 
 _SOME: Final = 50
 """How many are asked for at once, of which those that nobody held before are given back."""
+
+_AT_ONCE: Final = batch.MOST // 2
+"""How many are stored at once, each of another queue at most, with what tells that queue of them."""
 
 
 async def with_others(puller: Puller, pulled: Pulled) -> list[Msg]:
@@ -61,17 +65,22 @@ def lost(row: Row, now: int, *, begun: bool = False) -> Row:
 
 
 async def restore(stream: Stream, parts: Sequence[Part]) -> None:
-    """Store tasks again: each that is still as it was."""
-    for start in range(0, len(parts), batch.MOST):
-        some = parts[start : start + batch.MOST]
+    """Store tasks again: each that is still as it was. Who had claimed it before has lost it."""
+    for start in range(0, len(parts), _AT_ONCE):
+        some = parts[start : start + _AT_ONCE]
         try:
-            await commit(stream, some)
+            await _restored(stream, some)
         except Conflict:  # one of them is another's by now: each by itself
             for part in some:
                 try:
-                    await commit(stream, [part])
+                    await _restored(stream, [part])
                 except Conflict:
                     await leftover(stream, part)
+
+
+async def _restored(stream: Stream, parts: Sequence[Part]) -> None:
+    before = [(queue_of(part.subject), sequence) for part in parts for sequence in part.over]
+    await commit(stream, [*await revoking(stream, before), *parts])
 
 
 async def stray(stream: Stream, message: Msg) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from intervalq_stores._nats_task import (
     EXPECTED,
@@ -20,6 +20,9 @@ from intervalq_stores._nats_task import (
 from intervalq_stores._nats_url import Headers
 from intervalq_stores._nats_wire import Refused, Wire
 
+if TYPE_CHECKING:
+    from intervalq_stores._nats_link import Link
+
 MOST: Final = 1000
 """How many messages the server takes at once."""
 
@@ -33,8 +36,8 @@ class Part(NamedTuple):
     subject: str
     data: bytes
     headers: Headers
-    over: int = 0
-    """The sequence of what it takes the place of, which is to be removed afterwards; 0: of nothing."""
+    over: tuple[int, ...] = ()
+    """The sequences of what it takes the place of, which is to be removed afterwards."""
     ends: bool = False
     """It is to be removed itself, after that."""
 
@@ -58,8 +61,16 @@ def above(part: Part, sequence: int) -> Part:
     if not sequence:
         return part
     if is_handed_out(part.subject):
-        return part._replace(headers=part.headers | {OVER: str(sequence)}, over=sequence)
+        return removing(part, (sequence,))
     return part._replace(headers=part.headers | ROLLUP)
+
+
+def removing(part: Part, sequences: Sequence[int]) -> Part:
+    """The message as one after which these are to be removed, too."""
+    over = (*part.over, *sequences)
+    if not over or not is_handed_out(part.subject):
+        return part._replace(over=over)
+    return part._replace(headers=part.headers | {OVER: " ".join(map(str, over))}, over=over)
 
 
 def within(part: Part, line: str, last: int) -> Part:
@@ -69,9 +80,7 @@ def within(part: Part, line: str, last: int) -> Part:
 
 def gone(subject: str, sequence: int) -> Part:
     """The removal of the message with this sequence, which must be there."""
-    if is_handed_out(subject):
-        return instead(subject, sequence, b"", GONE)._replace(ends=True)
-    return instead(subject, sequence, b"", GONE | {"Nats-TTL": "1s"})
+    return instead(subject, sequence, b"", GONE)._replace(ends=True)
 
 
 def seen(subject: str, sequence: int) -> Part:
@@ -92,15 +101,20 @@ def revoked(queue: str, sequences: Sequence[int], seconds: int) -> Part:
     return Part(subject, json.dumps(list(sequences)).encode(), {"Nats-TTL": f"{seconds}s"})
 
 
-async def store(wire: Wire, parts: Sequence[Part]) -> int:
+async def store(wire: Wire, parts: Sequence[Part], link: Link | None = None) -> int:
     """Store messages, all or none, and give the sequence of the last; the others come right before it.
+
+    Args:
+        wire: where to.
+        parts: the messages.
+        link: by this connection only. None: by a new one, too, if there is none.
 
     Raises:
         Conflict: one of them can't be stored.
         StoreError.
     """
     async with wire.bounded():
-        link = await wire.link()
+        link = link or await wire.link()
         if len(parts) == 1:
             subject, data, headers, *_ = parts[0]
             answer = await link.request(subject, data, headers or None)

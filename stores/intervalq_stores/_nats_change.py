@@ -17,21 +17,20 @@ from intervalq_stores._nats_client import said
 from intervalq_stores._nats_commit import commit
 from intervalq_stores._nats_held import Held
 from intervalq_stores._nats_lines import Steps
+from intervalq_stores._nats_link import Link
+from intervalq_stores._nats_revoked import revoking
 from intervalq_stores._nats_stream import Stream
 from intervalq_stores._nats_task import (
     BY,
-    TOKEN,
     home_of,
     is_handed_out,
+    is_token,
     mark_of,
     rests,
     subject_of,
 )
 
 _TRIES: Final = 50
-
-_MARGIN: Final = 60
-"""Seconds more than a claim may go without being renewed, for which it stands that it was revoked."""
 
 
 class Found(NamedTuple):
@@ -58,9 +57,10 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
     known: dict[str, int] = {}  # tombstones in the place of inserts
     existing: dict[str, str] = {}
     for attempt in range(_TRIES):
+        link = await (stream if claims is None else claims.holdings).link()
         found = await _named(stream, claims, command)
         try:
-            done = await _once(stream, command, found, known, existing, look=attempt > 0)
+            done = await _once(stream, command, found, known, existing, link=link, look=attempt > 0)
         except Conflict:
             await _look(stream, command, known, existing)
             await anyio.sleep(random.uniform(0, 0.001 * attempt))  # noqa: S311 - no secret
@@ -72,13 +72,17 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
     raise TransactionConflict(stream.wire.url, "others changed the same tasks each time: try again")
 
 
-async def move(stream: Stream, held: Held, part: Delete | Change) -> bool:
-    """Do what takes more than an acknowledgement with a claimed task; whether it was still the claimant's."""
+async def move(stream: Stream, held: Held, part: Delete | Change, link: Link) -> bool:
+    """Do what takes more than an acknowledgement with a claimed task; whether it was still the claimant's.
+
+    Of another connection than `link` it isn't known whether the task is the claimant's there.
+    """
     if isinstance(part, Change) and part.queue is not None:
         await stream.consumer(part.queue)
     me = f"{held.row.session} {held.sequence}"
     for _ in range(_TRIES):
-        steps = Steps(stream, look=True)
+        line, held.line = held.line, None
+        steps = Steps(stream, look=True, known=line)
         found = Found(held.row, held.subject, held.sequence, held=True)
         sent = held.sent
         try:
@@ -87,7 +91,7 @@ async def move(stream: Stream, held: Held, part: Delete | Change) -> bool:
             if isinstance(part, Change):
                 await _change(stream, steps, found, part)
             held.sent = True
-            await commit(stream, steps.parts(), me)
+            await commit(stream, steps.parts(), me, link)
         except Conflict:
             held.sent = sent  # nothing was done by this one
             last, message = await stream.last(held.subject)
@@ -108,6 +112,7 @@ async def _once(
     known: dict[str, int],
     existing: dict[str, str],
     *,
+    link: Link,
     look: bool,
 ) -> Modified:
     steps = Steps(stream, look=look)
@@ -146,13 +151,13 @@ async def _once(
     whole = [*revocations, *parts] if fits else parts  # before what completes the step: see `_nats_revoked`
     for part in () if fits else revocations:
         await batch.store(stream.wire, [part])
-    first = await commit(stream, whole) - len(parts) + 1 if whole else 0
+    first = await commit(stream, whole, link=link) - len(parts) + 1 if whole else 0
     order = {part.subject: first + number for number, part in enumerate(parts)}
 
     def after(subject: str, row: Row) -> Row:
         subject = steps.home(row, subject)
         version = order[subject]
-        waits = row.key is not None and not subject.endswith(TOKEN)
+        waits = row.key is not None and not is_token(subject)
         return row._replace(
             version=version,
             place=0 if row.key is None else 1 if not waits else row.place or version + 1,
@@ -173,15 +178,8 @@ async def _once(
 
 async def _revocations(stream: Stream, changed: Sequence[Found]) -> list[Part]:
     """What tells those who may have claimed some of these that they have lost them."""
-    sequences: dict[str, list[int]] = {}
-    for one in changed:
-        if not one.held and is_handed_out(one.subject):
-            sequences.setdefault(one.row.queue, []).append(one.sequence)
-    parts: list[Part] = []
-    for queue, some in sequences.items():
-        wait = (await stream.consumer(queue))["ack_wait"] // 1_000_000_000
-        parts.append(batch.revoked(queue, some, wait * 2 + _MARGIN))
-    return parts
+    others = [one for one in changed if not one.held and is_handed_out(one.subject)]
+    return await revoking(stream, [(one.row.queue, one.sequence) for one in others])
 
 
 async def _change(stream: Stream, steps: Steps, found: Found, change: Change) -> tuple[str, Row]:
@@ -226,7 +224,8 @@ async def _find(
     stream: Stream, claims: Claims | None, part: Change | Delete | Depend, *, force: bool
 ) -> Found | None:
     held = claims.holdings.held.get(part.id) if claims is not None else None
-    if held is not None and (force or held.row.version == part.version):
+    if claims is not None and held is not None and (force or held.row.version == part.version):
+        await claims.holdings.clear([held])
         return Found(held.row, held.subject, held.sequence, held=True)
     row = await stream.task(part.version)
     if row is not None and row.id == part.id:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final
 
 import anyio
+from anyio.abc import TaskGroup
 from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState, TooManyWaiting
@@ -24,7 +25,7 @@ from intervalq_stores._nats_holdings import Holdings
 from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_pull import Pulled, Puller
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import delivered, is_gone, rests, row_of
+from intervalq_stores._nats_task import delivered, is_gone, over_of, rests, row_of
 from intervalq_stores._nats_url import WITHIN
 
 log: Final = logging.getLogger("intervalq")
@@ -108,23 +109,27 @@ class Claims:
         """As soon as there is a task of any queue, that and what comes with it; or nothing in time."""
         rows: list[Row] = []
         count = limit if len(work.queues) == 1 else 1
+        group: TaskGroup | None = None
 
         async def one(queue: str) -> None:
             async with self._asking(queue) as puller:
                 async with self._stream.wire.bounded(seconds + 2 * WITHIN):
                     pulled = await puller.wait(count, seconds)
                 await self._take(rows, queue, puller, pulled, end=len(rows) + count, work=work)
-            if rows and len(work.queues) > 1:
+            if rows and group is not None:
                 group.cancel_scope.cancel()
 
         with self._given_back(rows):
+            if len(work.queues) == 1:
+                await one(work.queues[0])
+                return rows
             try:
                 async with anyio.create_task_group() as group:
                     for queue in work.queues:
                         group.start_soon(one, queue)
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
-            if rows and len(work.queues) > 1 and len(rows) < limit:
+            if rows and len(rows) < limit:
                 rows += await self.claim(work, limit - len(rows))
         return rows
 
@@ -138,7 +143,7 @@ class Claims:
                 held = self.holdings.drop(row.id)
                 if held is not None and held.link.is_open:
                     part = again(held.unclaimed(), held.subject, held.sequence, self._stream.now())
-                    held.link.later(restore(self._stream, [part]))
+                    held.link.later(self.holdings.give_back([held], [part]))
             raise
 
     @asynccontextmanager
@@ -176,7 +181,8 @@ class Claims:
         """
         if not pulled.messages:
             return False
-        link, anew, fresh, stale = puller.link, list[Part](), list[Msg](), list[Msg]()
+        link, came = puller.link, stopwatch()
+        anew, fresh, stale = list[Part](), dict[int, tuple[Held, Msg]](), list[Msg]()
         lease, held = work.lease, self.holdings.held
         messages = deque(pulled.messages)
         try:
@@ -191,15 +197,17 @@ class Claims:
                 row = await self._judge(message, link, until, now, anew)
                 if row is not None and (len(rows) >= end or (row.alone and self._is_alone(work))):
                     anew.append(again(row, message.subject, row.version, now))
-                elif row is not None:
+                    row = None
+                if row is not None:
                     leased = None if lease is None else now + lease
                     row = claimed(row, self.holdings.session.id, leased, work.begins)
-                    held[row.id] = Held(
-                        row, message.subject, row.version, message.reply, link, since, wait, until, ends
-                    )
+                    one = held[row.id] = Held(
+                        row, message.subject, row.version, message.reply, link, since, came, wait, until,
+                        ends, over=tuple(over_of(message)),
+                    )  # fmt: skip
                     rows.append(row)
-                    fresh.append(message)
-                if not (fresh and fresh[-1] is message):
+                    fresh[row.version] = one, message
+                else:
                     stale.append(message)
                 messages.popleft()
         except BaseException:
@@ -207,14 +215,32 @@ class Claims:
                 if link.is_open:
                     link.later(stray(self._stream, message))
             raise
-        old = await outdated(self._stream, fresh, stale)
-        ids = {one.row.id for one in held.values() if one.sequence in old}  # others are lost already
-        for id_ in ids:
-            self.holdings.drop(id_)
-        rows[:] = [row for row in rows if row.id not in ids]
+        old = await self._outdated(fresh, stale)
+        rows[:] = [row for row in rows if row.id not in old]
         if anew:
             await restore(self._stream, anew)
         return bool(anew) or len(fresh) < len(pulled.messages)
+
+    async def _outdated(self, fresh: dict[int, tuple[Held, Msg]], stale: Sequence[Msg]) -> set[str]:
+        """Give up what another message has taken the place of, and have what it takes to end the others.
+
+        A token that nobody else can have had is worked on at once.
+        """
+        some = [held for held, _ in fresh.values()]
+        looked = {held.sequence: held.subject for held in some if self.holdings.may_be_outdated(held)}
+        cleared = [held for held in some if held.row.key is None or held.sequence in looked]
+        over = [sequence for held in cleared for sequence in held.over]
+        over += [sequence for message in stale for sequence in over_of(message)]
+        old = await outdated(self._stream, looked, over)
+        for held in cleared:
+            held.over = ()
+        for held in some:
+            if held.row.key is not None and held.sequence not in old:
+                self.holdings.prepare(held)
+        ids = {fresh[sequence][0].row.id for sequence in old}
+        for id_ in ids:
+            self.holdings.drop(id_)
+        return ids
 
     def _is_alone(self, work: Work) -> bool:
         """Whether it has one that is to run alone: of several nobody could tell which had begun."""

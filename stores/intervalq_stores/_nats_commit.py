@@ -8,50 +8,64 @@ over all messages of a step), and there are two ways to take the place of a mess
 
 - What consumers don't hand out (tasks that wait for a token, marks of dedupe keys, locks) is removed by the
   message that takes its place, a rollup: at once, and for good. That a task was removed is said by such a
-  message for a second, so that it can be said in one step with other changes.
+  message, too (see `_nats_lines` for how long), so that it can be said in one step with other changes.
 - What consumers hand out (tasks without a key, tokens) is not: by a rollup the server forgets what other
-  workers have pending. Its successor is stored above it, and names it in `Iq-Over`. Then it is removed by its
-  sequence. That a task was removed is said by such a successor, too, which is removed after it.
+  workers have pending. Its successor is stored above it, and names it in `Iq-Over`, and so does a task that
+  gets a token name the place where it waited. Then these are removed by their sequences. That a task was
+  removed is said by such a successor, too, which is removed after it.
 
 A step is done when its messages are stored, all or none. What they took the place of is removed before the
-caller is told. If a process, a server or a connection dies between:
+caller is told, and before anything takes the place of them. If a process, a server or a connection dies
+between:
 
 - before the messages are stored: nothing was done, and the task is handed out again.
 - before the old message is removed: it is there, below its successor. Nobody can change it any more, for it
-  isn't the last. Who is handed out the successor removes it, and only then works on that. A token is worked
-  on only if it is the last of its subject, so the tasks of a key keep their order. A task without a key may
-  run once more, and its acknowledgement is `ClaimLost`: nobody was told before that it had ended.
+  isn't the last. Who is handed the successor removes it: of a task without a key before working on that, of
+  a token before that ends. A token is worked on only if it is the last of its subject, so the tasks of a key
+  keep their order. That needs no look if this process of the server has stored it, and hands it out for the
+  first time, and nobody was heard to revoke it: then nothing can be above it. A task without a key may run
+  once more, and its acknowledgement is `ClaimLost`: nobody was told before that it had ended. But if the
+  server was killed between, it hands out both as if for the first time. So what was there when a session
+  began, while some subjects had several messages, is worked on only if it is the last of its subject, too.
 - before the message is removed that says that a task was: it is handed out, and removed then.
 
 If the answer is lost, the step is tried again. An acknowledgement that finds no message was heard before, if
-nothing has taken the place of that. A step that finds another message on top sees in `Iq-By` whether it is
-its own.
+no revocation of its claim is stored: others get a task only after one. A step that finds another message on
+top sees in `Iq-By` whether it is its own.
 
 The acknowledgement of a task without a key is the server's own, which doesn't tell whether the message was
-there. So whoever changes what others may have claimed stores a revocation in the same step, and whoever
-acknowledges looks for revocations afterwards, or has heard of none (`_nats_revoked`): what they don't find
-was not changed before, and can't be after. Revocations expire; claims that live longer look for them when
-they are renewed.
+there. So whoever changes what others may have claimed, or stores it anew because its holder is lost, stores
+a revocation in the same step, and whoever acknowledges looks for revocations afterwards, or has heard of none
+(`_nats_revoked`): what they don't find was not changed before, and can't be after. Revocations expire; claims
+that live longer look for them when they are renewed. What is acknowledged late is a step like others.
 
 A server that is killed also forgets what it handed out last, and hands it to others. The claims of those
-moments are given up when the connection is made anew to another process of the server.
+moments are given up when the connection is made anew to another process of the server. So a step that settles
+a claim goes by the connection for which that was checked, and fails if there is another one by now.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nats.aio.msg import Msg
 
 from intervalq_stores import _nats_batch as batch
 from intervalq_stores._nats_batch import Part
+from intervalq_stores._nats_link import Link
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import BY, TOKEN, delivered, over_of
+from intervalq_stores._nats_task import BY, delivered, is_token, line_at, over_of
 
 
-async def commit(stream: Stream, parts: Sequence[Part], by: str = "") -> int:
+async def commit(stream: Stream, parts: Sequence[Part], by: str = "", link: Link | None = None) -> int:
     """Store messages, all or none, and remove what they took the place of; gives the sequence of the last.
+
+    Args:
+        stream: where to.
+        parts: the messages.
+        by: who does it, if that is to be found out later.
+        link: store them by this connection only: claims have been checked for it.
 
     Raises:
         Conflict: something isn't as it was seen; nothing was stored.
@@ -59,38 +73,48 @@ async def commit(stream: Stream, parts: Sequence[Part], by: str = "") -> int:
     """
     if by:
         parts = [part._replace(headers=part.headers | {BY: by}) if part.over else part for part in parts]
-    last = await batch.store(stream.wire, parts)
-    await stream.removed([part.over for part in parts if part.over])
-    ends = [last - len(parts) + number for number, part in enumerate(parts, 1) if part.ends]
+    last = await batch.store(stream.wire, parts, link)
+    await stream.removed([sequence for part in parts for sequence in part.over])
+    ends = {last - len(parts) + number: part.subject for number, part in enumerate(parts, 1) if part.ends}
     if ends:
-        (await stream.link()).later(stream.removed(ends))
+        (await stream.link()).later(_end(stream, ends))
     return last
 
 
+async def _end(stream: Stream, ends: dict[int, str]) -> None:
+    """Remove what says that tasks were: of a key last what says that all of it were."""
+    await stream.removed([sequence for sequence, subject in ends.items() if not is_token(subject)])
+    await stream.removed([sequence for sequence, subject in ends.items() if is_token(subject)])
+
+
 async def clear(stream: Stream, message: Msg) -> None:
-    """Remove what says that a task was removed; and the task first, if it is there still."""
+    """Remove what says that a task was removed; and before that what it took the place of, if it is there."""
     await stream.removed(over_of(message))
-    await stream.removed([delivered(message).sequence])
+    sequence, subject = delivered(message).sequence, message.subject
+    if is_token(subject):
+        _, _, gone = await stream.line(line_at(subject))
+        await stream.removed([other for other in gone.values() if other < sequence])
+    await stream.removed([sequence])
 
 
 async def leftover(stream: Stream, part: Part) -> None:
     """What could not be replaced is removed if another message has taken its place already."""
     last, _ = await stream.last(part.subject)
-    if last != part.over:
-        await stream.removed([part.over])
+    if last not in part.over:
+        await stream.removed(part.over)
 
 
-async def outdated(stream: Stream, messages: Sequence[Msg], others: Sequence[Msg] = ()) -> set[int]:
+async def outdated(stream: Stream, messages: Mapping[int, str], over: Sequence[int]) -> set[int]:
     """Of what was handed out and is to be worked on, what another message has taken the place of.
 
-    What these took the place of themselves is removed first, and so it is of `others`, which are to be stored
-    anew. Only of tokens it is looked whether they are the last of their subjects.
+    Args:
+        stream: where it is stored.
+        messages: the subjects of what is looked at, by sequence.
+        over: what such messages took the place of themselves, which is removed first.
     """
-    over = [sequence for message in (*messages, *others) for sequence in over_of(message)]
-    if not over and not any(one.subject.endswith(TOKEN) for one in messages):
+    if not over and not messages:
         return set()
-    tokens = {delivered(one).sequence: one.subject for one in messages if one.subject.endswith(TOKEN)}
-    _, lasts = await asyncio.gather(stream.removed(over), stream.lasts([*tokens.values()]))
-    found = {sequence for sequence, subject in tokens.items() if lasts.get(subject, 0) != sequence}
+    _, lasts = await asyncio.gather(stream.removed(over), stream.lasts([*messages.values()]))
+    found = {sequence for sequence, subject in messages.items() if lasts.get(subject, 0) != sequence}
     await stream.removed([*found])
     return found

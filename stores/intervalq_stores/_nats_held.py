@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from intervalq.tasks.rules import Row
+from intervalq_stores._nats_lines import Line
 from intervalq_stores._nats_link import Link
 
 SAFE: Final = 0.9
@@ -34,7 +36,9 @@ class Held:
     link: Link
     """What it came through: after another connection nothing is certain."""
     since: int
-    """It was handed out after this, on `stopwatch`."""
+    """It was handed out after this, on `stopwatch`: long after, if it was waited for."""
+    came: int
+    """It was handed out before this."""
     wait: int
     """How long the server waits for an acknowledgement, in microseconds."""
     deadline: int
@@ -45,6 +49,12 @@ class Held:
     """How often it was to be settled: again where there was no answer."""
     sent: bool = False
     """What settles it was sent."""
+    over: tuple[int, ...] = ()
+    """What it took the place of, and may be there still: to be removed before anything takes its own."""
+    line: Line | None = None
+    """Of a token, what was there of its key when it was claimed."""
+    ready: asyncio.Task[None] | None = None
+    """What removes those, and looks."""
 
     def unused(self) -> Row:
         """The task, if nobody began with it after all."""
@@ -69,7 +79,7 @@ def claimed(row: Row, session: str, until: int | None, begins: int) -> Row:
 def is_forgotten(held: Held, link: Link) -> bool:
     """Whether the server may have been killed before it had written down that it handed this out."""
     ended = held.link.ended_at
-    return held.link.process != link.process and (ended is None or held.since >= ended - _FORGOTTEN)
+    return held.link.process != link.process and (ended is None or held.came >= ended - _FORGOTTEN)
 
 
 def is_plain(row: Row) -> bool:

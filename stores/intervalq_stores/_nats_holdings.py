@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import anyio
@@ -9,9 +10,11 @@ import anyio
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Session
 from intervalq_stores._nats_anew import again, lost, restore
+from intervalq_stores._nats_batch import Part
 from intervalq_stores._nats_held import RENEW, SAFE, Held, by_queue, is_forgotten, is_plain
+from intervalq_stores._nats_lines import seen
 from intervalq_stores._nats_link import Link
-from intervalq_stores._nats_revoked import Revocations
+from intervalq_stores._nats_revoked import Revocations, may_have_expired
 from intervalq_stores._nats_stream import Stream
 
 
@@ -26,7 +29,7 @@ class Holdings:
         self._stream = stream
         self._revocations = Revocations(stream)
         self._seen: Link | None = None
-        self._lost: dict[str, Held] = {}  # of which nobody has been told yet
+        self._lost: dict[tuple[str, int], Held] = {}  # by id and version: of which nobody has been told yet
         self._waiting: list[anyio.Event] = []
 
     async def link(self) -> Link:
@@ -63,6 +66,33 @@ class Holdings:
             if not held.row.begun:
                 held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
 
+    def may_be_outdated(self, held: Held) -> bool:
+        """See `Revocations.may_be_outdated`."""
+        return self._revocations.may_be_outdated(held)
+
+    def prepare(self, held: Held) -> None:
+        """Have ready what it takes to hand a token on, while its task is worked on."""
+        held.ready = held.link.later(self._prepare(held))
+
+    async def _prepare(self, held: Held) -> None:
+        line = await seen(self._stream, held.row.queue, str(held.row.key))
+        held.over = ()  # that has removed it
+        held.line = line
+
+    async def clear(self, some: Sequence[Held]) -> None:
+        """See that what claims took the place of is gone: before that, they aren't settled or given back."""
+        for held in some:
+            if held.ready is not None:
+                await asyncio.wait((held.ready,))
+        await self._stream.removed([sequence for held in some for sequence in held.over])
+        for held in some:
+            held.over = ()
+
+    async def give_back(self, some: Sequence[Held], parts: Sequence[Part]) -> None:
+        """Store claims again."""
+        await self.clear(some)
+        await restore(self._stream, parts)
+
     # --- renewing -----------------------------------------------------------------------------------
 
     async def beat(self) -> bool:
@@ -74,7 +104,7 @@ class Holdings:
             there = self._stream.now()
             row = held.unclaimed()._replace(at=held.row.modified)
             part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
-            await restore(self._stream, [part])
+            await self.give_back([held], [part])
         return await self.renew(
             [held for held in self.held.values() if held.deadline - now < held.wait * RENEW]
         )
@@ -109,16 +139,19 @@ class Holdings:
         there = self._stream.now()
         in_time = [one for one in held if stopwatch() < one.deadline]
         parts = [again(one.unused(), one.subject, one.sequence, there) for one in in_time]
-        await restore(self._stream, parts)
+        await self.give_back(in_time, parts)
 
     # --- settling -----------------------------------------------------------------------------------
 
     async def settle(self, settled: Sequence[Delete | Change]) -> list[str]:
         """Settle claims, each by itself; the ids of those that are lost."""
-        for held in [self.held.get(part.id) or self._lost.get(part.id) for part in settled]:
+        for part in settled:
+            held = self.held.get(part.id)
+            if held is None or held.row.version != part.version:
+                held = self._lost.get((part.id, part.version))
             if held is not None:
                 held.asked += 1  # also if it fails now, and is asked for again
-        await self.link()
+        link = await self.link()
         lost: list[str] = []
         simple: list[Held] = []
         for part in settled:
@@ -130,34 +163,31 @@ class Holdings:
                 or (held.ends is not None and held.ends <= now)
             ):
                 lost.append(part.id)
-                if (known := self._lost.pop(part.id, None)) is not None:
-                    self._note(known)
-                continue
-            if isinstance(part, Change) and part.keep:
+            elif isinstance(part, Change) and part.keep:
                 if not await self._prolong(held, part):
                     lost.append(part.id)
             elif isinstance(part, Delete) and is_plain(held.row):
                 simple.append(held)
-            elif not await self._move(held, part):
+            elif not await self._move(held, part, link):
                 lost.append(part.id)
-                self._note(self._lost.pop(part.id, held))
-        for held in await self._acknowledge(simple):
-            lost.append(held.row.id)
-            self._note(held)
+        lost += [held.row.id for held in await self._acknowledge(simple, link)]
+        for part in settled:  # only now, when nothing fails any more: else the next call doesn't know of them
+            known = self._lost.pop((part.id, part.version), None)
+            # What is asked for again counts as done if it is lost; so the session ends where that isn't true.
+            self.overdue = self.overdue or (known is not None and known.asked > 1)
         return lost
 
     def _lose(self, held: Held) -> None:
         """It is known to be lost, before anybody is told."""
         if self.drop(held.row.id) is not None:
-            self._lost[held.row.id] = held
-
-    def _note(self, held: Held) -> None:
-        """What is asked for again counts as done if it is lost; so the session ends where that isn't true."""
-        self.overdue = self.overdue or held.asked > 1
+            self._lost[held.row.id, held.row.version] = held
 
     async def _is_lost(self, held: Held) -> bool:
-        """Whether a claim is whose task has gone from its place; else a call without an answer removed it."""
-        return not held.sent or bool(await self._stream.with_ids([held.row.id], held.row.queue))
+        """Whether a claim is whose task has gone from its place; else a call without an answer removed it.
+
+        Nobody else has it without a revocation.
+        """
+        return not held.sent or may_have_expired(held) or bool(await self._revocations.of([held]))
 
     async def _prolong(self, held: Held, part: Change) -> bool:
         if not await self.renew([held]) or self.held.get(held.row.id) is not held:
@@ -167,16 +197,15 @@ class Holdings:
         held.row = held.row._replace(version=held.row.version + 1, until=until)
         return True
 
-    async def _acknowledge(self, done: Sequence[Held]) -> list[Held]:
+    async def _acknowledge(self, done: Sequence[Held], link: Link) -> list[Held]:
         """Acknowledge; those that were not this session's any more.
 
         The server answers the last of each queue when it has done the others. If that comes in time, nobody
-        else can have had them. Else, or if the connection was another one, a message is removed by its
-        sequence, which the server says whether it has done.
+        else can have had them. Else, or if the connection was another one, the message is replaced if it is
+        the last of its subject, as where more than an acknowledgement is to be done.
         """
         lost: list[Held] = []
         for mine in by_queue(done):
-            link = await self._stream.link()
             now = stopwatch()
             sure: list[Held] = []
             late: list[Held] = []
@@ -188,23 +217,28 @@ class Holdings:
                 async with self._stream.wire.bounded():
                     await link.send([(held.reply, b"+ACK", {}) for held in sure])
                 arrived = stopwatch()
-                # Of what was said too late nobody can say whether it was done.
-                lost += [held for held in sure if arrived >= held.deadline]
+                revoked = {held.sequence for held in await self._revocations.of(sure)}
+                for held in sure:
+                    # Of what was said too late nobody can say whether it was done.
+                    if arrived >= held.deadline or held.sequence in revoked:
+                        self._lose(held)
+                        lost.append(held)
+                    else:
+                        self.drop(held.row.id)
             for held in late:
-                removed = not is_forgotten(held, link) and await self._stream.remove(held.sequence)
-                others = await self._stream.lasts([held.subject]) if removed else {}
-                if (not removed and await self._is_lost(held)) or any(others.values()):
-                    lost.append(held)
-            lost += [held for held in await self._revocations.of(mine) if held not in lost]
-        for held in done:
-            self.drop(held.row.id)
+                removed = await self._move(held, Delete(held.row.id, held.row.version), link)
+                lost += [] if removed else [held]
         return lost
 
-    async def _move(self, held: Held, part: Delete | Change) -> bool:
-        """Do what takes more than an acknowledgement; whether it was this session's."""
+    async def _move(self, held: Held, part: Delete | Change, link: Link) -> bool:
+        """Do what takes more than an acknowledgement; whether it was this session's.
+
+        That is by the connection for which the claims have been checked.
+        """
         from intervalq_stores._nats_change import move  # noqa: PLC0415 - which needs this module
 
-        done = await move(self._stream, held, part)
+        await self.clear([held])
+        done = await move(self._stream, held, part, link)
         if not done and isinstance(part, Delete):
             done = not await self._is_lost(held)
         if done:

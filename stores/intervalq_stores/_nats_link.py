@@ -99,6 +99,11 @@ class Link:
         return str(self._client._server_info.get("server_id", ""))  # noqa: SLF001 - there is no other name
 
     @property
+    def has_jetstream(self) -> bool:
+        """Whether the server has streams itself, and doesn't just pass on what others say."""
+        return bool(self._client._server_info.get("jetstream"))  # noqa: SLF001 - likewise
+
+    @property
     def most_bytes(self) -> int:
         """How large a message may be."""
         return self._client.max_payload
@@ -277,8 +282,8 @@ class Link:
         await self.flush()
         await self.leave(subscription)
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something soon that nobody waits for; if it fails, the connection has ended."""
+    def later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something soon that nobody need wait for; if it fails, the connection has ended."""
 
         async def do() -> None:
             with suppress(driver.Error, OSError, StoreError):
@@ -287,6 +292,7 @@ class Link:
         task = asyncio.ensure_future(do())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     @asynccontextmanager
     async def subscribed(self, subject: str, came: Callable[[Msg], None]) -> AsyncIterator[Subscription]:

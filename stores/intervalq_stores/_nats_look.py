@@ -10,11 +10,11 @@ from intervalq.tasks.store import Position, Pulled
 from intervalq_stores._nats_claims import Claims
 from intervalq_stores._nats_names import decoded, encoded
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import PREFIX, STREAM, TOKEN, rests
+from intervalq_stores._nats_task import PREFIX, STREAM, lines_of, rests
 
 _EXACT: Final = 1000
-"""How many tasks a queue may have to be looked at for its figures. Of larger ones some are counted that went
-within the last second."""
+"""How many tasks a queue may have to be looked at for its figures. Of larger ones some are counted that have
+just gone, and of each key that stands still the last one that was removed from its inbox."""
 
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
@@ -31,7 +31,7 @@ async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -
     else:
         name = "*" if command.queue is None else encoded(command.queue)
         rows = await stream.rows(f"{PREFIX}.w.{name}.*", command.limit)
-        rows += await stream.rows(f"{PREFIX}.k.{name}.*.*", command.limit)
+        rows += await stream.rows(lines_of(command.queue), command.limit)
         rows = sorted((held.get(row.id, row) for row in rows), key=lambda row: (row.at, row.id))
     if command.queue is not None:
         rows = [row for row in rows if row.queue == command.queue]
@@ -51,13 +51,12 @@ async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
             queue in command.names or any(map(queue.startswith, command.prefixes))
         ):
             continue
-        keyed = f"{PREFIX}.k.{encoded(queue)}.*.*"
-        inbox = sum(not subject.endswith(TOKEN) for subject in await stream.subjects(keyed))
+        inbox = len(await stream.subjects(f"{PREFIX}.k.{encoded(queue)}.*.*"))
         ready, claimed = info["num_pending"], info["num_ack_pending"]
         stats = QueueStats(queue, ready + claimed + inbox, claimed=claimed, ready=ready, inbox=inbox)
         if 0 < stats.size <= _EXACT:
             rows = await stream.rows(f"{PREFIX}.w.{encoded(queue)}.*", None)
-            stats = _of(queue, rows + await stream.rows(keyed, None), info, stream.now())
+            stats = _of(queue, rows + await stream.rows(lines_of(queue), None), info, stream.now())
         if stats.size:
             found.append(stats)
     found.sort(key=lambda stats: stats.name)

@@ -17,12 +17,14 @@ from intervalq_stores._nats_names import encoded
 from intervalq_stores._nats_task import (
     PREFIX,
     STREAM,
-    filters_of,
+    filter_of,
     is_gone,
     is_task,
+    is_token,
     over_of,
     revocations_of,
     row_of,
+    token_of,
 )
 from intervalq_stores._nats_wire import Refused, Wire
 
@@ -77,7 +79,7 @@ class Stream:
             sent = stopwatch()
             made = await self.wire.ensure(_CONFIG, _NEEDED, "tasks")
             self._ahead = _microseconds(made["ts"]) - (sent + stopwatch()) // 2
-            self._clustered = made.get("cluster") is not None
+            self._clustered = made.get("cluster") is not None or not link.has_jetstream
             self._consumers.clear()
             self._checked = link
         return link
@@ -86,6 +88,10 @@ class Stream:
     def is_replicated(self) -> bool:
         """Whether another server than the one of this connection may answer."""
         return self._clustered
+
+    async def state(self) -> Any:  # noqa: ANN401 - whatever the server says
+        """What the server says of the messages: how many, of how many subjects ..."""
+        return (await self.wire.ask(f"STREAM.INFO.{STREAM}"))["state"]
 
     def forget(self) -> None:
         """Look again whether the stream and its consumers are there: something was amiss."""
@@ -109,6 +115,8 @@ class Stream:
         known = self._consumers.get(queue)
         if known is None:
             known = await self._make(queue, ack_wait)
+        elif ack_wait is None or (known["ack_wait"] >= ack_wait * 1_000 and known["description"] == _ASKED):
+            return known  # most of the time
         wanted = dict(known)
         if ack_wait is not None:
             nobody_asked = known.get("description") == _NOBODY_ASKED
@@ -132,7 +140,7 @@ class Stream:
             "description": _NOBODY_ASKED if ack_wait is None else _ASKED,
             "ack_policy": "explicit",
             "deliver_policy": "all",
-            "filter_subjects": filters_of(queue),
+            "filter_subject": filter_of(queue),
             "ack_wait": (5 * SECOND if ack_wait is None else ack_wait) * 1_000,
             "max_ack_pending": -1,
             "max_waiting": self.wire.made.max_waiting,
@@ -237,16 +245,18 @@ class Stream:
         """The tasks of a pattern, in the order in which they were stored."""
         await self.link()
         found: list[Row] = []
+        over: set[int] = set()
         after = 1
         while limit is None or len(found) < limit:
             size = _PAGE if limit is None else min(_PAGE, limit - len(found))
             page = await self.wire.messages(STREAM, {"seq": after, "next_by_subj": pattern, "batch": size})
             last = {_subject(message): message for message in page}  # not what has a leftover behind it
             found += [self.row(message) for message in last.values() if not is_gone(message)]
+            over.update(sequence for message in page for sequence in over_of(message))
             if len(page) < size:
                 break
             after = _sequence(page[-1]) + 1
-        return found
+        return [row for row in found if row.version not in over]
 
     async def line(self, pattern: str) -> tuple[int, list[Row], dict[str, int]]:
         """The sequence of what was stored last of a key, its tasks, and where others have just gone.
@@ -267,6 +277,10 @@ class Stream:
             last = _sequence(page[-1]) if page else last
             if len(page) < _PAGE:
                 break
+        for name, message in [(name, message) for name, message in found.items() if is_token(name)]:
+            over = over_of(message)
+            waited = [other for other, one in found.items() if _sequence(one) in over and other != name]
+            beneath += [_sequence(found.pop(other)) for other in waited]
         await self.removed(beneath)
         rows = [self.row(message) for message in found.values() if not is_gone(message)]
         return last, rows, {name: _sequence(message) for name, message in found.items() if is_gone(message)}
@@ -278,16 +292,24 @@ class Stream:
         name = "*" if queue is None else encoded(queue)
         for id_ in ids:
             before = len(found)
-            for pattern in (f"{PREFIX}.w.{name}.{encoded(id_)}", f"{PREFIX}.k.{name}.*.i{encoded(id_)}"):
+            for pattern in (f"{PREFIX}.w.{name}.{encoded(id_)}", f"{PREFIX}.k.{name}.*.{encoded(id_)}"):
                 for subject in [pattern] if "*" not in pattern else await self.subjects(pattern):
                     _, message = await self.last(subject)
                     if message is not None and not is_gone(message):
-                        found.append(self.row(message))
+                        found.append(await self._promoted(self.row(message)))
             if len(found) == before:
                 if tokens is None:
-                    tokens = await self.rows(f"{PREFIX}.k.{name}.*.0", None)
+                    tokens = await self.rows(f"{PREFIX}.w.{name}.*.0", None)
                 found += [row for row in tokens if row.id == id_]
         return found
+
+    async def _promoted(self, row: Row) -> Row:
+        """The task that has the token, if that is the one which seems to wait."""
+        if row.waiting:
+            _, message = await self.last(token_of(row.queue, str(row.key)))
+            if message is not None and row.version in over_of(message):
+                return self.row(message)
+        return row
 
     async def task(self, sequence: int) -> Row | None:
         """The task with this sequence; None: there is none any more, or it is something else.

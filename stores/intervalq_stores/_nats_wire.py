@@ -45,8 +45,9 @@ _AGAIN: Final = 1.5
 """Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
 
 # What the error codes of JetStream mean.
-_UNAVAILABLE: Final = frozenset({10008, 10009, 10118})  # no leader, no quorum, shutting down ...
-_NO_PLACE: Final = frozenset({10005, 10023})  # no peers, or none with room: also while a cluster begins
+_NO_LEADER: Final = 10008
+_UNAVAILABLE: Final = frozenset({_NO_LEADER, 10009, 10118})  # no leader, no quorum, shutting down ...
+_NO_PLACE: Final = frozenset({10005, 10023, _NO_LEADER})  # no peers or room: also while a cluster begins
 _FULL: Final = frozenset({10023, 10028, 10047, 10054, 10122})
 _NO_REPLICAS: Final = 10074
 _NOT_ENABLED: Final = frozenset({10035, 10039, 10076})
@@ -73,7 +74,7 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
 
 
 class NoPlaceError(StoreUnavailable):
-    """No server has room for a stream or consumer just now."""
+    """No server has room for a stream or consumer just now, or nobody leads the cluster that could tell."""
 
 
 class Refused(Exception):
@@ -313,7 +314,8 @@ class Wire:
             return said
         code, text = error.get("err_code", 0), str(error.get("description", error.get("code")))
         if code in _UNAVAILABLE or code in _NO_STREAM:
-            raise StoreUnavailable(self.url, f"JetStream can't answer just now: {text}")
+            kind = NoPlaceError if code in no_place else StoreUnavailable
+            raise kind(self.url, f"JetStream can't answer just now: {text}")
         if code in no_place:
             raise NoPlaceError(
                 self.url,

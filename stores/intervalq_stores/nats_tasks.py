@@ -4,8 +4,8 @@ A claim is a delivery that isn't acknowledged yet. The server hands a message ou
 that has passed, and takes an acknowledgement from anybody; so three things make that safe here. A worker
 counts its time from before it asked, and gives its claims up before the server does. A message that was
 handed out before isn't worked on, but stored anew, with another sequence, by whoever gets it: what its former
-holder says about the old one has no effect. And what can't be proven to have been said in time is said by
-removing the message, which succeeds once.
+holder says about the old one has no effect. And what can't be proven to have been said in time is said by a
+message in the place of the task's own, which succeeds once.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class NATSTaskStore:
         session = command.session._replace(started=now, beaten=now)
         claims = self._sessions.get(session.id)
         if claims is None:
-            self._sessions[session.id] = Claims(self._stream, session)
-        else:  # it begins again, and keeps what it has
-            claims.holdings.session = session
+            claims = self._sessions[session.id] = Claims(self._stream, session)
+        claims.holdings.session = session  # if it begins again, it keeps what it has
+        await claims.holdings.link()  # what is stored from now on needs less care
 
     async def _beat(self, command: Beat) -> Beaten:
         claims = self._sessions.get(command.session)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import nats
 
@@ -18,36 +17,20 @@ from servers import Server
 
 
 class Cluster:
-    """Servers that hold the stream of tasks, all of them or the one that there is."""
+    """Servers that hold the stream of tasks, each a replica if there are several."""
 
     def __init__(self, nodes: dict[str, Server]) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self._leader = next(iter(nodes))
         self.url = "nats://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes.values())
-
-    async def replicate(self) -> None:
-        """Have the stream on all nodes, if there are several, from now on."""
-        if len(self._nodes) == 1:
-            return
-        client = await nats.connect([node.url for node in self._nodes.values()])
-        try:
-
-            async def ask(verb: str, body: object = None) -> Any:
-                answer = await client.request(f"$JS.API.{verb}", json.dumps(body or {}).encode(), timeout=10)
-                said = json.loads(answer.data)
-                assert "error" not in said, said
-                return said
-
-            config = (await ask(f"STREAM.INFO.{STREAM}"))["config"]
-            await ask(f"STREAM.UPDATE.{STREAM}", config | {"num_replicas": len(self._nodes)})
-        finally:
-            await client.close()
+        if len(nodes) > 1:
+            self.url += f"?replicas={len(nodes)}"
 
     def leader(self) -> Server:
         """Who leads the stream of tasks; if that isn't known, somebody."""
-        if len(self._nodes) > 1:
-            self._leader = led_by([node.url for node in self._nodes.values()]) or self._leader
-        return self._nodes[self._leader]
+        if len(self.nodes) > 1:
+            self._leader = led_by([node.url for node in self.nodes.values()]) or self._leader
+        return self.nodes[self._leader]
 
 
 def led_by(urls: list[str]) -> str | None:

@@ -16,6 +16,7 @@ it has acknowledged.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -141,17 +142,23 @@ class Driver:
         async with Tasks(self._servers.url) as tasks:
             while await self._left(tasks) < 0:  # which makes the stream
                 await anyio.sleep(0.05)
-            await self._servers.replicate()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._produce, tasks, group.cancel_scope)
                 while time.monotonic() < end or self.seen.faults.total() < least:
                     await anyio.sleep(every * self._random.uniform(0.5, 1.5))
                     await anyio.to_thread.run_sync(self._fault)
                 group.cancel_scope.cancel()
-            end = time.monotonic() + _CALM
-            while (left := await self._left(tasks)) and time.monotonic() < end:
-                await anyio.sleep(0.05)
-            self.seen.left = left
+            self.seen.left = await self._done(tasks)
+            if self._restarts:  # now nothing is above what would come back
+                await anyio.to_thread.run_sync(self._kill_server)
+                self.seen.left += await self._done(tasks)
+
+    async def _done(self, tasks: Tasks) -> int:
+        """Wait until all is done; how much is left if that takes too long."""
+        end = time.monotonic() + _CALM
+        while (left := await self._left(tasks)) and time.monotonic() < end:
+            await anyio.sleep(0.05)
+        return left
 
     async def _left(self, tasks: Tasks) -> int:
         try:
@@ -186,20 +193,43 @@ class Driver:
 
     def _fault(self) -> None:
         if self._restarts and self._random.random() < 0.4:
-            server = self._servers.leader()
-            server.stop()
-            self._note("server -")
-            server.start()
-            self._note("server +")
-            self.seen.faults["server killed"] += 1
+            self._kill_server(self._random.choice(["begin", "end", "acked"]))
             return
-        process = self._at_work()
+        process = self._random.choice([self._at_work, self._ending])()
         process.kill()
         self._alive.remove(process)
         process.wait()
         self._note(f"kill {process.pid}")
         self.seen.faults["worker killed"] += 1
         self._start()
+
+    def _kill_server(self, after: str = "") -> None:
+        """At once after a worker has said that; or after a while."""
+        server = self._servers.leader()
+        if after:
+            self._next(after)
+        server.stop()
+        self._note("server -")
+        server.start()
+        self._note("server +")
+        self.seen.faults["server killed"] += 1
+
+    def _next(self, what: str) -> str:
+        """The line in which a worker says that, as soon as one does; after a while, nothing."""
+        with self._ledger.open() as ledger:
+            ledger.seek(0, os.SEEK_END)
+            for _ in range(_LOOKS):
+                for line in ledger:
+                    if line.startswith(what):
+                        return line
+                time.sleep(0.001)
+        return ""
+
+    def _ending(self) -> subprocess.Popen[bytes]:
+        """A worker that has just begun to acknowledge a task; after a while, any."""
+        line = self._next("end")
+        named = [process for process in self._alive if line.endswith(f" {process.pid}\n")]
+        return named[0] if named else self._random.choice(self._alive)
 
     def _note(self, line: str) -> None:
         with self._ledger.open("ab", buffering=0) as ledger:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -27,31 +26,6 @@ from stores.nats_wire import PATIENCE, Wire
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q.{secrets.token_hex(6)}"
-
-
-@pytest.fixture
-async def tasks(nats_url: str) -> AsyncIterator[Tasks]:
-    async with Tasks(nats_url, expiry=60) as tasks:
-        yield tasks
-
-
-@pytest.fixture
-async def others(nats_url: str) -> AsyncIterator[Tasks]:
-    """As if in another process."""
-    async with Tasks(nats_url, expiry=60) as tasks:
-        yield tasks
-
-
-@pytest.fixture
-async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
-    client = await nats.connect(nats_url)
-    yield Wire(client, queue)
-    await client.close()
 
 
 # --- limits -----------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from intervalq.tasks import Tasks
-from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Insert, Modify, Row, Select, Session, Work
+from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Insert, Modify, Row, Session, Work
 from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import PREFIX
+from intervalq_stores._nats_task import PREFIX, token_of
 from intervalq_stores.nats_tasks import NATSTaskStore
 from servers import Server
 
@@ -23,11 +23,6 @@ KINDS = [f"{PREFIX}.w.>", f"{PREFIX}.k.>"]
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q.{secrets.token_hex(6)}"
 
 
 @pytest.fixture
@@ -97,10 +92,10 @@ async def hold_back(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[an
 
 
 @pytest.mark.parametrize("verb", ["ack", "change"])
-async def test_nobody_is_told_or_handed_the_next_before_the_old_is_gone(
+async def test_nobody_is_told_and_the_next_does_not_end_before_the_old_is_gone(
     stores: tuple[NATSTaskStore, NATSTaskStore], queue: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever is killed between: the one that ends a task, and the one that gets the token."""
+    """By whoever is killed between: the one that ends a task, and the one that gets the token at once."""
     first, second = stores
     mine, theirs = await begun(first), await begun(second)
     await first.apply(Modify(inserts=tuple(Insert(queue, "1", id_, key="k") for id_ in ("a", "b"))))
@@ -108,27 +103,52 @@ async def test_nobody_is_told_or_handed_the_next_before_the_old_is_gone(
     waits, goes = await hold_back(monkeypatch, first._stream)
     waits_too, goes_too = await hold_back(monkeypatch, second._stream)
     told: list[str] = []
-    part = Delete("a", row.version) if verb == "ack" else Change("a", row.version, json="2")
 
-    async def settle() -> None:
-        await first.apply(Work(mine, (part,)))
-        told.append("settled")
-
-    async def take() -> None:
-        told.extend(one.id for one in await claimed(second, theirs, queue))
+    async def settle(store: NATSTaskStore, session: str, row: Row) -> None:
+        part = Delete(row.id, row.version) if verb == "ack" else Change(row.id, row.version, json="2")
+        assert (await store.apply(Work(session, (part,)))).lost == ()
+        told.append(session)
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
-            group.start_soon(settle)
+            group.start_soon(settle, first, mine, row)
             await waits.wait()
-            group.start_soon(take)
+            (after,) = await claimed(second, theirs, queue)
+            assert after.id == ("b" if verb == "ack" else "a")
+            group.start_soon(settle, second, theirs, after)
             await waits_too.wait()
             for _ in range(5):  # round trips
-                assert len(await first.apply(Select(queue=queue, ids=("b",)))) == 1
+                assert await first._stream.at(row.version) is not None
             assert told == []
+            assert (await first._stream.last(token_of(queue, "k")))[0] == after.version
             goes_too.set()
             while not told:
                 await anyio.lowlevel.checkpoint()
-            assert told == (["b"] if verb == "ack" else ["a"])
+            assert told == [theirs]
             goes.set()
     assert await first._stream.at(row.version) is None
+
+
+async def test_what_nobody_waits_for_is_not_given_back_above_what_it_took_the_place_of(
+    stores: tuple[NATSTaskStore, NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else that is there when its successor has ended, and is worked on again."""
+    first, second = stores
+    mine, theirs = await begun(first), await begun(second)
+    await first.apply(Modify(inserts=(Insert(queue, "1", "a"),)))
+    (row,) = await claimed(first, mine, queue)
+    waits, _ = await hold_back(monkeypatch, first._stream)
+    waits_too, goes_too = await hold_back(monkeypatch, second._stream)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(first.apply, Work(mine, (Change("a", row.version, json="2"),)))
+            await waits.wait()
+            async with anyio.create_task_group() as leaving:
+                leaving.start_soon(claimed, second, theirs, queue)
+                await waits_too.wait()
+                leaving.cancel_scope.cancel()
+            goes_too.set()
+            (after,) = await claimed(second, theirs, queue)
+            assert (after.id, after.json) == ("a", "2")
+            assert await first._stream.at(row.version) is None
+            group.cancel_scope.cancel()

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Insert
-from intervalq_stores._nats_task import _FIELDS
+from intervalq_stores._nats_task import _FIELDS, filter_of
 from servers import Server
 
 README = (Path(__file__).parents[2] / "stores" / "README.md").read_text()
@@ -48,22 +48,13 @@ class Raw:
         assert said.get("seq"), said
 
     async def insert_with_key(self, key: str, id_: str, value: object) -> None:
-        line, meta = f"intervalq.tasks.k.{self.queue}.{key}", json.dumps({"i": id_})
+        line = f"intervalq.tasks.*.{self.queue}.{key}.*"
+        last = await self.ask(f"$JS.API.STREAM.MSG.GET.{STREAM}", {"last_by_subj": line})
+        there = last["message"]["seq"] if "error" not in last else 0
+        place = f"k.{self.queue}.{key}.{id_}" if there else f"w.{self.queue}.{key}.0"
         said = await self.ask(
-            f"{line}.0", value, Iq_Task=meta, Nats_Expected_Last_Subject_Sequence="0",
-            Nats_Expected_Last_Subject_Sequence_Subject=f"{line}.*",
-        )  # fmt: skip
-        if "error" not in said:
-            return
-        assert said["error"]["err_code"] == 10071
-        last = await self.ask(f"$JS.API.STREAM.MSG.GET.{STREAM}", {"last_by_subj": f"{line}.0"})
-        batch = {"Nats-Batch-Id": secrets.token_hex(8), "Nats-Batch-Sequence": "1", "Nats-TTL": "1s"}
-        batch["Nats-Expected-Last-Subject-Sequence"] = str(last["message"]["seq"])
-        batch["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{line}.0"
-        await self.client.publish(f"intervalq.tasks.x.{secrets.token_hex(8)}", b"", headers=batch)
-        said = await self.ask(
-            f"{line}.i{id_}", value, Nats_Batch_Id=batch["Nats-Batch-Id"], Nats_Batch_Sequence="2",
-            Nats_Batch_Commit="1", Nats_Expected_Last_Subject_Sequence="0", Iq_Task=meta,
+            f"intervalq.tasks.{place}", value, Iq_Task=json.dumps({"i": id_}),
+            Nats_Expected_Last_Subject_Sequence=str(there), Nats_Expected_Last_Subject_Sequence_Subject=line,
         )  # fmt: skip
         assert said.get("seq"), said
 
@@ -108,6 +99,30 @@ async def test_a_raw_client_inserts_and_reads_by_the_text(nats_url: str) -> None
         assert [json.loads(message.data)["of"] for message in messages] == [id_ for id_, *_ in done]
         assert messages[0].subject == f"intervalq.tasks.w.{results.queue}.of=20{done[0][0]}"
         assert await tasks.queues(raw.queue, results.queue) == []
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"ack_policy": "none", "deliver_subject": "_INBOX.ordered", "max_deliver": 1}, 10098),
+        ({"ack_policy": "none"}, 10084),
+        ({"ack_policy": "explicit"}, 10100),
+        ({"ack_policy": "explicit", "deliver_policy": "new"}, 10101),
+    ],
+)
+async def test_a_reader_beside_the_workers_is_refused_as_the_text_says(
+    nats_url: str, queue: str, config: dict[str, Any], refused: int
+) -> None:
+    client = await nats.connect(nats_url)
+    async with Tasks(nats_url) as tasks:
+        await tasks.insert(queue, 1)
+        wanted = {"deliver_policy": "all", "filter_subject": filter_of(queue)} | config
+        body = {"stream_name": STREAM, "config": wanted}
+        error = (await Raw(client, queue).ask(f"$JS.API.CONSUMER.CREATE.{STREAM}", body))["error"]
+    assert error["err_code"] == refused
+    assert error["description"] in " ".join(README.split())
+    assert f"{refused}" in README
     await client.close()
 
 

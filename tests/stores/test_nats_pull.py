@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import anyio
-import nats
 import pytest
 from nats.aio.msg import Msg
 
@@ -29,31 +27,6 @@ from stores.nats_wire import PATIENCE, Wire
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q.{secrets.token_hex(6)}"
-
-
-@pytest.fixture
-async def tasks(nats_url: str) -> AsyncIterator[Tasks]:
-    async with Tasks(nats_url, expiry=60) as tasks:
-        yield tasks
-
-
-@pytest.fixture
-async def others(nats_url: str) -> AsyncIterator[Tasks]:
-    """As if in another process."""
-    async with Tasks(nats_url, expiry=60) as tasks:
-        yield tasks
-
-
-@pytest.fixture
-async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
-    client = await nats.connect(nats_url)
-    yield Wire(client, queue)
-    await client.close()
 
 
 def subscriptions(proxy: Proxy) -> int:

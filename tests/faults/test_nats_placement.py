@@ -1,0 +1,93 @@
+"""A cluster of NATS that can't place a stream: for a while that is waited for, and then it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+import servers
+from faults.nats_cluster import Cluster, clustered
+from faults.needs import need_server
+from intervalq import errors
+from intervalq.tasks import Tasks
+from intervalq_stores import _nats_wire
+
+NOBODY_LEADS = 10008
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    try:
+        with clustered(tmp_path, 3, "2m") as cluster:
+            yield cluster
+    except servers.NotInstalledError as error:
+        need_server(error)
+
+
+@asynccontextmanager
+async def asked(url: str) -> AsyncIterator[tuple[Client, list[Msg]]]:
+    """A plain client, and what is asked for streams."""
+    client = await nats.connect(url)
+    found: list[Msg] = []
+
+    async def came(message: Msg) -> None:
+        found.append(message)
+
+    await client.subscribe("$JS.API.STREAM.CREATE.>", cb=came)
+    await client.flush()
+    yield client, found
+    await client.close()
+
+
+async def until_nobody_leads(client: Client) -> None:
+    with anyio.fail_after(90):
+        while True:
+            try:
+                answer = await client.request("$JS.API.STREAM.NAMES", timeout=1)
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                continue
+            if json.loads(answer.data).get("error", {}).get("err_code") == NOBODY_LEADS:
+                return
+
+
+async def test_a_leader_is_waited_for_and_a_place_that_there_is_not_is_told_of(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, comes, goes = cluster.nodes.values()
+    async with asked(stays.url) as (client, asks):
+        async with Tasks(f"{stays.url}?tags=nowhere") as tasks:
+            with pytest.raises(errors.StoreUnavailable, match="placement excludes all"):
+                await tasks.insert("q", 1)
+        assert len(asks) > 2
+        for node in (comes, goes):
+            await anyio.to_thread.run_sync(node.stop)
+        await until_nobody_leads(client)
+        asks.clear()
+        monkeypatch.setattr(_nats_wire, "WITHIN", 60.0)
+
+        async def insert(tasks: Tasks) -> None:
+            done = False
+            while not done:
+                with suppress(errors.StoreTimeout):  # what is asked while one is elected may have no answer
+                    await tasks.insert("q", 1)
+                    done = True
+
+        async with Tasks(stays.url) as tasks, anyio.create_task_group() as group:
+            group.start_soon(insert, tasks)
+            with anyio.fail_after(90):
+                while len(asks) < 3:
+                    await anyio.sleep(0.01)
+            await anyio.to_thread.run_sync(comes.start)

@@ -1,0 +1,38 @@
+"""What tests of NATS share; other stores have their own under some of these names."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+
+import nats
+import pytest
+
+from intervalq.tasks import Tasks
+from stores.nats_wire import Wire
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that nobody else uses."""
+    return f"q.{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def tasks(nats_url: str) -> AsyncIterator[Tasks]:
+    async with Tasks(nats_url, expiry=60) as tasks:
+        yield tasks
+
+
+@pytest.fixture
+async def others(nats_url: str) -> AsyncIterator[Tasks]:
+    """As if in another process."""
+    async with Tasks(nats_url, expiry=60) as tasks:
+        yield tasks
+
+
+@pytest.fixture
+async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
+    client = await nats.connect(nats_url)
+    yield Wire(client, queue)
+    await client.close()
