@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from intervalq._spec.text import plain as plain  # noqa: PLC0414 - stores have it from here
+from intervalq._spec.text import short as short  # noqa: PLC0414 - as above
+
 
 class IntervalqError(Exception):
     """The root of all errors of this package. Each can be pickled, and keeps its values."""
@@ -190,6 +193,19 @@ class InvalidTask(IntervalqError, ValueError):
     """A task's value, id, or key can't be stored: no JSON, too large, or outside of its range."""
 
 
+class UnreadableValue(IntervalqError, ValueError):
+    """The value of a task or of a ledger's row can't be read: no codec, another key, or damage. It stays."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what = what
+        super().__init__(
+            plain(
+                f"the value of {what} can't be read: {why}. It is left as it is: give the handle the codec="
+            )
+            + " and the key that it was written with, or remove it"
+        )
+
+
 class DependencyError(IntervalqError):
     """A change of tasks can't be made as a whole, so none of it was. Each field has the ids that failed."""
 
@@ -240,8 +256,8 @@ class ClaimLost(IntervalqError):
     def __init__(self, queue: str, id: str) -> None:  # noqa: A002 - as the task calls it
         self.queue, self.id = queue, id
         super().__init__(
-            f"task {id} of queue {queue!r} is no longer claimed by this worker, nothing was committed: "
-            "drop this work; another worker has the task, or it was changed by hand"
+            f"task {plain(id)} of queue {queue!r} is no longer claimed by this worker, nothing was committed:"
+            " drop this work; another worker has the task, or it was changed by hand"
         )
 
 
@@ -381,17 +397,3 @@ class UnsupportedOperation(StoreError):
 
 class BackendUnsupported(StoreError):
     """The store's driver can't run on this event loop (for example an asyncio driver under trio)."""
-
-
-def plain(text: str) -> str:
-    """Text from elsewhere as it may stand in a message, a log or a terminal: one line, without controls."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def short(value: object) -> str:
-    """A value as it may stand in a message: quoted, without control characters, not too long."""
-    try:
-        text = ascii(value)
-    except Exception:  # noqa: BLE001 - a number of too many digits, or a type that can't say what it is
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else f"{text[:76]}...{text[0]}"

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SECURITY = (ROOT / "SECURITY.md").read_text()
 STORES = (ROOT / "stores" / "README.md").read_text()
 
 
@@ -26,11 +27,15 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "INTERVALQ_STORE": f"sqlite://{tmp_path}/state.db"}
 
 
-@pytest.mark.parametrize("on_spark", [False, True])
-def test_the_examples_of_the_readme_print_what_they_say(
-    environment: dict[str, str], tmp_path: Path, on_spark: bool
+@pytest.mark.parametrize(
+    ("text", "on_spark"),
+    [(README, False), (README, True), (SECURITY, False)],
+    ids=["readme", "spark", "security"],
+)
+def test_the_examples_print_what_they_say(
+    environment: dict[str, str], tmp_path: Path, text: str, on_spark: bool
 ) -> None:
-    code = "\n".join(block for block in blocks(README, "python") if ("pyspark" in block) == on_spark)
+    code = "\n".join(block for block in blocks(text, "python") if ("pyspark" in block) == on_spark)
     expected = " ".join(re.findall(r"# prints: (.*)", code)).split()
     script = tmp_path / "example.py"
     script.write_text(code)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import nats
+import psycopg
 import pytest
 import redis
+from psycopg import errors
 
+import intervalq_stores
 import servers
 from intervalq import IntervalQueue
 from intervalq.ledger import Ledger, ledgers
+from intervalq.ledger.rules import Claim as Begun
+from intervalq.ledger.rules import Ended, Leave, Record, Release, Start
+from intervalq.ledger.store import open_ledger_store
 from intervalq.rules import Drop, Hold, Resume, Settings
 from intervalq.store import Waking, open_store
 from intervalq.tasks import Claim, Tasks
@@ -24,6 +31,7 @@ REFUSED = [
     *("SUBSCRIBE others", "SCRIPT FLUSH", "HSET others a b"),
 ]
 
+FILES = Path(intervalq_stores.__path__[0])
 DOCUMENT = (Path(__file__).parent.parent / "SECURITY.md").read_text()
 
 
@@ -115,6 +123,97 @@ async def test_redis(kind: str, own_redis: Callable[..., Server], valkey_url: st
         finally:
             admin.execute_command("ACL", "DELUSER", "intervalq")
             admin.delete("others")
+
+
+SQL_REFUSED = [
+    *("select * from public.others", "insert into public.others values (1)", "truncate public.others"),
+    *("create table public.mine (a int)", "create table intervalq.mine (a int)", "create schema mine"),
+    *("create temporary table mine (a int)", "create role mine", "create database mine", "checkpoint"),
+    *("drop schema intervalq", "drop table public.others", "drop function intervalq.names"),
+    *("drop table intervalq.tasks", "truncate intervalq.tasks", "alter table intervalq.tasks add a int"),
+    *("alter table intervalq.tasks disable trigger all", "create index on intervalq.tasks (json)"),
+    *("update intervalq.version set number = 9", "delete from intervalq.tasks_version"),
+    "create function intervalq.mine() returns int language sql return 1",
+    "create or replace function intervalq.enqueue(queue text, value jsonb) returns text return ''",
+    *("alter role intervalq superuser", "set role postgres", "select pg_read_file('/etc/passwd')"),
+    *("select * from pg_authid", "copy intervalq.tasks to '/tmp/tasks'"),
+    *("copy intervalq.tasks to program 'cat'", "alter system set fsync = off", "select pg_reload_conf()"),
+    *("drop extension plpgsql", "alter schema intervalq rename to mine"),
+]
+
+
+def may(user: psycopg.Connection, command: str) -> bool:
+    try:
+        user.execute(command.encode())
+    except errors.InsufficientPrivilege:
+        return False
+    return True
+
+
+@pytest.mark.anyio
+async def test_postgres(empty_postgres_url: str) -> None:
+    owner = f"owner_{secrets.token_hex(4)}"
+    with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
+        admin.execute(f"create role {owner}".encode())
+        admin.execute("create table others (a int)")
+        name = empty_postgres_url.rpartition("/")[2]
+        admin.execute(f"grant create on database {name} to {owner}".encode())
+        admin.execute(f"set role {owner}".encode())  # who need be no superuser either
+        for part in ("postgres", "postgres_tasks", "postgres_ledger"):
+            admin.execute((FILES / f"{part}.sql").read_bytes())
+        admin.execute("reset role")
+        admin.execute(given("postgres").encode())
+        try:
+            mine = empty_postgres_url.replace("postgres@", "intervalq:CHANGE-ME@")
+            await work(mine)
+            await in_transactions(mine)
+            await keep(mine)
+            with psycopg.connect(mine, autocommit=True) as user:
+                assert user.execute("select current_user").fetchall() == [("intervalq",)]
+                assert [command for command in SQL_REFUSED if may(user, command)] == []
+            stranger = empty_postgres_url.replace("postgres@", f"{owner}@")
+            admin.execute(f"alter role {owner} login".encode())
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                psycopg.connect(stranger).close()
+        finally:
+            admin.execute(b"drop owned by intervalq; drop role intervalq")
+            admin.execute(f"drop owned by {owner} cascade; drop role {owner}".encode())
+
+
+async def in_transactions(url: str) -> None:
+    """What is done in a transaction of the user's, and from SQL."""
+    async with Tasks(url) as tasks:
+        async with tasks.transaction() as connection:
+            await tasks.insert("own", 1, connection=connection)
+            await connection.execute("select intervalq.enqueue('own', '2')")
+        claims = [await tasks.claim("own") for _ in range(2)]
+        assert {claim.value for claim in claims} == {1, 2}
+        async with claims[0].commit("serializable") as connection:
+            await connection.execute("select 1")
+        await claims[1].term("no")
+        await tasks.modify(*[task.delete() for task in await tasks.tasks("own.dead")])
+        await tasks.insert("own", 3)
+        (claim,) = await tasks.pull("own", name="me").fetch()
+        await claim.ack()
+
+
+async def keep(url: str) -> None:
+    """What is done with a ledger."""
+    store = open_ledger_store(url)
+    await store.apply("run", Begun("s", 60_000_000, ("a", "b", "c")))
+    await store.apply("run", Start("s", 60_000_000, ("a",)))
+    await store.apply("run", Record("s", 60_000_000, (Ended("a", "1"),)))
+    await store.apply("run", Release("s", ("b",)))
+    await store.apply("run", Leave("s"))
+    await store.aclose()
+    async with Ledger("run", store=url) as ledger:
+        assert {row.key: row.state async for row in ledger.rows()} == {"a": "done", "c": "free"}
+        assert (await ledger.info()).done == 1
+        await ledger.expire("1h")
+        await ledger.cancel()
+        await ledger.forget(["a"])
+        assert await ledgers(url) == ["run"]
+        await ledger.drop()
 
 
 @pytest.mark.anyio

@@ -90,6 +90,13 @@ class Job(Generic[R]):
             if not self.waiter.gone:
                 await refuse_self_deadlock(self._shard, held)
             self.awaited_by += held
+            try:
+                await self._end_of_it()
+            finally:  # whoever gives up waiting can end before this job does
+                left = list(self.awaited_by)
+                for slot in held:
+                    left.remove(slot)
+                self.awaited_by = tuple(left)
         await self._end_of_it()
         if self._error is not None:
             raise self._error.with_traceback(self._trace)

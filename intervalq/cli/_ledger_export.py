@@ -64,8 +64,9 @@ def export(name: str, output: Path | None, store: str | None, **states: bool) ->
 
 
 def _line(row: LedgerRow) -> str:
-    made: dict[str, Any] = {"key": row.key, "state": row.state, "attempt": row.attempt, "value": row.json}
-    with contextlib.suppress(ValueError, RecursionError):  # else as the text that it is
+    made: dict[str, Any] = {"key": row.key, "state": row.state, "attempt": row.attempt}
+    made["value"] = row.json.strip('"')  # the text that it is, if a codec wrote it, or it is damaged
+    with contextlib.suppress(ValueError, RecursionError):
         return as_json({**made, "value": row.value, "at": row.at})
     return as_json({**made, "at": row.at})
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from intervalq.cli._show import console, escaped, seconds
-from intervalq.tasks import QueueStats, Task, WorkerSession
+from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks.rules import COUNTED
 
 _WIDEST: Final = 60
@@ -34,7 +34,7 @@ def fields(task: Task) -> dict[str, Any]:
         "key": task.key,
         "waiting": row.waiting,
         "at": at,
-        "value": task.value,
+        "value": value_of(task),
         "claimant": task.claimant,
         "claimed_until": None if row.until is None else row.until / 1e6,
         "claims": task.claims,
@@ -44,6 +44,14 @@ def fields(task: Task) -> dict[str, Any]:
         "modified": modified,
         "dedupe_key": row.dedupe,
     }
+
+
+def value_of(task: Task) -> Any:  # noqa: ANN401 - whatever it is
+    """A task's value; of one that a codec wrote, or that is damaged, the text that is in the store."""
+    try:
+        return task.value
+    except UnreadableValue:
+        return task.row.json.strip('"')
 
 
 def condition(task: Task, now: float) -> str:
@@ -69,7 +77,7 @@ def task_table(tasks: Sequence[Task]) -> Table:
             _text(task.key or ""),
             condition(task, now),
             str(task.attempt),
-            _text(json.dumps(task.value), _WIDEST),
+            _text(json.dumps(value_of(task)), _WIDEST),
         )
     return made
 
@@ -141,7 +149,9 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         said.append(("claimed by", f"{holder(task.claimant, sessions)}{until}"))
     if task.error:
         said += [("error" if not index else "", escaped(line)) for index, line in _lines(task.error)]
-    said += [("value" if not index else "", line) for index, line in _lines(json.dumps(task.value, indent=2))]
+    said += [
+        ("value" if not index else "", line) for index, line in _lines(json.dumps(value_of(task), indent=2))
+    ]
     return said
 
 
@@ -158,7 +168,10 @@ def process(session: WorkerSession) -> str:
 
 def moment(at: float) -> str:
     """A time as people and other programs read it."""
-    return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError):  # no year that a calendar has
+        return f"{at:.0f} seconds after 1970"
 
 
 def many(count: int, what: str = "task") -> str:

@@ -1,5 +1,6 @@
 """Ledgers: the memory of which rows were called, and how that ended."""
 
+from intervalq._spec.codec import Codec
 from intervalq.ledger._ledger import Ledger, LedgerInfo, LedgerRow, ledgers
 
-__all__ = ["Ledger", "LedgerInfo", "LedgerRow", "ledgers"]
+__all__ = ["Codec", "Ledger", "LedgerInfo", "LedgerRow", "ledgers"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, Iterable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self
 
-from intervalq._spec import parse
-from intervalq.errors import InvalidOption, LedgerNotFound
+from intervalq._spec import codec, parse
+from intervalq._spec.codec import Codec, checked_codec
+from intervalq.errors import InvalidOption, LedgerNotFound, short
 from intervalq.ledger._checks import SHOWN, checked_keys, checked_name, checked_shown
 from intervalq.ledger.rules import (
     MOST_ROWS,
@@ -56,9 +56,7 @@ class LedgerInfo(NamedTuple):
     """Processes that are alive."""
 
 
-class LedgerRow(NamedTuple):
-    """A row of a ledger."""
-
+class _Row(NamedTuple):
     key: str
     state: Shown
     """`claimed` or `started` by a live process; `unknown`: started, or `free`: only claimed, by one that is
@@ -66,14 +64,29 @@ class LedgerRow(NamedTuple):
     attempt: int
     """How often it was claimed since it was last free: 2 or more when processes died holding it."""
     json: str
-    """What is kept of its end; empty before that."""
+    """What is kept of its end, as it is in the store; empty before that."""
     at: float
     """When it came to this state (what it was before its process was gone), in seconds since 1970."""
 
+
+class LedgerRow(_Row):
+    """A row of a ledger."""
+
+    ledger: str = ""
+    """The name of its ledger."""
+    codec: Codec | None = None
+    """Internal: what its value is read with."""
+
     @property
     def value(self) -> Any:  # noqa: ANN401 - any JSON
-        """What is kept of its end, of JSON; None before that."""
-        return json.loads(self.json) if self.json else None
+        """What is kept of its end, of JSON, through the handle's codec; None before that.
+
+        Raises:
+            UnreadableValue: the handle has no codec, or another one, or it was damaged.
+        """
+        if not self.json:
+            return None
+        return codec.read(self.codec, self.json, f"row {short(self.key)} of ledger {self.ledger!r}")
 
 
 class Ledger:
@@ -86,14 +99,22 @@ class Ledger:
         name: that of the run.
         store: a URL, a path, or a store object. None: the environment's `INTERVALQ_STORE`, else the SQLite
             database in the user's state folder: where queues are by default, too.
+        codec: what the run's values were encoded with, as `intervalq.spark.paced` was told. None: nothing.
 
     Raises:
         InvalidName: the name can't be that of a run.
         UnknownStore, MissingExtra, InvalidOption, StoreError: as for `intervalq.store.open_store`.
     """
 
-    def __init__(self, name: str, store: str | os.PathLike[str] | LedgerStore | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: str | os.PathLike[str] | LedgerStore | None = None,
+        *,
+        codec: Codec | None = None,
+    ) -> None:
         self.name = checked_name(name)
+        self._codec = checked_codec(codec)
         self._store = _opened(store)
 
     def __repr__(self) -> str:
@@ -125,7 +146,9 @@ class Ledger:
         async for page in self._pages():
             for key, state, attempt, value, at in page:
                 if state in wanted:
-                    yield LedgerRow(key, state, attempt, value, at / 1e6)
+                    row = LedgerRow(key, state, attempt, value, at / 1e6)
+                    row.ledger, row.codec = self.name, self._codec
+                    yield row
 
     async def cancel(self) -> None:
         """Let nobody claim or start rows. Calls that are under way end, and what they give is kept.

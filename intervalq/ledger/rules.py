@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from intervalq._spec.shape import Shape, typed
 from intervalq.ledger._commands import (
     Answer,
     Beat,
@@ -71,6 +72,8 @@ __all__ = [
     "Summary",
     "Verdict",
     "apply",
+    "sound",
+    "typed",
 ]
 
 MOST_ROWS: Final = 1_000
@@ -80,6 +83,21 @@ MOST_VALUE: Final = 1 << 20
 """The longest value of a row, in bytes of UTF-8."""
 
 _DONE: Final = ("done", "failed")
+
+
+T = TypeVar("T", Row, Seen)
+
+_SHAPES: Final[dict[type, Shape[Any]]] = {Row: Shape(Row, "a row that is"), Seen: Shape(Seen, "row")}
+
+
+def sound(made: T) -> T:
+    """What a store has read, unchanged.
+
+    Raises:
+        BadRecord: its fields aren't what they should be.
+    """
+    found: T = _SHAPES[type(made)].check(made)
+    return found
 
 
 @dataclass(slots=True)

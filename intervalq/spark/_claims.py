@@ -13,8 +13,9 @@ from uuid import uuid4
 import anyio
 import pyarrow as pa
 
+from intervalq._spec.codec import Codec, encoded, read
 from intervalq._timing.backends import Waker, spawn, wakers
-from intervalq.errors import BadResult, StoreUnavailable
+from intervalq.errors import BadResult, StoreUnavailable, short
 from intervalq.ledger.rules import (
     MOST_ROWS,
     MOST_VALUE,
@@ -59,9 +60,17 @@ class Claims:
     """The rows that one task has claimed in one ledger."""
 
     def __init__(
-        self, store: LedgerStore, run: str, columns: pa.Schema, *, again: bool, fail: Callable[..., None]
+        self,
+        store: LedgerStore,
+        run: str,
+        columns: pa.Schema,
+        *,
+        again: bool,
+        fail: Callable[..., None],
+        codec: Codec | None = None,
     ) -> None:
         """`again`: rows of unknown outcome may be called again. `fail`: is told of what ends the task."""
+        self._codec = codec
         self._store = store
         self._run = run
         self._coder = coder(pa.struct(list(columns)))
@@ -128,7 +137,7 @@ class Claims:
         data = {"value": value, "log": list(end.stamp)}
         if end.error is not None:
             data["error"] = end.error
-        text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+        text = encoded(self._codec, json.dumps(data, separators=(",", ":"), ensure_ascii=False))
         if len(text) > MOST_VALUE // 4 and len(text.encode()) > MOST_VALUE:
             raise BadResult(
                 key,
@@ -137,9 +146,13 @@ class Claims:
             )
         return text
 
-    def read(self, text: str) -> End:
-        """The end that a text tells of."""
-        data = json.loads(text)
+    def read(self, key: str, text: str) -> End:
+        """The end that a text tells of.
+
+        Raises:
+            UnreadableValue: it was written with another codec, or damaged.
+        """
+        data = read(self._codec, text, f"row {short(key)} of ledger {self._run!r}")
         value = None if data["value"] is None else self._coder.read(data["value"])
         return End(value, Stamp(*data["log"]), data.get("error"))
 

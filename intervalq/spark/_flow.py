@@ -66,6 +66,7 @@ class Flow:
                 job.columns,
                 again=job.again,
                 fail=lambda: self.fail(RunCancelled(job.run)),
+                codec=job.codec,
             )
         self._caller = Caller(job)
         self._here = (socket.gethostname(), os.getpid())
@@ -209,7 +210,7 @@ class Flow:
         if verdict.kind == "busy":
             self._busy.append(row)
         elif verdict.kind == "known":
-            self._known(row, self._claims.read(verdict.value))
+            self._known(row, self._claims.read(row.key, verdict.value))
         elif self._job.raises:
             self.fail(UnknownOutcome(self._job.run, row.key))
         else:
@@ -352,7 +353,7 @@ class Flow:
         if verdict.value == text:
             self._finish(row, *end, replayed=False)
         else:
-            self._known(row, self._claims.read(verdict.value))
+            self._known(row, self._claims.read(row.key, verdict.value))
 
 
 async def _closed(queue: IntervalQueue) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from intervalq import IntervalQueue
+from intervalq._spec.codec import Codec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Job:
     run: str
     has_ledger: bool
     ledger_url: str | None = field(repr=False)  # with its secrets
+    codec: Codec | None = field(repr=False)
     again: bool
     raises: bool
     concurrency: int

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from intervalq import IntervalQueue
 from intervalq._queue.options import Duration, whole
 from intervalq._spec import parse
+from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, short
 from intervalq.spark._job import Errors, Job, Policy
 from intervalq.spark._values import coder
@@ -27,6 +28,7 @@ def job_maker(
     key: str | None,
     run: str | None,
     ledger: str | None,
+    codec: Codec | None,
     concurrency: int,
     window: int,
     on_unknown: Policy,
@@ -41,6 +43,8 @@ def job_maker(
     """What makes the job once the schema is known, which needs a session. Arguments as for `paced`."""
     _check_function(function, setup)
     has_ledger = ledger is not None
+    if codec is not None and not has_ledger:
+        raise InvalidOption("codec= is for what a ledger keeps, and ledger=None keeps nothing: leave it out")
     if has_ledger and (key is None or run is None):
         raise InvalidOption(
             "a ledger needs key= (the column that tells rows apart) and run= (a name that a repeated job has "
@@ -70,6 +74,7 @@ def job_maker(
         run="" if run is None else parse.name(run),
         has_ledger=has_ledger,
         ledger_url=url,
+        codec=checked_codec(codec),
         again=on_unknown == "retry",
         raises=errors == "raise",
         concurrency=concurrency,

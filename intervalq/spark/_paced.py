@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import Duration
+from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidOption
 from intervalq.spark._job import Errors, Policy
 from intervalq.spark._job_maker import job_maker
@@ -28,6 +29,7 @@ def paced(
     key: str | None = None,
     run: str | None = None,
     ledger: str | None = "store",
+    codec: Codec | None = None,
     concurrency: int = 16,
     window: int = 64,
     on_unknown: Policy = "retry",
@@ -59,6 +61,8 @@ def paced(
         run: the name of this run, and of its ledger: the same name continues it, a new one calls anew.
         ledger: `"store"`: kept where the queue is. A URL: kept there. None: no memory, for calls that may be
             repeated; then key and run are not needed.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, which travels to the executors: what the
+            ledger keeps of results goes through it, for example to be encrypted; keys don't. None: as JSON.
         concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. The
             calls in flight that a pace needs are its rate times the latency: see `plan`.
         window: the most rows that one task holds between input and result; at least `concurrency`.
@@ -89,6 +93,7 @@ def paced(
         key=key,
         run=run,
         ledger=ledger,
+        codec=codec,
         concurrency=concurrency,
         window=window,
         on_unknown=on_unknown,

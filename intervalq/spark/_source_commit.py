@@ -175,7 +175,7 @@ async def _publish(
                     f"rows that were staged for {write.ids} are gone, so none of it was inserted: somebody "
                     f"deleted tasks of {write.staging}, or they were a week old; do the write again"
                 )
-            await _insert(tasks, connection, Task(found[0], CHUNK_BYTES))
+            await _insert(tasks, connection, Task(found[0]))
     return True
 
 

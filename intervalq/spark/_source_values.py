@@ -92,12 +92,12 @@ def _made(
     key = None
     if options.exclusive_key is not None and row[options.exclusive_key] is not None:
         key = _text(options.exclusive_key, convert[options.exclusive_key](row[options.exclusive_key]))
-    return _values.insert(queue, value, key=key, most=options.max_bytes)
+    return _values.insert(queue, value, key=key, form=_values.Form(options.max_bytes))
 
 
 def _read(text: str) -> Any:  # noqa: ANN401 - whatever it says
     try:
-        return _values.decode(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidTask(f"its value {short(text)} is no JSON: {error}") from error
 

@@ -1,6 +1,7 @@
 """Durable tasks: claimed, renewed and committed exactly once, started at the paced rate."""
 
-from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionConflict
+from intervalq._spec.codec import Codec
+from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionConflict, UnreadableValue
 from intervalq.tasks._policy import Reject, Retry
 from intervalq.tasks._pull import Pull, PullInfo
 from intervalq.tasks._task import Claim, Task
@@ -11,6 +12,7 @@ from intervalq.tasks.rules import QueueStats
 __all__ = [
     "Claim",
     "ClaimLost",
+    "Codec",
     "DependencyError",
     "InboxFull",
     "Modified",
@@ -22,5 +24,6 @@ __all__ = [
     "Task",
     "Tasks",
     "TransactionConflict",
+    "UnreadableValue",
     "WorkerSession",
 ]

@@ -16,6 +16,7 @@ from intervalq.errors import (
     StoreUnavailable,
     TransactionConflict,
     UnsupportedOperation,
+    plain,
 )
 from intervalq.tasks._demand import FIRST_POLL
 from intervalq.tasks._desk import PATIENCE
@@ -61,8 +62,8 @@ def _checkpoint(part: Change, claim: Claim) -> Change:
     _refuse_plain(claim, "changes while it is worked on")
     if part.at is not None or part.delay is not None:
         raise InvalidOption(
-            f"task {claim.id} is claimed here, and at= or delay= would change when it may be claimed: give "
-            "it back with claim.nak(delay), or return the change from the worker's function"
+            f"task {plain(claim.id)} is claimed here, and at= or delay= would change when it may be "
+            "claimed: give it back with claim.nak(delay), or return the change from the worker's function"
         )
     attempt = claim.attempt if part.attempt is None else part.attempt  # of which the store may not know yet
     return replace(part, attempt=attempt, keep=True, lease=claim.lease)
@@ -84,8 +85,8 @@ async def checkpoints(
             continue
         if connection is not None:
             raise InvalidOption(
-                f"task {claim.id} is claimed here, and whether its change is kept would depend on the end of "
-                "the transaction: change it without connection=, or end it with claim.commit()"
+                f"task {plain(claim.id)} is claimed here, and whether its change is kept would depend on "
+                "the end of the transaction: change it without connection=, or end it with claim.commit()"
             )
         version = claim.version
         await claim.session.renewed(claim)  # a renewal that is under way makes another version
@@ -238,7 +239,9 @@ def modification(
     inserts = tuple([part for part in parts if isinstance(part, Insert)])
     if len(set(ids)) < len(ids):
         twice = next(id_ for id_ in ids if ids.count(id_) > 1)
-        raise InvalidOption(f"task {twice} is named twice in one change: say in one part what becomes of it")
+        raise InvalidOption(
+            f"task {plain(twice)} is named twice in one change: say in one part what becomes of it"
+        )
     if len(inserts) == len(parts):
         return Modify(session, inserts)
     return Modify(

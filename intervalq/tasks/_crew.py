@@ -22,6 +22,7 @@ from intervalq.errors import (
     QueueClosed,
     StoreUnavailable,
     TransactionConflict,
+    plain,
 )
 from intervalq.tasks._calls import Calls, NoSlotError
 from intervalq.tasks._demand import FIRST_POLL
@@ -277,7 +278,9 @@ class Crew:
         too_often = self.job.policy.exhausted(claim) if claim.row.attempt else None
         if too_often is not None:
             self.counts["dead"] += 1
-            log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, too_often.error)
+            log.error(
+                "task %s of queue %r is dead: %s", plain(claim.id), claim.queue, plain(too_often.error or "")
+            )
             self._desk.settle(Settle(claim, too_often))
             return
         begun = self._begins_one(claim)
@@ -295,7 +298,7 @@ class Crew:
             self.counts["lost"] += 1
             log.warning("%s", error)
         except NoSlotError as error:
-            log.warning("task %s of queue %r got no slot: %s", claim.id, claim.queue, error.__cause__)
+            log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error.__cause__)
             self._unused(claim, _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
@@ -331,7 +334,9 @@ class Crew:
         """
         if not claim.open:
             if result is not None:
-                log.error("task %s was settled before its function gave changes: they are lost", claim.id)
+                log.error(
+                    "task %s was settled before its function gave changes: they are lost", plain(claim.id)
+                )
             return True
         try:
             await claim.ack(*changes_of(result))
@@ -342,7 +347,7 @@ class Crew:
                 if instead is not None:
                     await claim.ack(*changes_of(instead))
                     return True
-            log.info("task %s of queue %r is to be done again: %s", claim.id, claim.queue, error)
+            log.info("task %s of queue %r is to be done again: %s", plain(claim.id), claim.queue, error)
             pause = backoff(min(claim.row.claims, _MOST_PAUSES), self.job.policy.backoff)
             self._unused(claim, round(pause * 1e6))
             return False
@@ -372,12 +377,13 @@ class Crew:
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         change = self.job.policy.failed(claim, error)
+        said = plain(change.error or "")
         if change.queue is not None and change.queue != claim.queue:
             self.counts["dead"] += 1
-            log.error("task %s of queue %r is dead: %s", claim.id, claim.queue, change.error)
+            log.error("task %s of queue %r is dead: %s", plain(claim.id), claim.queue, said)
         else:
             self.counts["failed"] += 1
-            log.warning("task %s of queue %r failed: %s", claim.id, claim.queue, change.error)
+            log.warning("task %s of queue %r failed: %s", plain(claim.id), claim.queue, said)
         if claim.open:
             self._desk.settle(Settle(claim, change))
 

@@ -17,6 +17,7 @@ from intervalq.errors import ForkedError, UnsupportedOperation, WrongLoop
 from intervalq.store import shown_url
 from intervalq.tasks._lock import hold
 from intervalq.tasks._session import WorkSession
+from intervalq.tasks._values import Form
 from intervalq.tasks.rules import Command
 from intervalq.tasks.store import TaskStore, Transactional, open_task_store
 
@@ -26,11 +27,11 @@ A = TypeVar("A")
 class Home:
     """The life of `Tasks`: nothing is opened before its first use, and then in that event loop."""
 
-    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, max_bytes: int) -> None:
+    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, form: Form) -> None:
         self._url = url
         self._given = given
         self._expiry = expiry
-        self._max_bytes = max_bytes
+        self._form = form
         self._store: TaskStore | None = given
         self._home: tuple[int, object] | None = None
         self._sessions: dict[str, WorkSession] = {}
@@ -106,7 +107,7 @@ class Home:
         store = self.here()
         session = self._sessions.get(consumer)
         if session is None:
-            session = WorkSession(store, self._expiry, consumer, self._max_bytes)
+            session = WorkSession(store, self._expiry, consumer, self._form)
             self._sessions[consumer] = session
         return session
 

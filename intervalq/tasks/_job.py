@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intervalq._queue.queue import IntervalQueue
-from intervalq.errors import DependencyError, InvalidOption, short
+from intervalq.errors import DependencyError, InvalidOption
 from intervalq.tasks._policy import Policy
 from intervalq.tasks._task import Claim
 from intervalq.tasks.rules import Change, Delete, Depend, Insert
@@ -39,7 +39,7 @@ def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # n
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(
-                f"a worker's function gave {short(part)}: give None, or changes such as tasks.new(...) to be "
-                "made together with the acknowledgement"
+                f"a worker's function gave a {type(part).__name__}: give None, or changes such as "
+                "tasks.new(...) to be made together with the acknowledgement"
             )
     return parts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from intervalq._spec.shape import Shape
 from intervalq.tasks._ids import PLAIN
 
 SECOND: Final = 1_000_000
@@ -110,3 +111,23 @@ class QueueStats(NamedTuple):
     """The highest number of claims of one task: where it grows, a task may be killing its workers."""
     exact: bool = True
     """False: those of the numbers that are above 10,000 are estimates, and so is `size`."""
+
+
+T = TypeVar("T", Row, Session, Mark, QueueStats)
+
+_SHAPES: Final[dict[type, Shape[Any]]] = {
+    Row: Shape(Row, "task"),
+    Session: Shape(Session, "session"),
+    Mark: Shape(Mark, "the dedupe key of queue"),
+    QueueStats: Shape(QueueStats, "queue"),
+}
+
+
+def sound(made: T) -> T:
+    """What a store has read, unchanged.
+
+    Raises:
+        BadRecord: its fields aren't what they should be.
+    """
+    found: T = _SHAPES[type(made)].check(made)
+    return found

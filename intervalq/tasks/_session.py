@@ -22,7 +22,7 @@ from intervalq.tasks._pulling import pull
 from intervalq.tasks._pulling import settle as settle_one
 from intervalq.tasks._settle import Settle
 from intervalq.tasks._task import Claim, unused
-from intervalq.tasks._values import MOST_BYTES
+from intervalq.tasks._values import USUAL, Form
 from intervalq.tasks._waking import AGAIN, hear, watch
 from intervalq.tasks.rules import (
     Beat,
@@ -54,15 +54,13 @@ _LAST_MOMENT: Final = 1.0
 class WorkSession:
     """All that one process claims of a store, as one consumer."""
 
-    def __init__(
-        self, store: TaskStore, expiry: float, consumer: str = "", max_bytes: int = MOST_BYTES
-    ) -> None:
+    def __init__(self, store: TaskStore, expiry: float, consumer: str = "", form: Form = USUAL) -> None:
         self.store = store
         self._pulling = store if isinstance(store, Pulling) else None
         self.expiry = expiry
         self.consumer = consumer
-        self.max_bytes = max_bytes
-        """How large a value may be that is given to a task."""
+        self.form = form
+        """How values of tasks are written and read."""
         self.desk = Desk(store, self)
         self.gate = Gate()
         self._callers: dict[tuple[tuple[str, ...], int | None, int | None], Callers] = {}

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from intervalq._queue.options import Duration, whole
-from intervalq._spec import parse
-from intervalq.errors import ClaimLost, InvalidOption
+from intervalq._spec import codec, parse
+from intervalq.errors import ClaimLost, InvalidOption, plain
 from intervalq.tasks import _values
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
@@ -27,13 +27,13 @@ _MOST_ATTEMPTS: Final = 1 << 30
 class Task:
     """A task as it was when it was read: at a version. Times are seconds since 1970 on the store's clock."""
 
-    __slots__ = ("max_bytes", "row")
+    __slots__ = ("form", "row")
 
-    def __init__(self, row: Row, max_bytes: int = _values.MOST_BYTES) -> None:
+    def __init__(self, row: Row, form: _values.Form = _values.USUAL) -> None:
         self.row = row
         """Internal: as the store has it."""
-        self.max_bytes = max_bytes
-        """Internal: how large another value of it may be, which the handle says."""
+        self.form = form
+        """Internal: how its value is read, and another one written, which the handle says."""
 
     @property
     def id(self) -> str:
@@ -57,8 +57,15 @@ class Task:
 
     @property
     def value(self) -> Any:  # noqa: ANN401 - whatever its maker put in
-        """What was inserted, read from JSON each time."""
-        return _values.decode(self.row.json)
+        """What was inserted, read from JSON each time, and through the handle's codec.
+
+        Raises:
+            UnreadableValue: the handle has no codec, or another one, or the value was damaged. In a worker's
+                function that is a failed attempt like others: the task is tried again, here or elsewhere,
+                and ends among the dead letters.
+        """
+        row = self.row
+        return codec.read(self.form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
 
     @property
     def at(self) -> float:
@@ -130,7 +137,7 @@ class Task:
             self.id,
             self.version,
             queue=None if queue is None else _values.queue_name(queue),
-            json=None if value is ... else _values.encode(value, self.max_bytes),
+            json=None if value is ... else _values.encode(value, self.form),
             at=None if at is None else _values.instant(at),
             delay=None if delay is None else parse.duration(delay, what="delay"),
             attempt=attempt,
@@ -146,7 +153,7 @@ class Task:
         return Depend(self.id, self.version)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {self.queue!r}, version {self.version}>"
+        return f"<{type(self).__name__} {plain(self.id)} of {self.queue!r}, version {self.version}>"
 
 
 class Claim(Task):
@@ -160,7 +167,7 @@ class Claim(Task):
 
     def __init__(self, row: Row, session: WorkSession, range_: OpenRange | None = None) -> None:
         self.row = row  # not by the base's own, for there are very many
-        self.max_bytes = session.max_bytes
+        self.form = session.form
         self.session = session
         """Internal: the session that has claimed it."""
         self.range = range_

@@ -14,6 +14,7 @@ from anyio import lowlevel
 
 from intervalq._queue.options import Duration, wait_of, whole
 from intervalq._spec import parse
+from intervalq._spec.codec import Codec, checked_codec
 from intervalq.tasks import _values
 from intervalq.tasks._commit import checkpoints, modification, settled
 from intervalq.tasks._ids import new_ids
@@ -65,7 +66,11 @@ class Tasks(Workers):
             database `tasks.db` in the user's state folder (that of queues is `state.db`, beside it).
         expiry: how long after the last sign of life a process's claims are free for others; from 0.1 s to an
             hour. The default, 5 s with a beat each second, bears pauses of a few seconds.
-        max_bytes: how large a value may be, as JSON.
+        max_bytes: how large a value may be, as JSON, or as its codec wrote it.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, both of which give bytes: values go through
+            it on their way into the store and back, to be encrypted for example (as in SECURITY.md). Ids,
+            keys, names, times and the errors of failed attempts don't. Values that were written without
+            one are read as they are. None: values are in the store as JSON.
 
     Raises:
         InvalidInterval, InvalidOption: at once.
@@ -78,13 +83,14 @@ class Tasks(Workers):
         *,
         expiry: Duration = 5.0,
         max_bytes: int = _values.MOST_BYTES,
+        codec: Codec | None = None,
     ) -> None:
         by_url = store is None or isinstance(store, str | os.PathLike)
         super().__init__(
             os.fspath(cast("str", store)) if by_url and store is not None else None,
             None if by_url else cast("TaskStore", store),
             parse.duration(expiry, least=100_000, most=3_600_000_000, what="expiry") / 1e6,
-            whole("max_bytes", max_bytes, 2, 1 << 28),
+            _values.Form(whole("max_bytes", max_bytes, 2, 1 << 28), checked_codec(codec)),
         )
 
     # --- what goes in -------------------------------------------------------------------------------
@@ -125,7 +131,7 @@ class Tasks(Workers):
         """
         return _values.insert(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip, most=self._max_bytes,
+            inbox=inbox, replace=replace, skip=skip, form=self._form,
         )  # fmt: skip
 
     async def insert(
@@ -186,7 +192,7 @@ class Tasks(Workers):
 
         async with anyio.create_task_group() as group:
             try:
-                for batch in _batches(values, self._max_bytes):
+                for batch in _batches(values, self._form):
                     await turn.acquire()
                     if errors:
                         break
@@ -238,8 +244,8 @@ class Tasks(Workers):
         if modified.inserted or modified.changed:
             self.wake()
         return Modified(
-            tuple(Task(row, self._max_bytes) for row in modified.inserted),
-            tuple(Task(row, self._max_bytes) for row in modified.changed),
+            tuple(Task(row, self._form) for row in modified.inserted),
+            tuple(Task(row, self._form) for row in modified.changed),
             modified.existing,
         )
 
@@ -315,7 +321,7 @@ class Tasks(Workers):
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
         if self._given is not None:
             raise TypeError(f"{self!r} was given a store object, which can't travel: give it a URL")
-        return _revived, (self._url, self._expiry, self._max_bytes)
+        return _revived, (self._url, self._expiry, *self._form)
 
     # --- looks --------------------------------------------------------------------------------------
 
@@ -346,7 +352,7 @@ class Tasks(Workers):
         if ids is not None and not ids:
             return []
         command = Select(queue=name, ids=tuple(ids or ()), limit=most, values=values)
-        return [Task(row, self._max_bytes) for row in await self.apply(command)]
+        return [Task(row, self._form) for row in await self.apply(command)]
 
     async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
         """The queues that have tasks, with how many of which state; of given names, or with a prefix.
@@ -362,10 +368,10 @@ class Tasks(Workers):
         return [session_of(session) for session in await self.apply(Sessions())]
 
 
-def _batches(values: Iterable[object], most: int) -> Iterator[list[str]]:
+def _batches(values: Iterable[object], form: _values.Form) -> Iterator[list[str]]:
     batch: list[str] = []
     for value in values:
-        batch.append(_values.encode(value, most))
+        batch.append(_values.encode(value, form))
         if len(batch) == MOST_ROWS:
             yield batch
             batch = []
@@ -373,5 +379,5 @@ def _batches(values: Iterable[object], most: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _revived(url: str | None, expiry: float, max_bytes: int) -> Tasks:
-    return Tasks(url, expiry=expiry, max_bytes=max_bytes)
+def _revived(url: str | None, expiry: float, max_bytes: int, codec: Codec | None) -> Tasks:
+    return Tasks(url, expiry=expiry, max_bytes=max_bytes, codec=codec)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from intervalq._queue.options import Duration, whole
-from intervalq._spec import parse
+from intervalq._spec import codec, parse
+from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
 from intervalq.rules import FOREVER
 from intervalq.tasks._ids import PLAIN, new_id
@@ -82,13 +83,24 @@ def _own_id(value: str) -> str:
     return value
 
 
-def encode(value: object, most: int = MOST_BYTES) -> str:
-    """A value as JSON text, all ASCII.
+class Form(NamedTuple):
+    """How the values of a handle's tasks are written."""
+
+    most: int = MOST_BYTES
+    """Bytes that one may take in the store."""
+    codec: Codec | None = None
+
+
+USUAL: Final = Form()
+
+
+def encode(value: object, form: Form = USUAL) -> str:
+    """A value as the JSON text that a store is given, all ASCII.
 
     Raises:
-        InvalidTask: it can't be written as JSON, or takes more than `most` bytes.
+        InvalidTask: it can't be written as JSON, takes too many bytes, or looks as if it were encoded.
     """
-    if type(value) is int and -_QUICK < value < _QUICK and most > 20:
+    if type(value) is int and -_QUICK < value < _QUICK and form.most > 20 and form.codec is None:
         return str(value)
     try:
         written = _encoder.encode(value)
@@ -101,10 +113,15 @@ def encode(value: object, most: int = MOST_BYTES) -> str:
             f"a task's value has more than {_MOST_DEPTH} lists or dicts within each other: keep it "
             "elsewhere and put its name into the task"
         )
-    if len(written) > most:
+    if form.codec is not None:
+        written = codec.encoded(form.codec, written)
+    elif codec.is_encoded(written):
+        raise InvalidTask(f"a task's value can't begin with {codec.MARK!r}: so do those that a codec= wrote")
+    if len(written) > form.most:
+        how = "as JSON" if form.codec is None else "as the codec wrote it"
         raise InvalidTask(
-            f"a task's value takes {len(written)} bytes as JSON, {most} are allowed: keep it elsewhere and "
-            "put its name into the task, or allow more with Tasks(max_bytes=...)"
+            f"a task's value takes {len(written)} bytes {how}, {form.most} are allowed: keep it "
+            "elsewhere and put its name into the task, or allow more with Tasks(max_bytes=...)"
         )
     return written
 
@@ -151,11 +168,11 @@ def insert(
     inbox: int | None = None,
     replace: bool = False,
     skip: bool = False,
-    most: int = MOST_BYTES,
+    form: Form = USUAL,
 ) -> Insert:
     """The insert of a task, checked. See `Tasks.new`."""
     if (id, key, at, delay, dedupe_key, inbox, replace, skip) == _USUAL:  # most are
-        return Insert(queue_name(queue), encode(value, most), new_id())
+        return Insert(queue_name(queue), encode(value, form), new_id())
     if at is not None and delay is not None:
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
     if key is None and (inbox is not None or replace):
@@ -168,7 +185,7 @@ def insert(
         raise InvalidOption("skip=True leaves a task out whose id exists already: give id= with it")
     return Insert(
         queue=queue_name(queue),
-        json=encode(value, most),
+        json=encode(value, form),
         id=new_id() if id is None else _own_id(id),
         key=None if key is None else text("key", key),
         at=None if at is None else instant(at),
@@ -188,11 +205,6 @@ def error_text(error: object) -> str:
     except Exception:  # noqa: BLE001 - what somebody's class does when it is to say what it is
         said = type(error).__name__
     return "".join(c if c == "\n" or c.isprintable() else "?" for c in said[:_MOST_ERROR])
-
-
-def decode(written: str) -> Any:  # noqa: ANN401 - whatever it was
-    """The value of JSON text."""
-    return json.loads(written)
 
 
 def seconds(value: Duration | timedelta) -> float:

@@ -35,8 +35,8 @@ _LOOK: Final = 10
 class Workers(Home):
     """The part of `Tasks` that runs functions."""
 
-    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, max_bytes: int) -> None:
-        super().__init__(url, given, expiry, max_bytes)
+    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, form: _values.Form) -> None:
+        super().__init__(url, given, expiry, form)
         self._jobs: list[Job] = []
         self._crews: list[Crew] = []
         self._counts: Counter[str] = Counter()  # of runs that have ended

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
+from intervalq._spec.shape import typed
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks._commands import (
     Beat,
@@ -34,7 +35,7 @@ from intervalq.tasks._commands import (
     Work,
     Worked,
 )
-from intervalq.tasks._row import COUNTED, SECOND, Mark, QueueStats, Row, Session
+from intervalq.tasks._row import COUNTED, SECOND, Mark, QueueStats, Row, Session, sound
 from intervalq.tasks._table import Table
 from intervalq.tasks._transitions import begun, changed, claimed, freed, given_back, rest
 
@@ -68,6 +69,8 @@ __all__ = [
     "apply",
     "changed",
     "rest",
+    "sound",
+    "typed",
 ]
 
 A = TypeVar("A")

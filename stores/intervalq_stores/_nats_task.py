@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState
-from intervalq.tasks.rules import Row
+from intervalq.tasks.rules import Row, sound
 from intervalq_stores._nats_client import said
 from intervalq_stores._nats_names import decoded, encoded
 from intervalq_stores._nats_url import Headers
@@ -169,8 +169,8 @@ def is_gone(message: Msg) -> bool:
 
 def over_of(message: Msg) -> list[int]:
     """The sequences of what a message has taken the place of, if that may still be there."""
-    sequences = said(message, OVER)
-    return [] if sequences is None else [int(sequence) for sequence in sequences.split()]
+    words = (said(message, OVER) or "").split()
+    return [int(word) for word in words if word.isdecimal() and word.isascii()]
 
 
 def delivered(message: Msg) -> Delivered:
@@ -208,6 +208,6 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
             created=stored,
             modified=stored,
         )
-        return row._replace(**{field: meta[short] for short, field, _ in _FIELDS if short in meta})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return sound(row._replace(**{field: meta[short] for short, field, _ in _FIELDS if short in meta}))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptState(url, f"message {sequence} of stream {STREAM} is no task: remove it") from error

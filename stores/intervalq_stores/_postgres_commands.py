@@ -31,6 +31,7 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
     Worked,
+    sound,
 )
 
 A = TypeVar("A")
@@ -304,15 +305,21 @@ def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
 
 
 def handed(notices: Sequence[str]) -> Worked | None:
-    """What a session has been handed with notices; None: nothing."""
+    """What a session has been handed with notices; None: nothing.
+
+    Whoever may connect to the database may send notices: one that isn't as ours are hands over nothing.
+    """
     claimed: list[Row] = []
     ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
-    for _, _, text in (notice.partition(" ") for notice in notices):
-        for line in json.loads(text) if text else ():
-            if line[0] == "t":
-                claimed.append(Row(*line[1:]))
-            else:
-                ranges.append(_range(line))
+    for whom, _, text in (notice.partition(" ") for notice in notices):
+        try:
+            lines = json.loads(text) if text and whom != "*" else ()
+            rows = [sound(Row(*line[1:])) for line in lines if line[0] == "t"]
+            some = [_range(line) for line in lines if line[0] != "t"]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            continue
+        claimed += rows
+        ranges += some
     return Worked(claimed=tuple(claimed), ranges=tuple(ranges)) if claimed or ranges else None
 
 

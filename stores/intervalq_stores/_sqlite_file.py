@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from intervalq.errors import StoreError, StoreFull, StoreReadOnly, StoreTimeout, StoreUnavailable
+from intervalq.rules import BadRecord
 from intervalq_stores._fork_gate import GATE
 from intervalq_stores._records import corrupt, shown
 from intervalq_stores._shared_file import SharedFile
@@ -240,6 +241,8 @@ class SQLiteFile:
             self.explain(error)
         except UnicodeDecodeError as error:
             raise corrupt("a text in it is not UTF-8", self._url) from error
+        except BadRecord as error:
+            raise corrupt(shown(error), self._url) from error
         except OSError as error:
             raise StoreUnavailable(
                 self._url, f"it can't be looked at: {error.strerror or error}: {_REMEDY}"

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any, Final
 
-from intervalq.ledger.rules import Meta, Row
+from intervalq.ledger.rules import Meta, Row, sound, typed
 
 LAYOUT: Final = 1
 """The version of these tables."""
@@ -63,10 +63,14 @@ class SQLiteBook:
         self._lapses: dict[str, int] = {}
         for number, created, expires, cancelled, done, failed in self._rows(_FIND, name):
             self._id = number
+            for figure in (created, expires or 0, cancelled, done, failed):
+                typed(int, figure, f"a figure of ledger {name!a}")
             self.meta = Meta(created, expires, bool(cancelled))
             self._counts = {"done": done, "failed": failed}
             self._stored = self._columns(self.meta)
             self._lapses = dict(self._rows(_SESSIONS, number))
+            for lapses in self._lapses.values():
+                typed(int, lapses, f"the end of a session of ledger {name!a}")
             self.sessions = dict(self._lapses)
 
     # --- what the rules ask -------------------------------------------------------------------------
@@ -75,7 +79,7 @@ class SQLiteBook:
         """See `Book.get`."""
         if key not in self._known:
             found = self._rows(f"SELECT {_ROW} AND key = ?", self._id, key) if self._id else []
-            self._known[key] = Row._make(found[0]) if found else None
+            self._known[key] = sound(Row._make(found[0])) if found else None
         return self._known[key]
 
     def put(self, key: str, row: Row | None) -> None:
@@ -100,13 +104,15 @@ class SQLiteBook:
             f"SELECT key, {_ROW} AND key > ? ORDER BY key LIMIT ?",
             *(self._id, cursor, limit + 1),
         )
-        page = [(key, Row._make(rest)) for key, *rest in found[:limit]]
+        page = [(typed(str, key, "a key"), sound(Row._make(rest))) for key, *rest in found[:limit]]
         return page, page[-1][0] if len(found) > limit else ""
 
     def held(self) -> Iterable[Row]:
         """See `Book.held`."""
         self.flush()
-        return [Row._make(one) for one in self._rows(f"SELECT {_ROW} AND session IS NOT NULL", self._id)]
+        return [
+            sound(Row._make(one)) for one in self._rows(f"SELECT {_ROW} AND session IS NOT NULL", self._id)
+        ]
 
     def ended(self) -> tuple[int, int]:
         """See `Book.ended`."""

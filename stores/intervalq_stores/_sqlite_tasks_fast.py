@@ -7,7 +7,7 @@ import random
 from typing import Any, Final, TypeVar
 
 from intervalq.errors import InvalidTask
-from intervalq.tasks.rules import Command, Delete, Row, Work, Worked, apply
+from intervalq.tasks.rules import Command, Delete, Row, Work, Worked, apply, sound
 from intervalq_stores._sqlite_tasks_table import SQLiteTable
 
 A = TypeVar("A")
@@ -102,7 +102,7 @@ def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> t
     begun, until = command.begins > 0, None if command.lease is None else now + command.lease
     known = None, 0, False, command.session, until, 1, int(begun), ""
     rows = [
-        tuple.__new__(Row, (*of_it, *known, created, now, None, 0, begun, False))
+        sound(tuple.__new__(Row, (*of_it, *known, created, now, None, 0, begun, False)))
         for *of_it, created, _ in found
     ]
     others = table.find([one[0] for one in found if one[-1] is not None])

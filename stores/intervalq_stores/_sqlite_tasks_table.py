@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from intervalq.tasks.rules import COUNTED, SECOND, Count, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import COUNTED, SECOND, Count, Mark, QueueStats, Row, Select, Session, sound, typed
 
 LAYOUT: Final = 2
 """The version of these tables. Any change to them that is released counts it up, with a step in `STEPS`."""
@@ -91,6 +91,7 @@ _FIRST_OF: Final = (
 )
 """The first tasks of a queue by time: of the free ones, of those behind others; and all that are claimed."""
 
+_NAME: Final = "the name of a queue of tasks"
 _CLAIMED_QUEUES: Final = "SELECT DISTINCT queue FROM intervalq_tasks WHERE session IS NOT NULL"
 _NEXT_QUEUE: Final = (
     "SELECT min(queue) FROM (SELECT min(queue) AS queue FROM intervalq_tasks "
@@ -127,9 +128,9 @@ _SET_BACK: Final = (
 
 
 def row_of(values: Sequence[Any]) -> Row:
-    """A row, of the columns as they come."""
+    """A row, of the columns as they come, into which SQLite takes whatever somebody puts."""
     flags = values[7] == 1, *values[8:17], values[17] == 1, values[18] == 1
-    return tuple.__new__(Row, (*values[:7], *flags))  # twice as fast as Row(...)
+    return sound(tuple.__new__(Row, (*values[:7], *flags)))  # twice as fast as Row(...)
 
 
 class SQLiteTable:
@@ -228,7 +229,7 @@ class SQLiteTable:
         self.flush()
         statement = "SELECT min(ready) FROM intervalq_tasks WHERE queue = ? AND ready > ?"
         ((least,),) = self.rows(statement, queue, now)
-        return None if least is None else int(least)
+        return None if least is None else typed(int, least, f"when a task of queue {queue!a} is ready")
 
     def of_key(self, queue: str, key: str) -> list[Row]:
         """See `Table.of_key`."""
@@ -265,7 +266,8 @@ class SQLiteTable:
 
     def read(self, now: int) -> None:
         """Keep in mind what the clock reads, to the second; if it was set back, tasks move along."""
-        seen = max((seen for (seen,) in self.rows("SELECT seen FROM intervalq_clock")), default=0)
+        clock = self.rows("SELECT seen FROM intervalq_clock")
+        seen = max((typed(int, seen, "the clock of tasks") for (seen,) in clock), default=0)
         if seen - SECOND <= now < seen + SECOND:
             return
         if now < seen:
@@ -277,7 +279,7 @@ class SQLiteTable:
     def mark(self, queue: str, key: str) -> Mark | None:
         """See `Table.mark`."""
         found = self.rows("SELECT * FROM intervalq_marks WHERE queue = ? AND key = ?", queue, key)
-        return Mark._make(found[0]) if found else None
+        return sound(Mark._make(found[0])) if found else None
 
     def put_mark(self, mark: Mark) -> None:
         """See `Table.put_mark`."""
@@ -291,7 +293,7 @@ class SQLiteTable:
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""
         found = self.rows("SELECT * FROM intervalq_sessions WHERE id = ?", session)
-        return Session._make(found[0]) if found else None
+        return sound(Session._make(found[0])) if found else None
 
     def put_session(self, session: Session) -> None:
         """See `Table.put_session`."""
@@ -303,9 +305,8 @@ class SQLiteTable:
 
     def sessions(self) -> list[Session]:
         """See `Table.sessions`."""
-        return [
-            Session._make(one) for one in self.rows("SELECT * FROM intervalq_sessions ORDER BY started, id")
-        ]
+        found = self.rows("SELECT * FROM intervalq_sessions ORDER BY started, id")
+        return [sound(Session._make(one)) for one in found]
 
     # --- looks --------------------------------------------------------------------------------------
 
@@ -357,11 +358,11 @@ class SQLiteTable:
 
     def _queues(self, prefix: str) -> set[str]:
         """The names of queues that begin so, each by one look into an index, however many tasks it has."""
-        found = {name for (name,) in self.rows(_CLAIMED_QUEUES) if name.startswith(prefix)}
+        found = {name for (name,) in self.rows(_CLAIMED_QUEUES) if typed(str, name, _NAME).startswith(prefix)}
         start = prefix
         while True:
             ((name,),) = self.rows(_NEXT_QUEUE, start, start)
-            if name is None or not name.startswith(prefix):
+            if name is None or not typed(str, name, _NAME).startswith(prefix):
                 return found
             found.add(name)
             start = name + "\1"
@@ -377,8 +378,8 @@ class SQLiteTable:
             past, coming, inbox = (max(one, other) if one == most else one for one, other in counted)
         ((claimed, leased, claims),) = self.rows(_STATS_CLAIMED, now, now, queue)
         size = past + coming - leased + inbox + claimed
-        claims = max(again or 0, claims or 0)
-        return QueueStats(queue, size, claimed, past, coming - leased, inbox, claims, exact)
+        claims = max(typed(int, n or 0, f"the claims of a task of queue {queue!a}") for n in (again, claims))
+        return sound(QueueStats(queue, size, claimed, past, coming - leased, inbox, claims, exact))
 
     def _sampled(self, now: int) -> dict[str, tuple[int, int, int]]:
         """About how many tasks queues have that are ready, for later, and behind others."""

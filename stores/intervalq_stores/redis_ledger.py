@@ -54,6 +54,8 @@ class RedisLedgerStore:
             return _answer(command, reply)
         except UnicodeDecodeError:
             raise CorruptState(self.url, f"ledger {ledger!r} has a text that isn't UTF-8") from None
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise CorruptState(self.url, f"ledger {ledger!r} has something that is no row: {error}") from None
 
     async def names(self) -> list[str]:
         """See `LedgerStore.names`. Looks at all keys of the server, a thousand at a time."""

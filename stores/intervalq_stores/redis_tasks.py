@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.resources import files
+from struct import error as struct_error
 from typing import Final, TypeVar, cast
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
@@ -57,10 +58,11 @@ class RedisTaskStore:
             raise StoreError(self.url, f"{error}; nothing was done: leave that out") from error
         try:
             return cast("A", answered(command, reply))
-        except UnicodeDecodeError:
+        except (ValueError, TypeError, AttributeError, LookupError, struct_error) as error:
+            what = "a text of a task isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "it isn't one"
             raise CorruptState(
                 self.url,
-                "a text of a task isn't UTF-8: find the task in the hash intervalq:{tasks}:tasks; what was "
+                f"a task can't be read, {what}: find it in the hash {_KEYS[0]}; what was "
                 "asked for has been done, and claims go back when their session ends",
             ) from None
 

@@ -21,7 +21,7 @@ from intervalq.spark._stage import run_stage
 GIVES_TEXT = StructType([StructField("out", StringType())])
 
 USUAL: dict[str, Any] = {
-    "queue": None, "key": None, "run": None, "ledger": None, "concurrency": 4, "window": 16,
+    "queue": None, "key": None, "run": None, "ledger": None, "codec": None, "concurrency": 4, "window": 16,
     "on_unknown": "retry", "errors": "raise", "retries": None, "setup": None, "flush_rows": 1_000,
     "flush_s": 60.0, "drain": 30.0, "log": "_iq",
 }  # fmt: skip

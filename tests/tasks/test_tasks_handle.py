@@ -190,7 +190,7 @@ anyio.run(main)
 def test_a_handle_travels_as_its_settings() -> None:
     tasks = Tasks("memory://pickled", expiry="2s", max_bytes=100)
     again = pickle.loads(pickle.dumps(tasks))
-    assert (again._url, again._expiry, again._max_bytes) == ("memory://pickled", 2.0, 100)
+    assert (again._url, again._expiry, again._form) == ("memory://pickled", 2.0, (100, None))
     with pytest.raises(InvalidTask):
         again.new("q", "x" * 100)
     assert pickle.loads(pickle.dumps(Tasks()))._url is None
