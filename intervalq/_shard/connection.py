@@ -41,6 +41,10 @@ class Owner(Protocol):
         """The record of the slots that are outstanding is gone."""
         ...
 
+    def grants_lost(self) -> None:
+        """The store lost writes, and with them that slots were granted: they have to be granted again."""
+        ...
+
     def clock_stepped(self) -> None:
         """The store's clock was stepped: tickets from before are not to be used.
 
@@ -187,7 +191,10 @@ class Connection:
                 state.ticket,
             )
         mark = Mark(state.ticket, state.due, state.late_total)
-        known = self.mark if before is not None and before.generation == state.generation else None
+        is_same = before is not None and before.generation == state.generation
+        if is_same and before is not None and state.current < before.current:
+            self._owner.grants_lost()
+        known = self.mark if is_same else None
         if known is not None and (known.ticket > mark.ticket or known.late_total > mark.late_total):
             # The store lost writes, and this command could not tell it so: the next question does.
             mark = Mark(*map(max, known, mark))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -294,6 +295,8 @@ class Conversation:
                 self._store.url,
                 f"queue {self._queue!r}: costs reach beyond the time that a record can count: drop the queue",
             )
+        if before is None or before.generation != answer.state.generation:
+            question = replace(question, slots=())  # in a record made anew these are others' tickets
         self._answers.take_in(question, answer, speculative, self._clock.now())
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)

@@ -210,6 +210,14 @@ class Shard:
         self.grants.forget()
         self.leases.forget()
         self.conversation.ask_anew()  # the reset may have been reported in the answer to another command
+        self.conversation.hold_ended()
+
+    def grants_lost(self) -> None:
+        """See `Owner.grants_lost`."""
+        self.dispatcher.not_ready()
+        self.grants.ask_again()
+        self.dispatcher.recheck()
+        self.conversation.ask_anew()
 
     def clock_stepped(self) -> None:
         """See `Owner.clock_stepped`. What was granted is given up when its time comes."""

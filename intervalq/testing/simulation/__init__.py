@@ -10,14 +10,16 @@ behind `DocumentStore`, its clock runs fast or slow too. The same seed gives the
 
 Mixes
     calm; slow (messages that take up to 2.5 s longer); lossy (requests, answers, wake-ups get lost, the way
-    is cut); stalls (a process doesn't run for up to 5 s, from any of its steps on); crashes (a process is no
-    more, from any of its steps on, and releases nothing); clock (the store's is set forward and back);
+    is cut); stalls (a process doesn't run for up to 5 s, from any of its steps on); crashes (a process is
+    no more, from any of its steps on, and releases nothing); clock (the store's is set forward and back);
     failover (to an older copy of the records, or to none; half of what is on its way is lost); late (timers
     are late by up to three intervals, requests arrive twice); taken (processors are taken away for 80 % of
-    the time, a turn being up to two intervals); tight (20 us to 10 ms, bursts up to 50); long (jobs of 30 s
-    outlive their leases); anew (the same where records are lost); drift (250 ppm); changed (interval, burst
-    and limit while running); loops (processes that die again and again); interrupted (a process that was
-    granted stops around then; requests arrive twice, messages are lost, the store fails over); all.
+    the time, a turn being up to two intervals); tight (20 us to 10 ms, bursts up to 50); local (50 us to 2
+    ms, a store that answers within microseconds); stepped (2 to 50 ms, the store's clock is stepped often);
+    long (jobs of 30 s outlive their leases); anew (the same where records are lost); drift (250 ppm);
+    changed (interval, burst and limit while running); loops (processes that die again and again);
+    interrupted (a process that was granted stops around then; requests arrive twice, messages are lost, the
+    store fails over); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
@@ -40,7 +42,9 @@ What is checked, by true time and from outside
     limits      no more jobs run than `max_running`
     costs       a job of several slots takes them all
     progress    where only one process has jobs that wait, the queue isn't held, and the store can be reached,
-                it asks twelve times at most until a job begins, however late its timers are
+                it asks sixteen times at most until a job begins, however late its timers are
+    waiting     a process that is told that the queue goes on asks at once; a slot that is granted in time
+                isn't slept through while a job waits; the store hears within six seconds that a job ended
     misses      a slot is missed only when it is past its tolerance, holds taken off
     record      counters and the queue's clock never go back, but for late grants; no process is told of a
                 lower ticket or of less late grants than it knew of; a question that reaches the store
@@ -53,9 +57,13 @@ What is checked, by true time and from outside
 Allowances, each for what can't be known, and no more
     error       what the record says by how much shards may be wrong about its clock (`inspect().spacing`);
                 that a shard says so only if its way to the store is too long is checked, too
-    excuses     one start for each step of the store's clock and for each loss of writes, and one more for
+    excuses     one start for each step of the store's clock, and one for each slot that was granted before
+                it, unless an answer had shown the step to its process; one for each loss of writes, and for
                 each ticket that the store issued again, or whose end it had forgotten; they are counted.
-                Jobs that were granted before their record was gone may begin beside those of the new one
+                Jobs that were granted before their record was gone may begin beside those of the new one.
+                Two jobs on a ticket that was issued again have one lease
+    unseen      a step that is shorter than two round trips are long, and what was known aged by between
+                them, can't be told from delays: for as long, a process may be wrong by its length
     holds       with a limit of running jobs, a slot that was asked about too early, because its process had
                 not heard of a hold or a step that moved it, may begin long after a pause began
     costs       not judged where the store could not be reached, lost writes, or was paused
@@ -123,6 +131,21 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
     finish-of-another-record      anew            59
     lookahead-ignored             calm            49
     leases-of-another-record      anew             8
+    step-unseen                   stepped          21
+    ready-before-they-open        local           634
+    nobody-looks                  local           208
+    resumed-unheard               calm             32
+    woken-for-nothing             calm              6
+    held-by-a-lost-record         anew             17
+    lost-grants-used              all            10,000,026
+    lease-of-the-next             long              1
+    renewed-by-chance             long              1
+    ends-forgotten                long             43
+    priorities-swapped            calm              4
+    cancelled-counts              calm              3
+    rows-across-holds             stepped          30
+    old-reading                   stepped          65
+    tried-again-at-once           calm              9
 """
 
 from intervalq.testing.simulation.mixes import MIXES

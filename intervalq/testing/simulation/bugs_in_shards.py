@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 from unittest import mock
@@ -11,11 +11,13 @@ from intervalq._shard.conversation import Conversation
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.leases import Leases
+from intervalq._shard.listener import Listener
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.estimates import StoreClock
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import FOREVER, Advance, State
+from intervalq.store import Store
 from intervalq.testing.simulation.planting import bug, instead
 
 _IN_ORDER: Final = WaitQueue.in_order
@@ -25,6 +27,7 @@ _ASK: Final = Conversation._ask  # noqa: SLF001
 _INIT: Final = StoreTime.__init__
 _BOUNDED: Final = StoreTime.bounded
 _LEARN: Final = StoreClock.learn
+_LISTEN: Final = Listener.__init__
 _TOLERANCE: Final = StoreTime.tolerance
 
 
@@ -115,6 +118,27 @@ def _() -> Iterator[None]:
     yield from instead(StoreTime, "__init__", init)
 
 
+@bug("step-unseen", "stepped", 20)
+def _() -> Iterator[None]:
+    """A grant stays valid, also when the clock that its slot is fixed on was stepped."""
+
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        granted.steps = self.clock.steps
+        return _BOUNDED(self, granted, state, at)
+
+    yield from instead(StoreTime, "bounded", bounded)
+
+
+@bug("ready-before-they-open", "local", 633)
+def _() -> Iterator[None]:
+    """All slots of a range count as ready as soon as the first of them has come."""
+
+    def all_open(self: GrantRange, at: int) -> bool:
+        return self.opens <= at
+
+    yield from instead(GrantRange, "all_open", all_open)
+
+
 @bug("slot-used-again", "lossy", 7)
 def _() -> Iterator[None]:
     """A slot whose answer was lost is taken for granted, and is asked for once more."""
@@ -186,6 +210,34 @@ def _() -> Iterator[None]:
         return float("inf")
 
     yield from instead(Conversation, "_end_of_hold", end_of_hold)
+
+
+@bug("resumed-unheard", "calm", 31)
+def _() -> Iterator[None]:
+    """A held shard that is told by the answer to another command that the queue goes on doesn't look."""
+    yield from instead(Conversation, "hold_ended", lambda _: None)
+
+
+@bug("woken-for-nothing", "calm", 5)
+def _() -> Iterator[None]:
+    """Wake-ups of the store come, and nobody is woken."""
+
+    def init(self: Listener, store: Store, queue: str, wake: Callable[[], None]) -> None:
+        del wake
+        _LISTEN(self, store, queue, lambda: None)
+
+    yield from instead(Listener, "__init__", init)
+
+
+@bug("nobody-looks", "local", 207)
+def _() -> Iterator[None]:
+    """A job that comes in line when its slot is granted already is not seen to."""
+
+    def see_to(self: Dispatcher, waiter: Waiter) -> None:
+        del waiter
+        self.ready = None
+
+    yield from instead(Dispatcher, "see_to", see_to)
 
 
 @bug("cost-forgotten", "calm", 15)

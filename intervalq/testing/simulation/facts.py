@@ -118,6 +118,10 @@ class Facts:
     """Since when each record has had which limit of running jobs; 0: none."""
     leases: list[tuple[float, float]] = field(default_factory=list)
     """When a lease was longer than any before, and how long it was from then on, in seconds."""
+    leased: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When the store last counted each ticket's job as running."""
+    copies: bool = False
+    """Whether requests may reach the store twice: one that comes late renews a lease of a job that ended."""
     reclaims: int = 0
     issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     """When each ticket was issued: more than once only when the store forgot it."""
@@ -130,6 +134,12 @@ class Facts:
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
     """When a process last heard of its slots, and what the record was then."""
+    questions: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When a process sent something to the store."""
+    told: list[tuple[float, Process]] = field(default_factory=list)
+    """When a process that believed the queue held, and had asked nothing, was told that it is not."""
+    stalls: list[tuple[float, float, Process]] = field(default_factory=list)
+    """From when until when a process did not run."""
     attached: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When a process heard of the record."""
     failures: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))

@@ -10,12 +10,14 @@ from intervalq._shard.leases import LEASE
 from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges_of_starts import GRAIN, Findings, Starts, candour, named
+from intervalq.testing.simulation.judges_of_wakefulness import freed, unused, wakeups
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import CHANGES, Plan
 from intervalq.testing.simulation.observer import Observer
 
-_QUESTIONS: Final = 12
-"""So many commands at most does a lone caller need to begin."""
+_QUESTIONS: Final = 16
+"""So many commands at most does a lone caller need to begin: some only sharpen what it knows of the clock,
+five in a row each time that a slot was given up."""
 
 FAR: Final = float("inf")
 
@@ -38,6 +40,9 @@ def judge(seen: Observer, plan: Plan) -> None:
         misses,
         progress,
         fairness,
+        wakeups,
+        unused,
+        freed,
     ):
         for at, what in court(seen, plan):
             seen.violated(what, at)
@@ -135,7 +140,8 @@ def limits(seen: Observer, _: Plan) -> Findings:
     """With `max_running`, no more jobs of one record run than may, however long they take.
 
     Those of a process that can't renew its leases count for ten seconds, and so do those of a dead one. What
-    began before the store lost writes, or before a step of its clock by seconds, is not counted.
+    began before the store lost writes, or before a step of its clock by seconds, is not counted. Where it
+    issued a ticket again that it had lost, two jobs have one lease: it counts until the first of them ends.
     """
     disturbed = [*seen.losses, *(at for at, by in seen.steps if by > LEASE / 4e6)]
     by_record: dict[str, list[tuple[float, int, Start]]] = defaultdict(list)
@@ -147,6 +153,8 @@ def limits(seen: Observer, _: Plan) -> Findings:
         end = min([start.ended, *(at for at in (*disturbed, *freed) if at >= told)])
         end = min(end, seen.died.get(start.job.process, FAR))
         end = min(end, _out_of_reach(seen, start.job.process, start.at) + LEASE / 1e6)
+        if len(seen.issues[start.slot]) > 1:
+            end = min(end, _end_of_lease(seen, start))
         if end > start.at:
             by_record[start.record] += [(start.at, place, start), (end, -1, start)]
     for changes in by_record.values():
@@ -159,11 +167,22 @@ def limits(seen: Observer, _: Plan) -> Findings:
                 break
 
 
+def _end_of_lease(seen: Observer, start: Start) -> float:
+    """When the lease ends of a job whose ticket was issued to others as well; at once, if it is another's."""
+    beside = [other for other in seen.starts if other.slot == start.slot and other.ended > start.at]
+    first = min(beside, key=lambda other: other.at)
+    return min(other.ended for other in beside) if first is start else start.at
+
+
 def _out_of_reach(seen: Observer, process: Process, since: float) -> float:
     """When a process had the last answer before it could not reach the store for long, or did not run."""
     heard = [at for sent, at in seen.exchanges[process] if at >= since - LEASE / 1e6]
     times = [since, *(at for at in heard if at > since)]
-    gaps = [first for first, second in pairwise(times) if second - first > LEASE / 2e6]
+    gaps = [
+        first
+        for first, second in pairwise(times)
+        if second - first > LEASE / 2e6 and _is_kept(seen, process, first, second)
+    ]
     cut = [at for at in seen.failures[process] if at > since]
     return min([*gaps, *(at - LEASE / 1e6 for at in cut)], default=FAR)
 
@@ -175,6 +194,13 @@ def leases(seen: Observer, plan: Plan) -> Findings:
         if length > LEASE / 1e6 + GRAIN:
             yield at, f"a job would count as running for {length:.6f} s if its process died now"
             return
+
+
+def _is_kept(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether something kept a process from talking to the store: it didn't run, or an answer took long."""
+    if any(who is process and since < end and until > begin for since, until, who in seen.stalls):
+        return True
+    return any(begin < back <= end and back - sent > LEASE / 1e7 for sent, back in seen.exchanges[process])
 
 
 def clocks(seen: Observer, plan: Plan) -> Findings:

@@ -20,6 +20,9 @@ from intervalq.testing.simulation.observer import Observer
 GRAIN: Final = 10e-6
 """Readings are rounded to microseconds, a few times over."""
 
+AGEING: Final = 2 / 2_000
+"""By so much a second what is known of another clock gets worse: both may run 500 ppm fast or slow."""
+
 _UNSEEN: Final = 1.0
 """Seconds for which a step of the store's clock may go unseen."""
 
@@ -33,6 +36,8 @@ class Fault:
     at: float
     left: int = 1
     """Starts that it may still excuse."""
+    by: float = 0.0
+    """How far the clock was stepped, in seconds; 0: writes were lost."""
 
 
 class Starts:
@@ -46,8 +51,10 @@ class Starts:
     def __init__(self, seen: Observer, plan: Plan) -> None:
         self._seen = seen
         self._rate = 1 + plan.store_ppm / 1e6
+        self._ways = Ways(seen)
         lost = [Fault(at, 1 + self._beside(at)) for at in seen.losses]
-        self._faults = sorted([*lost, *(Fault(at) for at, _ in seen.steps)], key=lambda fault: fault.at)
+        steps = [Fault(at, 1 + self._granted_before(at), by) for at, by in seen.steps]
+        self._faults = sorted([*lost, *steps], key=lambda fault: fault.at)
         self._excused: set[int] = set()
 
     def judged(self) -> Findings:
@@ -88,6 +95,12 @@ class Starts:
                 again += 1
         return again
 
+    def _granted_before(self, step: float) -> int:
+        """How many starts were in slots that had been granted before a step of the clock."""
+        return sum(
+            bool(start.grants) and start.grants[-1].at <= step < start.at for start in self._seen.starts
+        )
+
     def _is_of_lost_record(self, start: Start) -> bool:
         """Whether a job began that was granted before its record was gone, when there was a new one."""
         seen, told = self._seen, max((grant.at for grant in start.grants), default=start.at)
@@ -103,11 +116,12 @@ class Starts:
         error = self.error(start.grants[-1].at, start)
         begins = [grant.opens for grant in start.grants]
         ends = [max(grant.slot + grant.latest, self._end(start, grant)) for grant in start.grants]
-        if any(
-            opens - error - GRAIN <= start.at <= closes + 2 * error + GRAIN
-            for opens, closes in zip(begins, ends, strict=True)
-        ):
-            return None
+        for wrong in (error, error + self._ways.unseen(start.job.process, start.at)):
+            if any(
+                opens - wrong - GRAIN <= start.at <= closes + 2 * wrong + GRAIN
+                for opens, closes in zip(begins, ends, strict=True)
+            ):
+                return None
         if start.at < begins[-1]:
             return f"{named(start)} began {begins[-1] - start.at:.6f} s before its slot"
         return f"{named(start)} began {start.at - ends[-1]:.6f} s after its slot was over"
@@ -132,9 +146,13 @@ class Starts:
 
     def error(self, since: float, start: Start) -> float:
         """By how much shards may be wrong about the clock, as the record said from then on until a start."""
+        return self.error_of(start.record, since, start.at)
+
+    def error_of(self, name: str, since: float, until: float) -> float:
+        """The same for any instants."""
         worst = known = 0.0
         for at, record, error, _ in self._seen.errors:
-            if record == start.record and at <= start.at:
+            if record == name and at <= until:
                 known = error if at <= since else known
                 worst = max(known, error) if at <= since else max(worst, error)
         return max(worst, known) if self._seen.errors else 0.0
@@ -190,7 +208,10 @@ class Starts:
         in_row = paid - before > _step(first, start) + GRAIN and burst == 1
         error = max(self.error(_told(first), first), self.error(_told(first), start))
         needed = paid - before - (burst - 1) * interval - (2 if in_row else 1) * wide - 2 * error
-        return needed - (start.at - first.at) * self._rate - GRAIN
+        lacks = needed - (start.at - first.at) * self._rate - GRAIN
+        if lacks > 0:
+            lacks -= sum(self._ways.unseen(each.job.process, each.at) for each in (first, start))
+        return lacks
 
     # --- excuses ------------------------------------------------------------------------------------
 
@@ -203,7 +224,8 @@ class Starts:
         """Whether a fault excuses this start: one for each, however many promises that start breaks.
 
         It must have happened since the tickets were issued, or shortly before: a step that is no longer than
-        the way to the store is seen late.
+        the way to the store is seen late. It excuses no start in a slot that was granted before it, if its
+        process was shown the step in between.
         """
         if id(start) in self._excused:
             return True
@@ -211,11 +233,69 @@ class Starts:
             [_told(first), _told(start), *self._seen.issues[first.slot], *self._seen.issues[start.slot]]
         )
         for fault in self._faults:
-            if fault.left and begin - _UNSEEN <= fault.at <= start.at:
+            if not fault.left or not begin - _UNSEEN <= fault.at <= start.at:
+                continue
+            if not any(self._knew(each, fault) for each in (first, start)):
                 fault.left -= 1
                 self._excused.add(id(start))
                 return True
         return False
+
+    def _knew(self, start: Start, fault: Fault) -> bool:
+        """Whether a job began in a slot that was granted before a step of the clock that was known of."""
+        granted = start.grants[-1].at if start.grants else start.at
+        return (
+            granted < fault.at < start.at
+            and fault.by != 0
+            and self._ways.shown(start.job.process, fault.at, start.at)
+        )
+
+
+class Ways:
+    """What processes can tell of steps of the store's clock, by the round trips that they had."""
+
+    def __init__(self, seen: Observer) -> None:
+        self._seen = seen
+        self._shown: dict[tuple[Process, float], float] = {}
+
+    def shown(self, process: Process, step: float, at: float) -> bool:
+        """Whether an answer must have shown a step by then: it contradicts one from before the step.
+
+        Two bounds of a clock overlap as long as it was stepped by no more than both are wide.
+        """
+        key = process, step
+        if key not in self._shown:
+            self._shown[key] = self._first_proof(process, step)
+        return self._shown[key] < at
+
+    def unseen(self, process: Process, at: float) -> float:
+        """By how much a process may be wrong about the clock because of steps that it can't tell from delays.
+
+        Its bounds are narrowed by what was known before such a step, until that has aged.
+        """
+        had = self._seen.exchanges[process]
+        return sum(
+            abs(by)
+            for step, by in self._seen.steps
+            if step < at
+            and any(step < back <= at for _, back in had)
+            and any(back <= step for _, back in had)
+            and not self.shown(process, step, at)
+        )
+
+    def _first_proof(self, process: Process, step: float) -> float:
+        had, steps = self._seen.exchanges[process], self._seen.steps
+        length = next(abs(by) for at, by in steps if at == step)
+        earlier = max((at for at, _ in steps if at < step), default=float("-inf"))
+        later = min((at for at, _ in steps if at > step), default=float("inf"))
+        old = [(sent, back) for sent, back in had if earlier < sent and back <= step]
+        for sent, back in sorted(had, key=lambda exchange: exchange[1]):
+            if sent <= step or back >= later:
+                continue
+            known = min((one - zero + AGEING * (back - one) for zero, one in old), default=float("inf"))
+            if length > known + back - sent + GRAIN:
+                return back
+        return float("inf")
 
 
 def candour(seen: Observer) -> Findings:
@@ -228,9 +308,13 @@ def candour(seen: Observer) -> Findings:
         if process is None:
             continue
         backs = [back for _, back in seen.exchanges[process] if back <= asked]
-        # The question was made up before it was its turn to be sent: others may have been answered meanwhile.
-        # Bounds are whole microseconds, rounded up with each answer.
-        known = 1.5 * max(blur(seen, process, since) for since in (asked, *backs[-8:]))
+        # The question was made up before it was its turn to be sent: others may have been answered meanwhile,
+        # and just before such an answer least was known. Bounds are whole microseconds, rounded up each time.
+        known = 1.5 * max(
+            blur(seen, process, since, answered=answered)
+            for since in (asked, *backs[-8:])
+            for answered in (True, False)
+        )
         if error > known + GRAIN or (error > 0 and known * 3 < least * 2 - GRAIN):
             yield (
                 at,
@@ -238,16 +322,18 @@ def candour(seen: Observer) -> Findings:
             )
 
 
-def blur(seen: Observer, process: Process, at: float) -> float:
-    """How badly a process may know the store's clock: what the round trips that it had allow, at worst."""
-    ageing = 2 / 2_000
+def blur(seen: Observer, process: Process, at: float, *, answered: bool = True) -> float:
+    """How badly a process may know the store's clock: what the round trips that it had allow, at worst.
+
+    `answered`: an answer that comes at that very instant counts.
+    """
     stepped = max((step for step, _ in seen.steps if step <= at), default=None)
-    had = [(sent, back) for sent, back in seen.exchanges[process] if back <= at]
+    had = [(sent, back) for sent, back in seen.exchanges[process] if back < at or (answered and back == at)]
     blurs = [
-        back - sent + 2e-6 + ageing * (at - back) for sent, back in had if stepped is None or sent > stepped
+        back - sent + 2e-6 + AGEING * (at - back) for sent, back in had if stepped is None or sent > stepped
     ]
     if stepped is not None:
-        return max(blurs or [back - sent + ageing * (at - back) for sent, back in had[-8:]], default=0.0)
+        return max(blurs or [back - sent + AGEING * (at - back) for sent, back in had[-8:]], default=0.0)
     return min(blurs, default=0.0)
 
 

@@ -31,6 +31,8 @@ class Mix:
     """The chance of a process to die."""
     steps: int = 0
     """The most times that the store's clock is set forward or back."""
+    step: tuple[float, float] = (0.05, 5)
+    """By how much, in seconds."""
     losses: int = 0
     """The most times that the store loses writes: a failover to an older copy, or all records."""
     interval: tuple[float, float] = (0.05, 2.0)
@@ -39,6 +41,10 @@ class Mix:
     """And the number of jobs."""
     near: bool = False
     """All processes are near to the store."""
+    comes: tuple[str, ...] = ("slot", "run")
+    """Then how jobs come that come one soon after the other."""
+    way: tuple[float, float] | None = None
+    """How long a message takes on the shortest way and on the longest, in seconds; None: 0.1 ms to 40 ms."""
     bursts: tuple[int, ...] = ()
     """Bursts to choose from; none: 2 or 3 now and then, else 1."""
     limited: float = 0.2
@@ -72,8 +78,16 @@ MIXES: Final = {
         jobs=(20, 90),
         near=True,
         bursts=(1, 1, 1, 2, 5, 20, 50),
-        limited=0.0,
     ),
+    "local": Mix(
+        interval=(50e-6, 0.002),
+        jobs=(20, 90),
+        near=True,
+        way=(1e-6, 4e-6),
+        comes=("slot", "run", "add"),
+        bursts=(1, 1, 1, 2, 5),
+    ),
+    "stepped": Mix(steps=6, step=(0.005, 0.5), interval=(0.002, 0.05), jobs=(20, 90), near=True, bursts=(1,)),
     "long": Mix(crashes=0.3, steps=1, limited=1.0, takes=(1.0, 30.0), jobs=(4, 15)),
     "anew": Mix(losses=1, limited=1.0, takes=(1.0, 30.0), jobs=(4, 15)),
     "drift": Mix(ppm=250.0, interval=(1.0, 60.0), jobs=(4, 15), stalls=1),
@@ -283,7 +297,7 @@ class _Planner:
         at, gap = self.moment(), self.interval * self.spread(0.02, 5)
         for job in process.jobs[self.random.randint(0, 10) :]:
             job.at = at = max(at, process.at + 1e-6) + gap
-            job.way, job.retries = self.random.choice(("slot", "run")), 0
+            job.way, job.retries = self.random.choice(self.mix.comes), 0
 
     def lateness(self) -> float:
         late = self.spread(0.00002, 0.002)
@@ -291,6 +305,7 @@ class _Planner:
 
     def route(self) -> Route:
         low, high = (0.0001, 0.002) if self.likely(0.7) or self.mix.near else (0.005, 0.04)
+        low, high = self.mix.way or (low, high)
         up, down = self.spread(low, high), self.spread(low, high)
         deadline = 5.0 if self.likely(0.6) else self.random.uniform(0.3, 2)
         return Route(up=(0.7 * up, 1.3 * up), down=(0.7 * down, 1.3 * down), deadline=deadline)
@@ -345,7 +360,7 @@ class _Planner:
         return verbs
 
     def step(self) -> float:
-        return self.spread(0.05, 5) * self.random.choice((-1, 1))
+        return self.spread(*self.mix.step) * self.random.choice((-1, 1))
 
     def loss(self) -> float | None:
         return None if self.likely(0.4) else self.spread(0.01, 3)

@@ -166,6 +166,7 @@ class Line:
         network, loop = self.network, asyncio.get_running_loop()
         sent = loop.time()
         if self.is_cut:
+            network.observer.questions[self.process].append(sent)
             await anyio.sleep(network.delay(self, self.route.up))
             network.observer.failed(self.process)
             raise StoreUnavailable(URL, "no way to it")
@@ -214,6 +215,8 @@ class WakingLine(Line):
         event = anyio.Event()
 
         def wake() -> None:
+            if wake in self.network.listeners:  # else it comes late, when nobody listens any more
+                self.network.observer.woken(self.process)
             event.set()
 
         async def woken() -> None:

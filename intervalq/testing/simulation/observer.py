@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from intervalq.rules import (
     FOREVER,
@@ -21,6 +23,9 @@ from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import PlannedJob
 from intervalq.testing.simulation.trace import Trace
 
+_SITS_OUT: Final = 29.0
+"""Seconds of a hold after which a process begins to wait anew, and asks by itself soon."""
+
 
 class Observer(Facts):
     """Writes down all that happens in one schedule.
@@ -37,6 +42,8 @@ class Observer(Facts):
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
         self._in_row = 0
+        self._under_way: Counter[Process] = Counter()
+        self._held: dict[Process, float] = {}  # since when those that asked believe that the queue is held
         self._late: list[Command] = []  # each was granted late
         self._granted: dict[int, tuple[Answer, list[Grant]]] = {}  # by the identity of their answers
 
@@ -106,6 +113,8 @@ class Observer(Facts):
         """A command is on its way."""
         self.calls += 1
         self.asked[process] = self.time()
+        self.questions[process].append(self.time())
+        self._under_way[process] += 1
         self._count(process, command, lost=lost)
         self.say(process.name, "asks", command, "(lost)" if lost else "")
 
@@ -119,11 +128,32 @@ class Observer(Facts):
             self.known[process] = (self.time(), answer.state)
         if told and not isinstance(command, Inspect):
             self.attached[process].append(self.time())
+        self._under_way[process] -= 1
+        is_held = answer.state is not None and answer.state.held_since is not None
+        if is_held and isinstance(command, Advance):
+            self._held.setdefault(process, self.time())
+        elif isinstance(command, Advance):
+            self._held.pop(process, None)
+        elif not is_held:
+            self.woken(process)
         self.say(process.name, "hears")
+
+    def woken(self, process: Process) -> None:
+        """A process is told that the queue goes on."""
+        since = self._held.get(process)
+        if since is not None and self.time() - since < _SITS_OUT and not self._under_way[process]:
+            self.told.append((self.time(), process))
+
+    def stalled(self, process: Process, seconds: float) -> None:
+        """A process does not run for a while."""
+        self.stalls.append((self.time(), self.time() + seconds, process))
+        self.say(process.name, "stalls", f"{seconds:.6f} s")
 
     def failed(self, process: Process) -> None:
         """No answer came."""
         self._in_row = 0
+        self._under_way[process] = max(0, self._under_way[process] - 1)
+        self._held.pop(process, None)  # for it waits to try again
         self.failures[process].append(self.time())
         self.say(process.name, "gives up")
 
@@ -208,6 +238,8 @@ class Observer(Facts):
             self.changes.append(now)
 
     def _note_limit(self, key: str, state: State, store: int) -> None:
+        for ticket in state.running:
+            self.leased[key, ticket] = self.time()
         most, limits = state.settings.max_running, self.limits[key]
         if not limits or limits[-1][1] != most:
             limits.append((self.time(), most))

@@ -46,6 +46,7 @@ class World:
         self.plan = plan(self.mix, f"{mix}:{seed}:plan")
         self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
         self.seen = Observer(loop.time, 1 + self.plan.store_ppm / 1e6)
+        self.seen.copies = self.mix.again > 0
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
         self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose
@@ -140,7 +141,7 @@ class World:
 
     def _stall(self, actor: Actor, seconds: float) -> None:
         if self.loop.time() < self.plan.ends:
-            self.seen.say(actor.process.name, "stalls", f"{seconds:.6f} s")
+            self.seen.stalled(actor.process, seconds)
             self.loop.stop_process(actor.process, seconds)
 
     def _interrupt(self, process: Process, delay: float, seconds: float) -> None:

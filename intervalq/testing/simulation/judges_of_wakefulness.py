@@ -1,0 +1,118 @@
+"""Judges of waiting: nobody sleeps through what it waits for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from intervalq.testing.simulation.facts import Grant, ObservedJob
+from intervalq.testing.simulation.judges_of_starts import Findings, Starts
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.mixes import Plan
+from intervalq.testing.simulation.observer import Observer
+
+_SOON: Final = 0.05
+"""Seconds for what takes no time in a process that runs."""
+
+_TELLS: Final = 6.0
+"""Seconds after which the store has been told that a job ended: the slowest round trip, and a little."""
+
+
+def wakeups(seen: Observer, plan: Plan) -> Findings:
+    """A process with jobs that wait asks at once when it is told that the queue goes on."""
+    if any(process.turn is not None for process in plan.processes):
+        return
+    for at, process in seen.told:
+        end = at + _SOON
+        if _is_away(seen, process, at, end) or not _waits(seen, process, at, end):
+            continue
+        if not _asks(seen, process, at, end):
+            yield end, f"{process.name} was told at {at:.6f} that the queue goes on, and does not ask"
+
+
+def unused(seen: Observer, plan: Plan) -> Findings:
+    """A slot that is granted in time, and that a job waits for, is used or asked about again.
+
+    Not judged where jobs cost several slots: one too cheap for the next job is passed over.
+    """
+    if any(job.plan.cost > 1 for job in seen.jobs):
+        return
+    lateness = {process.name: process.lateness for process in plan.processes if process.turn is None}
+    used = {(start.record, start.ticket, start.job.process) for start in seen.starts}
+    starts = Starts(seen, plan)
+    for (record, ticket), grants in seen.grants.items():
+        for place, grant in enumerate(grants):
+            process, heard, until = grant.process, grant.heard, grant.slot + grant.latest
+            if heard is None or heard > grant.slot or process.name not in lateness:
+                continue
+            if (record, ticket, process) in used or len(grants) > place + 1:
+                continue
+            end = until + 3 * starts.error_of(record, grant.at, until) + lateness[process.name] + _SOON
+            if _is_disturbed(seen, grant, end) or _is_away(seen, process, heard, end):
+                continue
+            if _waits(seen, process, heard, end) and not _asks(seen, process, heard, end):
+                yield end, f"{process.name} slept through ticket {ticket} of {record}, and a job waits"
+
+
+def freed(seen: Observer, plan: Plan) -> Findings:
+    """With `max_running`, the store hears soon that a job ended, or that a slot it counts won't be used.
+
+    Where the process that had the slot runs and reaches the store, which forgets nothing.
+    """
+    if (
+        seen.copies
+        or seen.losses
+        or seen.steps
+        or any(process.turn is not None for process in plan.processes)
+    ):
+        return
+    ends = {start.slot: start.ended for start in seen.starts}
+    for slot, until in seen.leased.items():
+        heard = [grant for grant in seen.grants.get(slot, ()) if grant.heard is not None]
+        if not heard:
+            continue  # an answer that was lost
+        process = heard[-1].process
+        end = ends.get(slot) or _idle(seen, process, until)
+        if until <= end + _TELLS or _is_away(seen, process, end, until):
+            continue
+        if not any(end - _TELLS < at < until for at in seen.failures[process]):
+            yield (
+                until,
+                f"ticket {slot[1]} of {slot[0]} counts as running, {until - end:.6f} s after it ended",
+            )
+
+
+def _idle(seen: Observer, process: Process, until: float) -> float:
+    """Since when a process has had no job; never, if it has one."""
+    ends = [job.ended if job.outcome is not None else until for job in seen.jobs if job.process is process]
+    return max(ends, default=until)
+
+
+def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
+    """Whether its owner may have given it up: there were news of a step of the clock, or of lost writes."""
+    heard = grant.heard or grant.at
+    since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
+    return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))
+
+
+def _is_away(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether a process was dead, closed or did not run at some time between two instants."""
+    if min(seen.died.get(process, end), seen.closed.get(process, end), seen.time()) < end:
+        return True
+    return any(who is process and since < end and until > begin for since, until, who in seen.stalls)
+
+
+def _waits(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether a job waits in a process from one instant to another."""
+
+    def waits(job: ObservedJob) -> bool:
+        began = job.starts[0].at if job.starts else float("inf")
+        return job.added < begin and began > end and (job.outcome is None or job.ended > end)
+
+    return any(job.process is process and waits(job) for job in seen.jobs)
+
+
+def _asks(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether a process sends anything to the store between two instants."""
+    sent = seen.questions[process]
+    return bisect_left(sent, begin) < bisect_right(sent, end)
