@@ -9,11 +9,12 @@ from typing import Final
 from unittest import mock
 
 from intervalq import rules
-from intervalq.rules import Answer, Command, Hold, Slot, State
+from intervalq.rules import Answer, Command, Hold, Settings, Slot, State
 from intervalq.testing.simulation import bugs
 from model.parts import NO_BUGS, Bugs
 from model.scope import SCOPES, Scope
 
+_FRESH: Final = rules._fresh
 _GIVE_BACK: Final = rules._give_back
 _RECHECK: Final = rules._recheck
 _TRANSITION: Final = rules._transition
@@ -98,6 +99,13 @@ def _earlier_not_dead() -> AbstractContextManager[object]:
     return mock.patch.object(rules, "_set_back_for", set_back_for)
 
 
+def _not_quiet() -> AbstractContextManager[object]:
+    def fresh(command: Command, settings: Settings, now: int) -> State:
+        return _FRESH(replace(command, generation=None), settings, now)
+
+    return mock.patch.object(rules, "_fresh", fresh)
+
+
 @contextmanager
 def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
     with first, second:
@@ -119,7 +127,11 @@ PLANTED: Final[dict[str, Planted]] = {
     "freed-not-dead": _simulated("freed-not-dead", "ahead"),
     "void-ignored": _simulated("void-ignored", "crashes", shards=2),
     "generation-ignored": _simulated("generation-ignored", "dropped"),
-    "no-quiet-interval": _simulated("no-quiet-interval", "dropped"),
+    "no-quiet-interval": Planted(
+        "A record that is made anew doesn't wait for what may have begun a moment ago.",
+        "dropped",
+        rules=_not_quiet,
+    ),
     "old-rate": _simulated("old-rate", "rates", shards=2, changes=1),
     "dead-waited-for": _simulated("dead-waited-for", "crashes", shards=2, tickets=4, reclaims=0, crashes=1),
     "gap-ignored": _simulated("gap-ignored", "late", copies=0),

@@ -68,6 +68,8 @@ Allowances, each for what can't be known, and no more
                 not heard of a hold or a step that moved it, may begin long after a pause began
     costs       not judged where the store could not be reached, lost writes, or was paused
     progress    not judged where jobs cost several slots: one too cheap for the next job is passed over
+    made anew   that a record begins quiet after one that was lost isn't told from the one early start that a
+                loss excuses; the model and the rules' own tests see to it
     processes   a stall falls between two steps of the event loop, never between the last check and the first
                 instruction of an async job: there is no step in between
 
@@ -96,7 +98,6 @@ are planted with `--bug NAME`; a test plants each of them. So many schedules of 
     freed-not-dead                calm              31
     void-ignored                  calm               2
     generation-ignored            failover         454
-    no-quiet-interval             failover          11
     old-rate                      calm              19
     dead-waited-for               crashes            1
     no-last-check                 stalls             1

@@ -12,14 +12,13 @@ from intervalq._shard.answers import Answers
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.grants import GrantRange
 from intervalq._timing.clock import CLOCK
-from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Mark, Settings, Slot, State
+from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Mark, Slot, State
 from intervalq.testing.simulation.planting import bug, instead
 
 _APPLY: Final = rules.apply
 _ADVANCE: Final = rules._advance  # noqa: SLF001
 _SETTLE: Final = rules.settle
 _USE: Final = rules._use  # noqa: SLF001
-_FRESH: Final = rules._fresh  # noqa: SLF001
 _CONFIGURE: Final = rules._configure  # noqa: SLF001
 _ASK: Final = Conversation._ask  # noqa: SLF001
 _RANGE: Final = Answers._range  # noqa: SLF001
@@ -243,16 +242,6 @@ def _() -> Iterator[None]:
         return _APPLY(state, command, now)
 
     yield from instead(rules, "apply", apply)
-
-
-@bug("no-quiet-interval", "failover", 10)
-def _() -> Iterator[None]:
-    """A record that is made anew doesn't wait for what may have begun a moment ago."""
-
-    def fresh(command: Command, settings: Settings, now: int) -> State:
-        return _FRESH(replace(command, generation=None), settings, now)
-
-    yield from instead(rules, "_fresh", fresh)
 
 
 @bug("old-rate", "calm", 18)

@@ -272,7 +272,8 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
     if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
         return
     options = {each.name: each.options.get("lookahead", 16) for each in plan.processes}
-    missed = {miss.process for miss in seen.misses}
+    # A process that came too late for slots waits again; it may see so itself, without asking.
+    missed = {miss.process for miss in seen.misses} | {process for *_, process in seen.stalls}
     ahead: dict[Process, float] = {}
     for start in seen.starts:
         process = start.job.process
