@@ -17,7 +17,7 @@ _NEAR: Final = 96
 
 
 class Known:
-    """See the module."""
+    """The log of one queue as far as it was read, and the record that it gave."""
 
     __slots__ = ("_history", "base", "token", "view")
 

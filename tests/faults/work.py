@@ -37,7 +37,7 @@ class Start:
 
 
 class Work:
-    """See the module. Made by `working`."""
+    """The handles of one queue and their callers, with what began and how calls ended. Made by `working`."""
 
     def __init__(self, urls: list[str], *, callers: int) -> None:
         self.name = f"w{secrets.token_hex(8)}"

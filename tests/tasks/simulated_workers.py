@@ -126,7 +126,7 @@ class Worker:
 
 
 class World:
-    """See the module."""
+    """The store, the processes and what befalls them in one run, and what became of each task."""
 
     def __init__(self, mix: Mix, seed: str, loop: WorldLoop) -> None:
         self.loop = loop
