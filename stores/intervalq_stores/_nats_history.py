@@ -82,7 +82,7 @@ class Appended(NamedTuple):
 
 
 class History:
-    """The logs and checkpoints of all queues of one store, each by its name encoded as a token of a subject."""
+    """The logs and checkpoints of all queues of one store, each by its name as a token of a subject."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
