@@ -1,0 +1,32 @@
+"""Where the jobs go that were given to a shard of `intervalq run` which then died."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from intervalq.cli._jobs import Job
+from intervalq.cli._runner import Runner
+from intervalq.cli._shards import Task
+from intervalq.cli._tally import Tally
+
+
+async def nothing() -> AsyncIterator[tuple[Job, int]]:
+    for job in ():
+        yield job
+
+
+async def forget(_: str) -> None:
+    """Nobody reads the results."""
+
+
+async def test_jobs_of_a_lost_shard_are_next_and_in_their_order() -> None:
+    runner = Runner(nothing(), options={}, shards=2, window=3, retries=0, tally=Tally(), write=forget)
+    job = Job("x", ("true",))
+    lost, other = runner._shards
+    for number in (1, 3, 5):
+        lost.waiting[number] = Task(number, job, 1, 1)
+    other.waiting[2] = Task(2, job, 1, 1)
+    runner._backlog.extend(Task(number, job, 1, 1) for number in (6, 7))
+    runner._take_back(lost)
+    assert [task.number for task in runner._backlog] == [1, 3, 5, 6, 7]
+    assert (list(lost.waiting), list(other.waiting)) == ([], [2])
