@@ -160,7 +160,9 @@ class Dispatcher:
         """A slot that was granted won't be used."""
         if not grant.range.speculative:
             self.skipped[cause] += 1
-        self._time.check_again()  # where each grant holds the queue, its clock is asked for at no other time
+        if cause != "late":  # that says nothing of how well the clock is known
+            # Where each grant holds the queue, its clock is asked for at no other time.
+            self._time.check_again()
         self._grants.unused.append(grant.slot)
         self._leases.ended(grant.ticket)
 
@@ -170,11 +172,12 @@ class Dispatcher:
         if state is None or state.held_since is not None or state.settings.max_running or grants.granted:
             return
         late = state.held_total + state.tolerance + state.credit
-        while (
-            grants.tickets
-            and self._time.clock.surely(grants.tickets[0].due + late) < self._now()
-            and not grants.are_last(state.current)
-        ):
+        end = 0
+        while grants.tickets and self._time.clock.surely(grants.tickets[0].due + late) < self._now():
+            if grants.tickets[0].ticket >= end:  # the end of a row doesn't change while its first ones go
+                end = grants.row_end()
+                if state.current < end:
+                    break
             grants.pass_by()
             self.missed("late")
 
@@ -264,7 +267,7 @@ class Dispatcher:
         else:
             self._came_late(first)
             state = self._connection.state
-            if state is None or self._grants.are_last(state.current):
+            if state is None or state.current < self._grants.row_end():
                 self._grants.ask_again()
             else:
                 for _ in range(first.count if first.moves else 1):

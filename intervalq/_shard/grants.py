@@ -239,20 +239,17 @@ class Grants:
         self.covered = first.end - first.count - (-late // first.step)
         return True
 
-    def are_last(self, current: int) -> bool:
-        """Whether nobody else was granted a slot behind the first ones in a row, as far as is known.
+    def row_end(self) -> int:
+        """The ticket after the first slots in a row, granted or not; 0: there are none.
 
-        Only then may the first one, once it is over, be granted late.
-
-        Args:
-            current: the last ticket that was granted to anybody.
+        Once the first one is over, it may be granted late only if nobody was granted this or a later ticket.
         """
         end = 0
         for first, after in self._rows():
             if end and first != end:
                 break
             end = after
-        return current < end
+        return end
 
     def _rows(self) -> Iterator[tuple[int, int]]:
         for each in self.granted:

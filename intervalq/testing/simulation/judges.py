@@ -272,13 +272,15 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
     if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
         return
     options = {each.name: each.options.get("lookahead", 16) for each in plan.processes}
-    # A process that came too late for slots waits again; it may see so itself, without asking.
-    missed = {miss.process for miss in seen.misses} | {process for *_, process in seen.stalls}
+    missed = {miss.process for miss in seen.misses}
     ahead: dict[Process, float] = {}
     for start in seen.starts:
         process = start.job.process
         first = max(start.job.added, ahead.get(process, 0.0))
         ahead[process] = start.at
+        # One that stood still came too late for slots and waits again; it may see so itself, without asking.
+        if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
+            continue
         if (
             process in missed
             or seen.failures[process]
