@@ -71,3 +71,26 @@ def test_what_nobody_else_comes_behind_is_asked_for_again() -> None:
     assert starts.order[-2:] == [0, 1]
     assert min(starts.gaps) >= 0.9 * INTERVAL
     assert asked[first] == 1
+
+
+def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known() -> None:
+    """Else the queue would promise less spacing to everybody for a minute, as one process stood still."""
+
+    async def scenario() -> tuple[int, int]:
+        starts = Starts()
+        queue = queue_on(FarStore(delay=0.0002), interval=INTERVAL)
+        await queue.run(partial(starts.job, "before"))
+        shard = queue.shard()
+        async with anyio.create_task_group() as group:
+            for number in range(7):
+                group.start_soon(queue.run, partial(starts.job, number))
+            while len(granted(shard)) < 7:
+                await anyio.sleep(0.0001)
+            before = shard.time._checks
+            for _ in range(6):
+                shard.dispatcher.give_up(shard.grants.use(), "late")
+            after = shard.time._checks
+        return before, after
+
+    before, after = virtual_time(scenario)
+    assert after == before

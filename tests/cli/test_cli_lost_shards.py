@@ -11,7 +11,8 @@ from intervalq.cli._tally import Tally
 
 
 async def nothing() -> AsyncIterator[tuple[Job, int]]:
-    for job in ():
+    jobs: list[tuple[Job, int]] = []
+    for job in jobs:
         yield job
 
 

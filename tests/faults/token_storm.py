@@ -202,8 +202,8 @@ class Driver:
 
     def _fault(self) -> None:
         if self._restarts and self._random.random() < 0.4:
-            # Of three, at no such moment: two tasks that were acknowledged came back then in two runs of many,
-            # on busy machines, and it isn't known why.
+            # Of three, at no such moment: tasks that were acknowledged came back then in two runs of many, on
+            # busy machines, and it isn't known why.
             self._kill_server("" if self._replicas > 1 else self._random.choice(["begin", "end", "acked"]))
             return
         process = self._random.choice([self._at_work, self._ending])()
