@@ -90,6 +90,7 @@ def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known() -> N
             for _ in range(6):
                 shard.dispatcher.give_up(shard.grants.use(), "late")
             after = shard.time._checks
+            shard.conversation.changed()
         return before, after
 
     before, after = virtual_time(scenario)
