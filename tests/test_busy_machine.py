@@ -19,8 +19,9 @@ import pytest
 from intervalq import IntervalQueue
 
 JOBS = 40
-QUESTIONS = 12
-"""So many may one job need, however late its process wakes: the notice doubles each time."""
+QUESTIONS = 20
+"""So many may one job need, however late its process wakes: the notice doubles each time, ten times until it
+is a second, and five questions in a row may be spent on the store's clock."""
 
 
 @pytest.fixture

@@ -155,7 +155,9 @@ def test_a_day_leaves_nothing_behind() -> None:
     wanted = {"run", "slot", "add", "cancelled", "key", "map", "cool", "SlotTimeout", "UserError"}
     assert wanted <= set(day.outcomes), "every kind of use happened"
     settled = counts[2]  # what is made once, on first use, is there by now
-    assert sum((counts[-1].kinds - settled.kinds).values()) < HOURS / 2, "less than one object in two hours"
+    # An hour may end while records wait to lapse; what grows is there at the end of each.
+    grown = min(sum((count.kinds - settled.kinds).values()) for count in counts[-3:])
+    assert grown < HOURS / 2, "less than one object in two hours"
     assert counts[-1].objects < 1.05 * settled.objects
 
 
