@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from intervalq._spec.text import plain as plain  # noqa: PLC0414 - stores have it from here
-from intervalq._spec.text import short as short  # noqa: PLC0414 - as above
+from intervalq._text import plain as plain  # noqa: PLC0414 - stores have it from here
+from intervalq._text import short as short  # noqa: PLC0414 - as above
 
 
 class IntervalqError(Exception):

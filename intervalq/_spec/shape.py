@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from intervalq._spec.record import FOREVER, BadRecord
-from intervalq._spec.text import short
+from intervalq.errors import short
 
 T = TypeVar("T", bound=tuple[Any, ...])
 V = TypeVar("V")
