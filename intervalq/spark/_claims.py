@@ -23,6 +23,7 @@ from intervalq.ledger.rules import (
     Beat,
     Claim,
     Command,
+    Count,
     Ended,
     Leave,
     Record,
@@ -41,6 +42,10 @@ _EXPIRY: Final = 5.0
 long collection, a disk that hangs, a function that blocks its event loop."""
 
 _BEAT: Final = 1.0
+
+_LOOK_AGAIN: Final = (0.05, 1.0)
+"""Seconds between two looks at who else is at work: the first, doubled up to the second."""
+
 _MOST_AT_ONCE: Final = 1 << 22
 """Characters of results in one command: large ones must not hold up the store for others."""
 
@@ -126,6 +131,16 @@ class Claims:
         self._wake.set()
         if self._heard:
             await self._apply(Leave(self._session))
+
+    async def until_alone(self) -> None:
+        """Wait, after `leave`, until no other session of this run lives, or the run isn't cancelled any more."""
+        pause = _LOOK_AGAIN[0]
+        while True:
+            answer = await self._apply(Count())
+            if not answer.cancelled or answer.summary is None or not answer.summary.sessions:
+                return
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LOOK_AGAIN[1])
 
     def written(self, key: str, end: End) -> str:
         """The text of an end.

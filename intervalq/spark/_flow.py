@@ -164,6 +164,11 @@ class Flow:
                 await asyncio.wait(coming)
             await claims.release(tuple(self._followers.keys() - self._cut))
             await claims.leave()
+        if isinstance(self._error, RunCancelled):
+            # Spark kills what is at work elsewhere as soon as a task has failed for good, and with it calls
+            # whose answers were paid for.
+            with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
+                await claims.until_alone()
 
     # --- rows ---------------------------------------------------------------------------------------
 

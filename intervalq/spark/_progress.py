@@ -131,8 +131,10 @@ def remaining(df: DataFrame, path: str, key: str) -> DataFrame:
 def cancel(run: str, *, store: IntervalQueue | str | None = None) -> None:
     """Stop a run on every executor: no row of it is claimed or begun any more, calls in flight end.
 
-    Its tasks fail with `RunCancelled` within two seconds or so; what ended is kept in its ledger, and
-    `intervalq ledger uncancel RUN` lets the run go on. (A run without a ledger has no name: pause its queue.)
+    Its tasks hear of it within two seconds or so, and fail with `RunCancelled` together, once no call of the
+    run is in flight any more (after `drain` seconds at the latest: Spark stops all as soon as one has failed).
+    What ended is kept in its ledger, and `intervalq ledger uncancel RUN` lets the run go on. (A run without a
+    ledger has no name: pause its queue.)
 
     Args:
         run: as given to `paced`.

@@ -13,7 +13,7 @@ from intervalq.errors import (
     RunCancelled,
     StoreUnavailable,
 )
-from intervalq.ledger.rules import MOST_VALUE, Answer, Cancel, Claim, Command, Ended, Record
+from intervalq.ledger.rules import MOST_VALUE, Answer, Cancel, Claim, Command, Count, Ended, Leave, Record
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.spark import CallContext, _claims
 from spark.stages import Calls, ask, batches, made, outs, staged
@@ -117,6 +117,41 @@ def test_a_cancelled_run_calls_nothing_more(ledger: str, policy: str) -> None:
     ask(ledger, Cancel(on=False))
     assert len(list(staged(calls, batches(range(200)), **options))) == 200
     assert set(calls.of.values()) == {1}
+
+
+class _Other:
+    """A store that is told, when it was asked three times who is at work, that the other task has left."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.url = store.url
+        self._store = store
+        self.looks = 0
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        if isinstance(command, Count):
+            self.looks += 1
+            if self.looks == 3:
+                await self._store.apply(ledger, Leave("other"))
+        return await self._store.apply(ledger, command, now)
+
+    async def names(self) -> list[str]:
+        return await self._store.names()
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+
+def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark stops every task as soon as one has failed: calls of others would be lost."""
+    store = _Other(open_ledger_store(ledger))
+    monkeypatch.setattr("intervalq.spark._flow.ledger_store", lambda _: store)
+    ask(ledger, Claim("other", LONG, ("elsewhere",), started=True))
+    ask(ledger, Cancel())
+    with pytest.raises(RunCancelled):
+        list(staged(Calls(), batches(range(10)), key="id", run="r", ledger=ledger))
+    assert store.looks == 3
 
 
 class _Trouble:
