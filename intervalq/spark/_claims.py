@@ -133,7 +133,7 @@ class Claims:
             await self._apply(Leave(self._session))
 
     async def until_alone(self) -> None:
-        """Wait, after `leave`, until no other session of this run lives, or the run isn't cancelled any more."""
+        """Wait, after `leave`, until no other session of this run lives, or it is cancelled no more."""
         pause = _LOOK_AGAIN[0]
         while True:
             answer = await self._apply(Count())
