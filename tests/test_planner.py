@@ -324,6 +324,15 @@ def test_a_burst_gives_all_of_its_jobs_the_time_to_begin() -> None:
     assert burst.notice == pytest.approx(NOTICE + 90, abs=5)
 
 
+def test_a_slot_that_is_set_back_lies_a_whole_interval_behind_the_last_start() -> None:
+    """One that stays where it is may lie half a tolerance nearer."""
+    settings = Settings(40_000)
+    stays = asked(situation([slot(7, -2_000)], settings=settings, apart=AT + 3_000))
+    assert stays.notice == pytest.approx(1_000 + REACTION, abs=10)
+    set_back = asked(situation([slot(7, -9_000)], settings=settings, apart=AT + 3_000))
+    assert set_back.notice == pytest.approx(3_000 + REACTION, abs=10)
+
+
 # --- any situation ----------------------------------------------------------------------------------
 
 

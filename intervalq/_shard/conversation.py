@@ -239,7 +239,7 @@ class Conversation:
         return Situation(
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
-            urgent=bool(self._unplaced), clear=self._dispatcher.clear(), returns=self._returning.is_likely,
+            urgent=bool(self._unplaced), apart=self._dispatcher.apart(), returns=self._returning.is_likely,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:

@@ -208,22 +208,20 @@ class Dispatcher:
             pass
         self._precision.looked(at + left, left)
 
-    def clear(self) -> int:
-        """From when on the next job may begin at an interval from the last one, less half the tolerance.
-
-        With burst credit there is no such instant: 0.
-        """
+    def apart(self) -> int:
+        """When a whole interval since the last start is over; 0 with burst credit, which needs none."""
         state = self._connection.state
         if state is None or state.credit or self.begun_at is None:
             return 0
-        return self.begun_at + state.settings.interval - state.tolerance // 2
+        return self.begun_at + state.settings.interval
 
     def _opens(self, first: GrantRange) -> int:
         """When the first slot of a range may be used: not near to the last start, if time allows."""
-        if not first.moves or self._connection.state is None:
+        state = self._connection.state
+        if not first.moves or state is None:
             return first.opens
-        clear = self.clear()
-        nearest = clear - self._connection.state.tolerance // 2
+        apart, tolerance = self.apart(), state.tolerance
+        clear, nearest = apart - tolerance // 2, apart - 2 * (tolerance // 2)
         return max(first.opens, min(clear, max(first.closes, nearest)))
 
     def _is_lost(self, first: GrantRange, opens: int, at: int) -> bool:

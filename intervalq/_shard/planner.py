@@ -53,8 +53,8 @@ class Situation:
     lookahead: int | None
     began: int = 0
     """How many jobs began since the last question."""
-    clear: int = 0
-    """See `Dispatcher.clear`."""
+    apart: int = 0
+    """When a whole interval since the last start is over; 0 with burst credit, which needs none."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot that the next ticket has."""
     urgent: bool = False
@@ -87,8 +87,8 @@ def plan(now: Situation) -> Ask | float:
     speculative = _speculative(now) if costs else _ahead(now, slots)
     first = now.line.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
-    if slots and now.time.comes(slots[0], now.state) <= now.at:
-        notice = max(notice, now.clear - now.at + now.time.reaction)
+    if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
+        notice = max(notice, _clear(now, comes) - now.at + now.time.reaction)
     if now.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
         notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
     return Ask(
@@ -99,6 +99,17 @@ def plan(now: Situation) -> Ask | float:
         reach=_reach(now, len(slots), notice),
         ahead=_lead(now, slots[0]) + now.time.clock.error(now.at) + _unheard(now) if slots else 0,
     )
+
+
+def _clear(now: Situation, comes: int) -> int:
+    """From when on a job may begin in a slot that has come already, at a distance from the last start.
+
+    Half a tolerance less than an interval will do for a slot that stays where it is. One that is set back
+    begins a row anew, whose slots may come early by a tolerance once more: it lies a whole interval away.
+    """
+    assert now.state is not None
+    clear = now.apart - now.state.tolerance // 2
+    return clear if comes + now.state.tolerance >= clear else now.apart
 
 
 def next_question(now: Situation) -> float:
