@@ -29,7 +29,7 @@ from intervalq._timing.clock import Clock
 from intervalq._timing.outage import Outage
 from intervalq._timing.wakeable_sleep import WakeableSleep
 from intervalq.errors import QueueNotFound, StoreError, StoreUnavailable
-from intervalq.rules import FOREVER, Advance, Inspect
+from intervalq.rules import FOREVER, Advance, Inspect, Slot
 
 log: Final = logging.getLogger("intervalq")
 
@@ -105,6 +105,9 @@ class Conversation:
         self._asking = WakeableSleep(clock)
         self._parked = WakeableSleep(clock)
         self._idle = anyio.Event()
+        self.kept: list[Slot] | None = None
+        """What was not used at the end, for whoever gives back that of several shards, in one step: only the
+        last tickets become free again. None: it goes back from here."""
 
     def someone_waits(self) -> None:
         """A job came in line."""
@@ -272,6 +275,10 @@ class Conversation:
         self._dispatcher.not_ready()
         if self._returning.ticket:
             self._returning.stayed_away()
+        if self.kept is not None:
+            self.kept += [*self._grants.unused, *self._grants.coming()]
+            self._grants.forget()
+            return None
         back = self._grants.give_all_back(self._connection.last_ticket())
         return Advance(release=back, high_water_mark=self._connection.mark) if back else None
 

@@ -18,6 +18,7 @@ from intervalq.cli._results import Result
 from intervalq.cli._shards import Running, Shard, Task
 from intervalq.cli._show import warn
 from intervalq.cli._tally import Tally
+from intervalq.rules import Slot
 
 _AHEAD: Final = 64
 """Jobs that are read before a shard has room for them."""
@@ -49,6 +50,8 @@ class Runner:
         self.shard_errors: list[str] = []
         self.stopped_by: int | None = None
         """The first signal."""
+        self.killed = False
+        """A second one ended the jobs that ran."""
         self.read_all = False
         self.calls = 0
         self._jobs = jobs
@@ -59,7 +62,7 @@ class Runner:
         self._backlog: deque[Task] = deque()
         self._retrying: dict[int, Result] = {}
         self._results: deque[str] = deque()
-        self._reading_over = self._stopping = self._killing = self._over = False
+        self._reading_over = self._stopping = self._over = False
         self._changed = anyio.Event()
         self._reading = anyio.CancelScope()
 
@@ -79,6 +82,12 @@ class Runner:
                 self._wake()
             background.cancel_scope.cancel()
         self.calls = sum(shard.calls for shard in self._shards)
+
+    def unused(self, generation: str) -> tuple[Slot, ...]:
+        """The slots of a record that no shard used, because the run was stopped."""
+        return tuple(
+            sorted(slot for shard in self._shards if shard.generation == generation for slot in shard.unused)
+        )
 
     # --- jobs in ------------------------------------------------------------------------------------
 
@@ -218,8 +227,8 @@ class Runner:
                 again = f"a second {received.name} kills them"
                 warn(f"no more jobs are begun; waiting for {running} to end; {again}")
             self._stop()
-        elif not self._killing:
-            self._killing = True
+        elif not self.killed:
+            self.killed = True
             for shard in self._shards:
                 shard.send(kill=True)
             self._background.start_soon(self._kill_later)

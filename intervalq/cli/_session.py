@@ -27,7 +27,7 @@ from intervalq.cli._runner import Runner
 from intervalq.cli._show import as_json, warn
 from intervalq.cli._states import condition
 from intervalq.cli._tally import Tally
-from intervalq.rules import Finish
+from intervalq.rules import Advance, Finish
 
 _COVER: Final = 0.5
 """Seconds of starts that the jobs waiting in the shards cover: more than the round trips of a slow store."""
@@ -142,7 +142,7 @@ class _Session:
                 progress.start_soon(show_bar if bar else show_lines, self._tally)
             await runner.run()
             progress.cancel_scope.cancel()
-        issued = _issued(before, await self._inspected())
+        issued = _issued(before, await self._settled(runner))
         self._report(before.interval, issued, runner)
         return self._exit_code(runner)
 
@@ -153,9 +153,18 @@ class _Session:
             await queue.shard().command(Finish())
             return await queue.inspect()
 
-    async def _inspected(self) -> QueueState | None:
-        with suppress(IntervalqError):  # the run is over; only a figure of its report depends on this
+    async def _settled(self, runner: Runner) -> QueueState | None:
+        """The queue at the end, once it has back what was not used; None: the store doesn't answer.
+
+        Of a run that was stopped, all shards' slots go back in one step: only the last ones become free
+        again, so each shard by itself would leave those of the others between the last start and the next.
+        """
+        with suppress(IntervalqError):  # the run is over; slots that stay away are empty ones
             async with IntervalQueue(**self._request.options) as queue:
+                shard = queue.shard()
+                await shard.command(Finish())  # to know the record
+                if shard.state is not None and (unused := runner.unused(shard.state.generation)):
+                    await shard.command(Advance(release=unused))
                 return await queue.inspect()
         return None
 
@@ -214,7 +223,7 @@ class _Session:
 
     def _exit_code(self, runner: Runner) -> int:
         complete = runner.read_all and not self._tally.left
-        if runner.stopped_by is not None and not complete:
+        if runner.stopped_by is not None and (runner.killed or not complete):
             return 128 + runner.stopped_by
         if runner.bad_line is not None:
             return 2

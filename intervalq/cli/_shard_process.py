@@ -4,7 +4,8 @@ The parent writes JSON lines to its standard input: first the queue's options, t
 more jobs), `stop` (begin no more) or `kill` (and end those that run). When that input closes without a word
 the parent is dead, and the shard ends whatever it has running. It answers on standard output: `ready` for
 jobs; `begins` before a job's program is started, so that a job is known to have begun even if its shard dies,
-`runs` with its process, and `ended`; `failed` when it can't begin jobs any more; `bye` at its end.
+`runs` with its process, and `ended`; `failed` when it can't begin jobs any more; after `stop`, `unused`
+slots, which the parent gives back together with those of the other shards; `bye` at its end.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class ShardProcess:
                 await self._no_more.wait()
             with anyio.move_on_after(_FAREWELL):
                 await self._queue.close()
+            kept = shard.conversation.kept
+            if kept and shard.state is not None:
+                self._wire.send(unused=kept, generation=shard.state.generation)
             self._wire.send(bye=True, calls=shard.calls)
             self._wire.flush()
             background.cancel_scope.cancel()
@@ -79,9 +83,9 @@ class ShardProcess:
                     jobs.start_soon(self._run, message["job"], message["argv"])
             elif "kill" in message:
                 self._kill(jobs)
-                await self._stop()
+                await self._stop(keeps=True)
             elif "stop" in message:
-                await self._stop()
+                await self._stop(keeps=True)
             else:
                 self._no_more.set()
         self._kill(jobs)
@@ -126,7 +130,10 @@ class ShardProcess:
             self._wire.send(failed=why)
             await self._stop()
 
-    async def _stop(self) -> None:
+    async def _stop(self, *, keeps: bool = False) -> None:
+        """Begin no more jobs. `keeps`: the parent gives back what all shards did not use."""
+        if keeps and not self._closing:
+            self._queue.shard().conversation.kept = []
         self._closing = True
         self._no_more.set()
         with anyio.move_on_after(_FAREWELL):

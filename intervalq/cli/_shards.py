@@ -16,6 +16,7 @@ from anyio.abc import Process
 
 from intervalq.cli._jobs import Job
 from intervalq.cli._program import end_program
+from intervalq.rules import Slot
 
 
 @dataclass(slots=True)
@@ -55,6 +56,9 @@ class Shard:
         self.open = False
         """Takes jobs."""
         self.calls = 0
+        self.unused: list[Slot] = []
+        """What it had to use when the run was stopped, in the record of `generation`."""
+        self.generation = ""
         self.ended_well = False
         self._options = options
         self._heard = heard
@@ -144,6 +148,10 @@ class Shard:
             self.open = True
         elif "failed" in message:
             self.open = False
+        elif "unused" in message:
+            self.unused = [Slot(*slot) for slot in message["unused"]]
+            self.generation = message["generation"]
+            return
         elif "bye" in message:
             self.ended_well = True
             return

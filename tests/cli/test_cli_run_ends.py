@@ -28,6 +28,10 @@ def finish(process: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], str]:
     return [json.loads(line) for line in stdout.splitlines()], stderr
 
 
+def status(intervalq: CommandLine) -> Any:
+    return json.loads(intervalq("status", "q", "--json").stdout)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: signal.Signals) -> None:
     started = intervalq.fifo("started")
@@ -53,23 +57,28 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
     assert "intervalq: not run: 19 jobs; to go on, run the same again with --resume FILE" in said
 
 
-def test_unused_tickets_are_given_back(intervalq: CommandLine) -> None:
+@pytest.mark.parametrize("shards", [1, 4])
+def test_unused_tickets_are_given_back(intervalq: CommandLine, shards: int) -> None:
+    """Of all shards together: by itself, each of four could give back only what is last."""
     started = intervalq.fifo("started")
     intervalq.write("jobs.txt", *numbers(20))
     process = intervalq.start(
-        "run", "jobs.txt", "--name", "q", "--interval", "1h", "--shards", "1", "--lookahead", "10", "--",
-        "sh", "-c", "echo > started",
+        "run", "jobs.txt", "--name", "q", "--interval", "1h", "--shards", f"{shards}", "--lookahead", "10",
+        "--", "sh", "-c", "echo > started",
     )  # fmt: skip
     started()
+    until(lambda: status(intervalq)["outstanding"] >= shards)
     process.send_signal(signal.SIGTERM)
     finish(process)
-    state = json.loads(intervalq("status", "q", "--json").stdout)
+    state = status(intervalq)
     assert state["next_slot"] - state["now"] <= 3600
 
 
-def test_a_second_interrupt_kills_and_leaves_nothing(intervalq: CommandLine) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_second_interrupt_kills_and_leaves_nothing(intervalq: CommandLine, jobs: int) -> None:
+    """It is the interrupt that ended the run, also if every job had begun."""
     who = intervalq.fifo("who")
-    intervalq.write("jobs.txt", "1", "2")
+    intervalq.write("jobs.txt", *numbers(jobs))
     script = "trap '' TERM; sleep 1000 & echo $PPID $$ $! > who; wait; wait"
     process = intervalq.start("run", "jobs.txt", "--name", "q", "--interval", "1h", "--", "sh", "-c", script)
     pids = [int(pid) for pid in who().split()]
