@@ -143,13 +143,16 @@ class SlotTimeout(IntervalqError, TimeoutError):
 
 
 class SelfDeadlock(IntervalqError):
-    """A job that holds the last place of its queue's `max_running` waits for a job behind it."""
+    """Jobs of this process that have all places of a queue's `max_running` wait for one more of them.
+
+    The wait that completed the circle raises it: the others go on once that job has ended.
+    """
 
     def __init__(self, queue: str, max_running: int) -> None:
         self.queue, self.max_running = queue, max_running
         super().__init__(
             f"a job of queue {queue!r} waits for another job of it, which can't begin before this one ends: "
-            f"it, and who waits for it, have all places (max_running={max_running}). Wait after the slot has "
+            f"it, and others that wait, have all places (max_running={max_running}). Wait after the slot has "
             "ended, allow more with max_running=, or give inner calls a queue of their own"
         )
 

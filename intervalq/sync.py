@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, cast
 from intervalq._queue import queue as asynchronous
 from intervalq._queue.attempts import late, start
 from intervalq._queue.decorate import decorate
-from intervalq._queue.held import Held, held_here, hold, let_go, refuse_self_deadlock
+from intervalq._queue.held import Held, held_here, hold, let_go, waiting
 from intervalq._queue.inspect import QueueState
 from intervalq._queue.options import Duration
 from intervalq._queue.plan import Plan
@@ -36,8 +36,13 @@ async def _late(shard: Shard, slot: Grant, waiter: Waiter) -> Waiter:
     return late(shard, slot, waiter)
 
 
-async def _refuse(queue: asynchronous.IntervalQueue, held: Held) -> None:
-    await refuse_self_deadlock(queue.shard(), held)
+async def _acquire(
+    queue: asynchronous.IntervalQueue, held: Held, waiter: Waiter, timeout: float | None
+) -> tuple[Shard, Grant]:
+    if not held:
+        return await queue.acquire(waiter, timeout)
+    async with waiting(queue.shard(), held):
+        return await queue.acquire(waiter, timeout)
 
 
 class IntervalQueue:
@@ -129,11 +134,10 @@ class IntervalQueue:
     @contextmanager
     def _slot(self, plan: Plan) -> Iterator[Slot]:
         queue = self._live()
-        if held := held_here():
-            BACKGROUND.call(_refuse, queue, held)
+        held = held_here()
         waiter = Waiter(priority=plan.priority, cost=plan.cost, early=EARLY)
         while True:
-            shard, slot = BACKGROUND.call(queue.acquire, waiter, plan.timeout)
+            shard, slot = BACKGROUND.call(_acquire, queue, held, waiter, plan.timeout)
             try:
                 if opens_here(shard, slot):
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ import pytest
 from anyio import to_thread
 
 from intervalq import IntervalQueue, Job, SelfDeadlock
+from intervalq._queue import held
 from intervalq.sync import IntervalQueue as BlockingQueue
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +124,79 @@ async def test_places_of_all_who_wait_count(name: str, between: str) -> None:
 
         with anyio.fail_after(20), pytest.raises(SelfDeadlock, match="max_running=2"):
             await queue.run(middle)
+
+
+async def test_jobs_that_wait_for_each_others_places(name: str) -> None:
+    """Both have one of two places, and wait for a third. One is told, and its place is the other's."""
+    outcomes: list[object] = []
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
+        both = [anyio.Event(), anyio.Event()]
+
+        async def outer(number: int) -> object:
+            both[number].set()
+            await both[1 - number].wait()
+            return await queue.run(nothing)
+
+        async def caller(number: int) -> None:
+            try:
+                outcomes.append(await queue.run(partial(outer, number)))
+            except SelfDeadlock as error:
+                outcomes.append(error.max_running)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(caller, 0)
+                group.start_soon(caller, 1)
+    assert outcomes == [2, 7]
+
+
+@pytest.mark.parametrize("places", [2, 3])
+async def test_a_job_that_waits_already_is_waited_for(name: str, places: int) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=places, store=url) as queue:
+        begun = anyio.Event()
+
+        async def waits() -> object:
+            begun.set()
+            return await queue.run(nothing)
+
+        async def outer() -> object:
+            job = await queue.add(waits)
+            await begun.wait()
+            if places == 2:
+                await turns()
+                with pytest.raises(SelfDeadlock, match="max_running=2"):
+                    await job
+                return job
+            return await job
+
+        with anyio.fail_after(20):
+            ended = await queue.run(outer)
+            assert (await ended if isinstance(ended, Job) else ended) == 7, "the place is free by now"
+
+
+async def test_places_of_all_who_wait_for_jobs_that_have_not_begun(name: str) -> None:
+    outcomes: list[object] = []
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
+        jobs: list[Job[int]] = []
+
+        async def outer() -> object:
+            mine = await queue.add(nothing)
+            jobs.append(mine)
+            while len(jobs) < 2:
+                await anyio.sleep(0.001)
+            return await mine
+
+        async def caller() -> None:
+            try:
+                outcomes.append(await queue.run(outer))
+            except SelfDeadlock as error:
+                outcomes.append(error.max_running)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(caller)
+                group.start_soon(caller)
+    assert outcomes == [2, 7]
 
 
 async def test_other_queues_are_others(name: str, tmp_path: Path) -> None:
@@ -310,6 +385,16 @@ async def test_a_limit_that_others_have_raised_counts(name: str) -> None:
             return await queue.run(nothing)
 
         assert await queue.run(raised) == 7
+
+
+async def test_what_a_process_waits_for_does_not_stop_its_forked_child(name: str) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue, queue.slot():
+        async with held.waiting(queue.shard(), held.held_here()):
+            assert len(held._waits) == 1
+            child = os.fork()
+            if child == 0:
+                os._exit(len(held._waits))
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222 - it ends at once
 
 
 def test_code_that_blocks(name: str) -> None:

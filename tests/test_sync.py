@@ -42,7 +42,8 @@ def test_threads_share_one_pace(queue: IntervalQueue) -> None:
         thread.join()
     assert len({ticket for _, ticket in tickets}) == 24
     dues = sorted(due for due, _ in tickets)
-    assert min(later - earlier for earlier, later in pairwise(dues)) > 0.0199
+    # A start that was late moves the slots behind it, up to a tolerance nearer to the next one.
+    assert min(later - earlier for earlier, later in pairwise(dues)) > 0.0179
 
 
 def test_results_errors_and_attempts_come_through(queue: IntervalQueue) -> None:

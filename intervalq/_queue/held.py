@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import anyio
 
 from intervalq._shard.shard import Shard
 from intervalq.errors import SelfDeadlock, StoreError
-from intervalq.rules import Inspect
+from intervalq.rules import Inspect, State
 
 
 class HeldSlot:
@@ -61,29 +63,63 @@ def held_here() -> Held:
     return held if task is None else tuple(slot for slot in held if slot.task == task)
 
 
-async def refuse_self_deadlock(shard: Shard, held: Held) -> None:
-    """Make sure that a queue has a place for one more job besides those that wait for it.
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Code that waits for a slot, or for a job that does, and keeps what it holds."""
+
+    shard: Shard
+    held: Held
+    is_over: Callable[[], bool]
+    """Whether the job that it waits for has its slot by now."""
+
+
+_waits: Final[dict[object, _Wait]] = {}
+"""Those of this process, of all its event loops."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_waits.clear)  # its parent's code doesn't wait in a child
+
+
+@asynccontextmanager
+async def waiting(shard: Shard, held: Held, is_over: Callable[[], bool] = bool) -> AsyncIterator[None]:
+    """Around a wait for a slot of a queue, or for a job, by code that holds slots.
 
     Raises:
-        SelfDeadlock: it has none, and never will.
+        SelfDeadlock: all places of a queue are held by code of this process that waits for one more of them.
     """
-    mine = [slot for slot in _chain(held) if slot.shard.queue == shard.queue]
-    if not mine:
-        return
+    key = object()
+    _waits[key] = _Wait(shard, held, is_over)
+    try:
+        for blocked in [wait.shard for wait in _blocked() if not set(held).isdisjoint(_chain(wait.held))]:
+            await _refuse_self_deadlock(blocked)
+        yield
+    finally:
+        del _waits[key]
+
+
+async def _refuse_self_deadlock(shard: Shard) -> None:
     state = shard.state
-    if state is not None and len(mine) < state.settings.max_running:
+    if state is not None and not _is_deadlocked(shard, state):
         return
     with suppress(StoreError):  # whoever waits will meet it
         state = (await shard.command(Inspect())).state  # somebody else may have changed the limit
-    if state is None:
-        return
-    same = [
-        slot
-        for slot in mine
-        if slot.shard.state is not None and slot.shard.state.generation == state.generation
-    ]
-    if 0 < state.settings.max_running <= len(same):
+    if state is not None and _is_deadlocked(shard, state):
         raise SelfDeadlock(shard.queue, state.settings.max_running)
+
+
+def _is_deadlocked(shard: Shard, state: State) -> bool:
+    """Whether a queue has no place that will be free before somebody gets one more."""
+
+    def is_of_it(other: Shard) -> bool:
+        same = other.queue == shard.queue and other.state is not None
+        return same and other.state.generation == state.generation  # type: ignore[union-attr]  # see above
+
+    held = _chain(slot for wait in _blocked() if is_of_it(wait.shard) for slot in wait.held)
+    return 0 < state.settings.max_running <= sum(is_of_it(slot.shard) for slot in held)
+
+
+def _blocked() -> list[_Wait]:
+    return [wait for wait in tuple(_waits.values()) if not wait.is_over()]
 
 
 def _chain(held: Iterable[HeldSlot]) -> list[HeldSlot]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 
-from intervalq._queue.held import Held, held_here, refuse_self_deadlock
+from intervalq._queue.held import Held, held_here, waiting
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
@@ -87,11 +87,10 @@ class Job(Generic[R]):
     async def _wait(self) -> R:
         self._seen = True
         if not self.done and (held := held_here()):
-            if not self.waiter.gone:
-                await refuse_self_deadlock(self._shard, held)
             self.awaited_by += held
             try:
-                await self._end_of_it()
+                async with waiting(self._shard, held, lambda: self.waiter.gone):
+                    await self._end_of_it()
             finally:  # whoever gives up waiting can end before this job does
                 left = list(self.awaited_by)
                 for slot in held:

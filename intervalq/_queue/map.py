@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from intervalq._queue.attempts import start
-from intervalq._queue.held import HOLDING, held_here, refuse_self_deadlock
+from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.job import RunningJob
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
@@ -30,11 +30,17 @@ async def paced_map(
 ) -> AsyncGenerator[Any, None]:
     """See `IntervalQueue.map`."""
     feed = _Feed(queue, function, items, plan, ordered=ordered, window=window)
-    if HOLDING.get():
-        await refuse_self_deadlock(queue.shard(), held_here())
+    held = held_here() if HOLDING.get() else ()
     spawn(feed.run)
     try:
-        while (job := await feed.next_job()) is not None:
+        while True:
+            if held:
+                async with waiting(queue.shard(), held, feed.is_running):
+                    job = await feed.next_job()
+            else:
+                job = await feed.next_job()
+            if job is None:
+                return
             yield await job
     finally:
         feed.stop()
@@ -106,6 +112,10 @@ class _Feed:
         del self._unread[job]
         self._room.release()
         return job
+
+    def is_running(self) -> bool:
+        """Whether none of the jobs waits for a slot."""
+        return bool(self._unread) and all(job.waiter.gone for job in self._unread)
 
     def stop(self) -> None:
         """Read no more, and cancel what was not given."""

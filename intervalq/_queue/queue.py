@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast, overload
 from intervalq._queue.attempts import run, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.handle import Handle
-from intervalq._queue.held import HOLDING, held_here, refuse_self_deadlock
+from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
@@ -247,8 +247,9 @@ class IntervalQueue(Handle):
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
-        if HOLDING.get():
-            await refuse_self_deadlock(shard, held_here())
+        if HOLDING.get() and (held := held_here()):
+            async with waiting(shard, held):
+                return shard, await shard.slot(waiter, timeout)
         return shard, await shard.slot(waiter, timeout)
 
     def plan(

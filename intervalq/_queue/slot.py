@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
-from intervalq._queue.held import HOLDING, HeldSlot, held_here, hold, let_go, refuse_self_deadlock
+from intervalq._queue.held import HeldSlot, hold, let_go
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
 from intervalq._shard.grants import Grant
@@ -50,13 +50,11 @@ class ComingSlot(Slot):
             raise RuntimeError("a slot is for one job: call slot() again for the next one")
         self._plan = _USED
         shard = self._queue.shard()
-        if HOLDING.get():
-            await refuse_self_deadlock(shard, held_here())
         grant = shard.take_ready() if plan is None else None
         if grant is None:
             plan = plan or self._queue.usual
+            _, grant = await self._queue.acquire(Waiter(plan.priority, plan.cost), plan.timeout)
             self._shard = shard
-            grant = await shard.slot(Waiter(plan.priority, plan.cost), plan.timeout)
             self._held = hold(shard)
         self.range, self.ticket, self.shift = grant.range, grant.ticket, grant.shift
         return self

@@ -101,7 +101,7 @@ def plan(now: Situation) -> Ask | float:
     )
 
 
-def _clear(now: Situation, comes: int) -> int:
+def _clear(now: Situation, comes: float) -> int:
     """From when on a job may begin in a slot that has come already, at a distance from the last start.
 
     Half a tolerance less than an interval will do for a slot that stays where it is. One that is set back

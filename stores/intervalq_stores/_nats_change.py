@@ -163,7 +163,7 @@ async def _once(
             place=0 if row.key is None else 1 if not waits else row.place or version + 1,
             waiting=waits,
             created=row.created or now,
-            modified=now,
+            modified=max(now, row.modified),  # which the server knew better
             at=row.at or now,
         )
 
