@@ -72,8 +72,10 @@ class Starts:
                 continue
             by_record["" if self._seen.losses else start.record].append(start)
         for starts in by_record.values():
-            if any(_burst(start) > 1 for start in starts) and not self._seen.losses:
-                starts.sort(key=lambda start: start.ticket)  # those of a burst may begin in any order
+            if not self._seen.losses:
+                # Those of a burst may begin in any order, and so may those of shards whose clocks are known
+                # to less than an interval. What lies between two slots is told by their tickets.
+                starts.sort(key=lambda start: start.ticket)
             yield from self._too_near(starts)
 
     @property
