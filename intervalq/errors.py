@@ -112,12 +112,13 @@ class ConfigMismatch(IntervalqError):
 
 
 class QueueNotFound(IntervalqError):
-    """The store has no such queue, and the handle has no interval to make one with."""
+    """The store has no such queue: the first job makes it, of a handle that has an interval."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"the store has no queue {queue!r}: give interval= or rate= to make it, or check name and store"
+            f"the store has no queue {queue!r}: check name and store; a first job, with interval= or rate=, "
+            "makes it"
         )
 
 

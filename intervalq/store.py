@@ -25,7 +25,7 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5}
 _SLIP: Final = re.compile(r"(?://)?[^/]*(?::|//).*@", re.DOTALL)
 
 _NO_PATH: Final = re.compile(
-    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats|tls):|[\w.-]+:[0-9]+/?$",
+    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats|tls)(?::|//)|[\w.-]+:[0-9]+/?$",
     re.IGNORECASE,
 )
 """What begins as a URL does, or is a host and a port: a slip, unless it has ./ before it."""

@@ -175,7 +175,9 @@ def test_an_unknown_store_is_told_with_those_that_are_known() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["nats:localhost:4222", "localhost:4222", "redis:/0", "memory:"])
+@pytest.mark.parametrize(
+    "url", ["nats:localhost:4222", "localhost:4222", "redis:/0", "memory:", "redis//localhost"]
+)
 def test_a_mistyped_url_is_no_path(url: str) -> None:
     async def uses() -> None:
         await IntervalQueue("q", interval=1, store=url).run(nothing)

@@ -80,6 +80,10 @@ class Document:
     def _parse(self, content: bytes) -> dict[str, Any]:
         if not content:
             raise self._corrupt("it is empty")
+        if content.startswith(b"SQLite format 3\0"):
+            raise CorruptState(
+                self._url, "it is a SQLite database: write sqlite:// before its path, or give another one"
+            )
         if len(content) > MOST_BYTES:
             raise self._corrupt(f"it has more than {MOST_BYTES} bytes")
         try:

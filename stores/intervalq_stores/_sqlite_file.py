@@ -252,6 +252,8 @@ class SQLiteFile:
         code = code_of(error)
         why = f"SQLite says: {shown(error)}"
         if code & 0xFF in _BROKEN:
+            if code == sqlite3.SQLITE_NOTADB:
+                why += "; if queues keep JSON in it, give tasks and ledgers a file of their own"
             raise corrupt(why, self._url) from error
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             kind: type[StoreError] = StoreTimeout
