@@ -8,7 +8,7 @@ import pytest
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import Advance, Hold, Resume, Settings
+from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
 from intervalq.testing import virtual_time
 from virtual_store import BACKENDS, FarStore
 
@@ -45,6 +45,50 @@ def test_a_store_that_went_back_is_brought_forward_by_the_next_question(backend:
             group.cancel_scope.cancel()
 
     virtual_time(scenario, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_a_record_that_is_lost_is_told_of_once_whoever_finds_it_gone(
+    backend: str, looks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look finds no record, and doesn't make one; the question after it would find nothing amiss."""
+
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store)
+        for times in range(1, 4):
+            await shard.slot(Waiter())
+            store.behind._records.states.clear()
+            for _ in range(looks):
+                await shard.command(Inspect())
+            await shard.slot(Waiter())
+            assert shard.regressions == times
+
+    virtual_time(scenario, backend=backend)
+    assert caplog.text.count("its record was lost or dropped") == 3
+
+
+@BACKENDS
+@pytest.mark.parametrize("key", [False, True])
+def test_a_record_that_one_drops_oneself_or_that_is_only_kept_while_in_use_was_not_lost(
+    backend: str, key: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        store = FarStore()
+        shard = shard_on(store, Settings(interval=SECOND, ephemeral=key))
+        await shard.slot(Waiter())
+        if key:
+            await anyio.sleep(3_600)
+        else:
+            await shard.command(Drop())
+        await shard.command(Inspect())
+        assert shard.state is None
+        await shard.slot(Waiter())
+        assert shard.regressions == 0
+
+    virtual_time(scenario, backend=backend)
+    assert not caplog.text
 
 
 @BACKENDS

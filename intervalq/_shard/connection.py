@@ -13,7 +13,7 @@ from intervalq._shard.store_time import StoreTime
 from intervalq._spec import parse
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import ConfigMismatch
-from intervalq.rules import Answer, Command, Inspect, Mark, Settings, State
+from intervalq.rules import Answer, Command, Drop, Inspect, Mark, Settings, State
 from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
@@ -110,7 +110,7 @@ class Connection:
                 raise ConfigMismatch(self.queue, describe(settings), describe(answer.state.settings))
             if not isinstance(command, Inspect):  # a look compares no settings
                 self.attached = self.attached or answer.state is not None
-            self._learn(answer)
+            self._learn(answer, dropped=isinstance(command, Drop))
             return answer
 
     def adopt(self, settings: Settings) -> None:
@@ -167,9 +167,15 @@ class Connection:
         last = self._owner.last_start()
         return last is not None and self._clock.now() - last <= state.settings.burst * state.settings.interval
 
-    def _learn(self, answer: Answer) -> None:
+    def _learn(self, answer: Answer, *, dropped: bool) -> None:
         before, state = self.state, answer.state
         self.state = state
+        is_same = before is not None and state is not None and before.generation == state.generation
+        if before is not None and not (is_same or dropped or before.settings.ephemeral):
+            # Told now, for who only looks, and finds none, won't know later that another one is in its place.
+            self.regressions += 1
+            anew = "" if state is None else ", and made anew"
+            log.warning("queue %r: its record was lost or dropped%s", self.queue, anew)
         if state is None:
             if before is not None:
                 self._gone = before.generation if self._matters(before) else None
@@ -177,10 +183,7 @@ class Connection:
             self._owner.record_lost()
             return
         self._gone = None
-        if before is not None and before.generation != state.generation:
-            if not state.settings.ephemeral:
-                self.regressions += 1
-                log.warning("queue %r: its record was lost or dropped, and made anew", self.queue)
+        if before is not None and not is_same:
             self._owner.record_lost()
         if answer.healed:
             self.regressions += 1
@@ -191,7 +194,6 @@ class Connection:
                 state.ticket,
             )
         mark = Mark(state.ticket, state.due, state.late_total)
-        is_same = before is not None and before.generation == state.generation
         if is_same and before is not None and state.current < before.current:
             self._owner.grants_lost()
         known = self.mark if is_same else None

@@ -103,6 +103,9 @@ class Known:
             if kept.value == value:
                 self.learn(kept)
                 return kept, None, (await self._history.entry(self.token, sequence)).at
+        if base is not None and entries(value) - entries(base.value) > _NEAR:
+            with suppress(Gap):  # long, but nothing else is left
+                return await self._follow(base, value, sequence)
         log = beginning(await self._history.tail(self.token, sequence))
         return self._folded(BEGIN, log)
 

@@ -168,7 +168,9 @@ class Wire:
         try:
             found = await self.version(connection)
             if self._old(found) or (found == self.schema.number and not whole):
-                found = await self._make(connection, whole=whole)
+                # Where nothing is left, whoever comes first makes all of it. Made once more, it would change
+                # under those who work with it by then.
+                found = await self._make(connection, whole=whole or found is None)
         except BaseException:
             await connection.close()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
 from intervalq.store import Store
 from intervalq_stores import _nats_history, _nats_wire, nats
+from intervalq_stores._nats_history import History
+from intervalq_stores._nats_step import Full, Plain, entries
 from intervalq_stores.nats import NATSStore
 from servers import Server
 
@@ -96,7 +99,7 @@ async def test_a_lost_log_is_begun_anew_after_a_quiet_interval(
                 await work.more(1)
         await work.stop()
         work.check(losses=3)
-    assert caplog.text.count("was lost or dropped, and made anew") == 6
+    assert caplog.text.count("was lost or dropped") == 6
 
 
 async def test_a_log_that_is_removed_in_part(own_nats: OwnServer) -> None:
@@ -117,29 +120,39 @@ async def test_a_log_that_is_removed_in_part(own_nats: OwnServer) -> None:
         await newcomer.aclose()
 
 
-def read_by(store: Store, queue: str) -> int:
-    """The last entry of a queue's log that a handle's store has read."""
+def known_by(store: Store, queue: str) -> int:
+    """The entry of a queue's log that a handle's store goes on from: it needs none up to there any more."""
     assert isinstance(store, NATSStore)
-    view = store._known(queue).view
-    assert view is not None
-    return view.sequence
+    base = store._known(queue).base
+    assert base is not None
+    return base.sequence
 
 
-async def test_a_newcomer_to_a_log_without_its_beginning(own_nats: OwnServer) -> None:
+async def test_a_newcomer_to_a_log_without_its_beginning(
+    own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can't know what was before, so it begins anew with a quiet interval, and the others follow."""
+    monkeypatch.setattr(nats, "_CHECKPOINT", 1 << 40)  # one written meanwhile would do for a beginning
     server = own_nats()
     async with asking(server.url) as ask, working([server.url] * 2) as work:
-        # What a handle has not read yet stays: it would be a newcomer itself, and the last of those wins.
-        read = min(read_by(handle.shard().connection.store, work.name) for handle in work.handles)
-        await ask("STREAM.PURGE.intervalq-state")
-        await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + work.name, "seq": read})
+        # What a handle needs to go on stays. It would be a newcomer itself, and the last of those wins: not
+        # only from what it was told of last, because it goes on from the last entry that it knows all of.
+        needed = 0
+        while needed < 2:  # the first one would do for a beginning
+            await work.more(1)
+            needed = min(known_by(handle.shard().connection.store, work.name) for handle in work.handles)
+        await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + work.name, "seq": needed})
         newcomer = NATSStore(server.url)
-        answer = await newcomer.apply(work.name, Advance(settings=Settings(INTERVAL), nonce="theirs", take=1))
+        _, answer = await asyncio.gather(
+            work.handles[0].resume(),  # for which its handle reads the log from there
+            newcomer.apply(work.name, Advance(settings=Settings(INTERVAL), nonce="theirs", take=1)),
+        )
         assert answer.first is not None
         assert answer.first.ticket == 1
         assert answer.first.due >= answer.now + INTERVAL - answer.blur
         await newcomer.aclose()
-        await work.more(3)
+        while not all(handle.shard().regressions for handle in work.handles):
+            await work.more(1)
         await work.stop()
         work.check(losses=1)
         assert {handle.shard().state.generation for handle in work.handles} == {"theirs"}  # type: ignore[union-attr]  # they have one
@@ -147,8 +160,19 @@ async def test_a_newcomer_to_a_log_without_its_beginning(own_nats: OwnServer) ->
 
 
 async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has the command: it is told again what came of it, and at most a slot goes unused."""
+    """The server has the command: it is told again what came of it, and has it once.
+
+    Entries are counted, not the slots that go unused: a busy machine leaves any number of them.
+    """
     monkeypatch.setattr(_nats_wire, "_AGAIN", 0.05)
+    sent, append = 0, History.append
+
+    async def counted(history: History, token: str, step: Plain | Full, increment: int) -> Any:
+        nonlocal sent
+        sent += 1
+        return await append(history, token, step, increment)
+
+    monkeypatch.setattr(History, "append", counted)
     server = own_nats()
     async with proxied(server.url) as bad, working([bad.url, server.url]) as work:
         for _ in range(10):
@@ -158,8 +182,11 @@ async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytes
         await work.stop()
         work.check()
         assert [handle.shard().regressions for handle in work.handles] == [0, 0]
-        taken = [start.ticket for start in work.starts]
-        assert max(taken) - len(taken) < 10 * 3 + 10, "hardly any slot goes unused"
+        store = NATSStore(server.url)
+        last = await store._history.last(work.name)
+        assert last is not None
+        assert entries(last.value) <= sent
+        await store.aclose()
 
 
 async def test_checkpoints_fail_for_as_long_as_they_are_not_needed(own_nats: OwnServer) -> None:

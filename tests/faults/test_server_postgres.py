@@ -74,7 +74,7 @@ async def test_the_table_is_dropped_and_made_anew(url: str, caplog: pytest.LogCa
                 await work.more(1)
         await work.stop()
         work.check(losses=2)
-    assert caplog.text.count("was lost or dropped, and made anew") == 4
+    assert caplog.text.count("was lost or dropped") == 4
 
 
 async def test_the_function_is_dropped_and_made_again(url: str) -> None:

@@ -292,6 +292,30 @@ async def test_a_log_that_was_begun_anew_needs_nothing_from_before(nats_url: str
     await store.apply(queue, Drop())
 
 
+async def test_who_knows_an_old_entry_goes_on_from_there_if_all_else_is_gone(
+    nats_url: str, opened: Open
+) -> None:
+    """However far behind it is: that no newcomer can tell what a log comes to is no reason to begin anew."""
+    queue, awake, asleep = fresh(), opened(nats_url), opened(nats_url)
+    await awake.apply(queue, take(take=2), NOW)
+    slept = await asleep.apply(queue, take(), NOW)
+    base = asleep._known(queue).base
+    assert base is not None
+    for _ in range(150):
+        answer = await awake.apply(queue, take(), NOW)
+    await awake.aclose()  # which waits for checkpoints
+    await purge(awake, "intervalq-log", filter=LOG + queue, seq=base.sequence)
+    await purge(awake, "intervalq-state", filter=STATE + queue)
+    assert slept.state is not None
+    paused = await asleep.apply(queue, Hold(generation=slept.state.generation), NOW)
+    for state in (paused.state, (await awake.apply(queue, Inspect(), NOW)).state):
+        assert state is not None
+        assert state.generation == slept.state.generation
+        assert answer.state is not None
+        assert state.ticket == answer.state.ticket == 153
+    await awake.apply(queue, Drop())
+
+
 async def test_writes_that_were_lost_again(nats_url: str, opened: Open) -> None:
     """As after a crash of the machine: the sum goes back, then on, and no answer is made of what is gone."""
     queue, one, two = fresh(), opened(nats_url), opened(nats_url)

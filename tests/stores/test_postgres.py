@@ -163,6 +163,29 @@ async def test_what_is_missing_in_the_schema_is_made_again(url: str, harm: str) 
     assert _sql(url, "select number from intervalq.version") == [(SCHEMA,)]
 
 
+async def test_a_schema_that_another_makes_anew_meanwhile_is_not_made_once_more(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would change under all who work with it by then, and what they are doing would fail."""
+    monkeypatch.setattr(postgres, "_PATIENCE", 60.0)  # it waits here for as long as the test takes
+    waits = "select pid from pg_stat_activity where wait_event = 'advisory' and datname = current_database()"
+    type_of_answers = "select 'intervalq._answer'::regtype::oid"
+    async with aclosing(PostgresStore(url)) as store:
+        await store.apply("q", NEW)
+        _sql(url, "drop schema intervalq cascade")
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute(b"begin")
+            other.execute(_postgres_wire._LOCK)
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.apply, "q", NEW)
+                while not _sql(url, waits):
+                    await anyio.lowlevel.checkpoint()
+                other.execute(postgres._FILE.read_bytes())
+                made = _sql(url, type_of_answers)
+        assert _sql(url, type_of_answers) == made
+        assert await store.names() == ["q"]
+
+
 async def test_without_the_right_to_create_it_says_what_an_administrator_does(url: str) -> None:
     role = f"intervalq_{secrets.token_hex(6)}"
     _sql(url, f"create role {role} login password '{CANARY}'")
