@@ -117,8 +117,7 @@ class QueueNotFound(IntervalqError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"the store has no queue {queue!r}: check name and store; a first job, with interval= or rate=, "
-            "makes it"
+            f"the store has no queue {queue!r}: check name and store; jobs with interval= or rate= make it"
         )
 
 
@@ -144,10 +143,7 @@ class SlotTimeout(IntervalqError, TimeoutError):
 
 
 class SelfDeadlock(IntervalqError):
-    """Jobs of this process that have all places of a queue's `max_running` wait for one more of them.
-
-    The wait that completed the circle raises it: the others go on once that job has ended.
-    """
+    """Jobs of this process have all places of a queue's `max_running`, and wait for more. The last raises it."""
 
     def __init__(self, queue: str, max_running: int) -> None:
         self.queue, self.max_running = queue, max_running
