@@ -143,7 +143,7 @@ class SlotTimeout(IntervalqError, TimeoutError):
 
 
 class SelfDeadlock(IntervalqError):
-    """Jobs of this process have all places of a queue's `max_running`, and wait for more. The last raises it."""
+    """Jobs of this process have all places of `max_running`, and wait for more: the last of them is told."""
 
     def __init__(self, queue: str, max_running: int) -> None:
         self.queue, self.max_running = queue, max_running
