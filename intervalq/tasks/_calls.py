@@ -21,8 +21,8 @@ _CONFLICTS: Final = 5
 class Calls:
     """The calls of one function."""
 
-    def __init__(self, job: Job, began: Callable[[Claim], None]) -> None:
-        """Call nothing yet; `began` is told when a function with a pace begins."""
+    def __init__(self, job: Job, began: Callable[[Claim], bool]) -> None:
+        """Call nothing yet; `began` is told when a function with a pace is to begin, and may forbid it."""
         self._job = job
         self._began = began
         self._is_async = inspect.iscoroutinefunction(job.function)
@@ -36,7 +36,8 @@ class Calls:
         try:
             async with self._job.pace.slot():
                 has_begun = True
-                self._began(claim)
+                if not self._began(claim):
+                    raise NoSlotError from claim.lost()
                 return await self._call(claim)
         except IntervalqError as error:
             if has_begun:
@@ -65,4 +66,4 @@ class Calls:
 
 
 class NoSlotError(Exception):
-    """The pace could not be asked for a slot, for the reason that is its cause."""
+    """It got no slot, or may not begin any more, for the reason that is its cause."""

@@ -227,7 +227,9 @@ class Crew:
             return None
         while self._waiting or self._suspects:
             claim = (self._waiting or self._suspects).popleft()[1]
-            if claim.open:
+            if self._session.is_in_doubt(claim):
+                self._unused(claim)
+            elif claim.open:
                 return claim
         return None
 
@@ -262,7 +264,7 @@ class Crew:
                 self._desk.poke()
                 await self._desk.begun.first(claim)
                 claim.began = True
-            if self._stopping:
+            if self._stopping or self._session.is_in_doubt(claim):
                 self._unused(claim)
             elif claim.open:
                 await self._do(claim)
@@ -323,9 +325,12 @@ class Crew:
         self._sample += 1
         return 0.0 if self._sample % _SAMPLE else self._now()
 
-    def _began(self, claim: Claim) -> None:
+    def _began(self, claim: Claim) -> bool:
+        if self._session.is_in_doubt(claim):
+            return False
         if not claim.began:
             self._desk.began(claim, self._now())
+        return True
 
     async def _end(self, claim: Claim, result: Any) -> bool:  # noqa: ANN401 - to be looked at
         """Settle a claim by what its function gave; whether the task is done.

@@ -37,7 +37,7 @@ from intervalq.tasks.rules import (
     Session,
     Work,
 )
-from intervalq.tasks.store import Guarding, Isolation, Pulling, TaskStore, Waking
+from intervalq.tasks.store import Forgetting, Guarding, Isolation, Pulling, TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")
 
@@ -57,6 +57,7 @@ class WorkSession:
     def __init__(self, store: TaskStore, expiry: float, consumer: str = "", form: Form = USUAL) -> None:
         self.store = store
         self._pulling = store if isinstance(store, Pulling) else None
+        self._forgetting = store if isinstance(store, Forgetting) else None
         self.expiry = expiry
         self.consumer = consumer
         self.form = form
@@ -209,6 +210,11 @@ class WorkSession:
     def holds(self, claim: Claim) -> bool:
         """Whether it has the claim, as far as is known here."""
         return self.desk.held.get(claim.id) is claim
+
+    def is_in_doubt(self, claim: Claim) -> bool:
+        """Whether others may have it by now, so that work on it isn't to begin."""
+        store = self._forgetting
+        return store is not None and claim.open and not store.holds(self.desk.session, claim.row)
 
     def settled(self, claim: Claim) -> None:
         """It was, by a change of tasks that its user made."""

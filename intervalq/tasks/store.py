@@ -166,6 +166,18 @@ class Pulling(Protocol):
         ...
 
 
+@runtime_checkable
+class Forgetting(Protocol):
+    """A store that may forget claims when its server is killed, so that others get their tasks at once."""
+
+    def holds(self, session: str, row: Row) -> bool:
+        """Whether a claim is the session's at this moment, as far as is known without asking.
+
+        Work doesn't begin on one that isn't: it is given back.
+        """
+        ...
+
+
 class Lock(Protocol):
     """An exclusive lock of a store. It expires unless it is refreshed."""
 

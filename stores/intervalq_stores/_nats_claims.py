@@ -59,9 +59,19 @@ class Claims:
                 if room and not rows and left > 0:
                     rows = await self.wait(work, room, left)
             if room or left <= 0:
-                return rows
+                return self._in_time(rows)
             with anyio.move_on_after(left):
                 await self.holdings.room()
+
+    def _in_time(self, rows: Sequence[Row]) -> list[Row]:
+        """Those that are nobody else's yet: to look at them may have taken as long as a new leader takes."""
+        late: set[str] = set()
+        for row in rows:
+            held = self.holdings.held.get(row.id)
+            if held is not None and stopwatch() >= held.deadline:
+                late.add(row.id)
+                self.holdings.drop(row.id)
+        return [row for row in rows if row.id not in late]
 
     @contextmanager
     def _room(self, work: Work) -> Iterator[int]:
@@ -232,15 +242,17 @@ class Claims:
         over = [sequence for held in cleared for sequence in held.over]
         over += [sequence for message in stale for sequence in over_of(message)]
         old = await outdated(self._stream, looked, over)
+        old |= {held.sequence for held in some if self.holdings.is_forgotten(held)}  # meanwhile
         for held in cleared:
             held.over = ()
         for held in some:
             if held.row.key is not None and held.sequence not in old:
                 self.holdings.prepare(held)
-        ids = {fresh[sequence][0].row.id for sequence in old}
-        for id_ in ids:
-            self.holdings.drop(id_)
-        return ids
+        gone = [fresh[sequence][0] for sequence in old]
+        for held in gone:
+            if self.holdings.held.get(held.row.id) is held:
+                self.holdings.drop(held.row.id)
+        return {held.row.id for held in gone}
 
     def _is_alone(self, work: Work) -> bool:
         """Whether it has one that is to run alone: of several nobody could tell which had begun."""
@@ -264,6 +276,8 @@ class Claims:
             await link.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
         elif times > 1:
             anew.append(again(lost(row, now), message.subject, sequence, now))
+        elif self.holdings.has_lost(sequence):  # what is still said of that claim is not about this one
+            anew.append(again(row, message.subject, sequence, now))
         elif row.id in self.holdings.held:  # an id is that of one queue, and of one claim here
             later = row._replace(at=now + _OTHER)
             anew.append(again(later, message.subject, sequence, now))

@@ -41,7 +41,10 @@ that live longer look for them when they are renewed. What is acknowledged late 
 
 A server that is killed also forgets what it handed out last, and hands it to others. The claims of those
 moments are given up when the connection is made anew to another process of the server. So a step that settles
-a claim goes by the connection for which that was checked, and fails if there is another one by now.
+a claim goes by the connection for which that was checked, and fails if there is another one by now. What
+the same session is handed of such a message is stored anew first: at the old sequence, what is still to be
+said of the claim that was given up would settle the new one, and the next of the key begin beside it. And a
+worker begins with nothing while its connection is gone, or after a claim's time: others may have done it.
 """
 
 from __future__ import annotations

@@ -29,18 +29,39 @@ class Holdings:
         self._stream = stream
         self._revocations = Revocations(stream)
         self._seen: Link | None = None
+        self._made = ""  # when the stream was made by that connection's word
         self._lost: dict[tuple[str, int], Held] = {}  # by id and version: of which nobody has been told yet
         self._waiting: list[anyio.Event] = []
 
     async def link(self) -> Link:
-        """The connection. Claims are given up that a server which was killed may have forgotten."""
+        """The connection. Claims are given up that a server which was killed may have forgotten.
+
+        So are all of a stream that was removed: a new one begins to count anew.
+        """
         link = await self._stream.link()
-        if link is not self._seen:
-            for held in [held for held in self.held.values() if is_forgotten(held, link)]:
+        if link is not self._seen or self._made != self._stream.made:
+            is_new = self._made not in {"", self._stream.made}
+            for held in [held for held in self.held.values() if is_new or is_forgotten(held, link)]:
                 self._lose(held)
+            self._made = self._stream.made
             await self._revocations.listen(link)
             self._seen = link
         return link
+
+    def is_sure(self, id_: str, version: int) -> bool:
+        """Whether a claim is this session's, as far as is known: not while there is no connection."""
+        held = self.held.get(id_)
+        if held is None or held.row.version != version or self._seen is None:
+            return False
+        return self._seen.is_open and stopwatch() < min(held.deadline, held.ends or held.deadline)
+
+    def is_forgotten(self, held: Held) -> bool:
+        """Whether it is one that was claimed by a connection for which the others have been given up."""
+        return self._seen is not None and is_forgotten(held, self._seen)
+
+    def has_lost(self, sequence: int) -> bool:
+        """Whether it had claimed the same message, and nobody has been told yet that this is lost."""
+        return any(held.sequence == sequence for held in self._lost.values())
 
     def drop(self, id_: str) -> Held | None:
         """It isn't held any more."""

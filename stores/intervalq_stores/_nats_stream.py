@@ -67,6 +67,8 @@ class Stream:
         self._checked: Link | None = None
         self._clustered = False
         self._ahead = 0  # of the stopwatch
+        self.made = ""
+        """When the stream was made: a claim of one that was removed since fits a task of its successor."""
         self._consumers: dict[str, Consumer] = {}  # their configuration, by queue
 
     async def link(self) -> Link:
@@ -79,6 +81,7 @@ class Stream:
             sent = stopwatch()
             made = await self.wire.ensure(_CONFIG, _NEEDED, "tasks")
             self._ahead = _microseconds(made["ts"]) - (sent + stopwatch()) // 2
+            self.made = made["created"]
             self._clustered = made.get("cluster") is not None or not link.has_jetstream
             self._consumers.clear()
             self._checked = link

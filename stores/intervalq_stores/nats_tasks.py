@@ -94,6 +94,11 @@ class NATSTaskStore:
 
         return await pulled(self._stream, queues)
 
+    def holds(self, session: str, row: Row) -> bool:
+        """See `Forgetting.holds`."""
+        claims = self._sessions.get(session)
+        return claims is not None and claims.holdings.is_sure(row.id, row.version)
+
     def lock(self, name: str, expiry: int) -> Lock:
         """See `Locking.lock`."""
         from intervalq_stores._nats_lock import NATSLock  # noqa: PLC0415 - needs the extra

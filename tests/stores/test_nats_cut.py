@@ -12,8 +12,10 @@ import pytest
 from intervalq.errors import StoreUnavailable
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Change, Delete, Modify, Select, Work
-from intervalq_stores import _nats_held, _nats_pull
+from intervalq_stores import _nats_claims, _nats_held, _nats_pull
+from intervalq_stores._nats_commit import outdated
 from intervalq_stores._nats_holdings import Holdings
+from intervalq_stores._nats_task import STREAM
 from intervalq_stores.nats_tasks import NATSTaskStore
 from servers import Server
 from stores import nats_sessions
@@ -104,6 +106,138 @@ async def test_a_claim_of_the_last_moments_is_given_up_however_long_it_was_waite
         await anyio.to_thread.run_sync(server.start)
         assert await settled(store, session, *done(*rows)) == ("a",)
         assert await ids_in(store, queue) == ["a"]
+
+
+def restarted(server: Server) -> None:
+    """Kill the server and start it again, before it had written down what it has handed out."""
+    server.stop()
+    for state in server.folder.path.rglob("o.dat"):
+        state.unlink()
+    server.start()
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_what_is_said_of_a_claim_that_was_given_up_is_not_about_the_next_one(
+    own_nats: Callable[..., Server], queue: str, key: str | None
+) -> None:
+    """Of the same message, to the same session: the next task of the key would begin beside the second."""
+    server = own_nats()
+    async with aclosing(NATSTaskStore(server.url)) as store:
+        session = await begun(store)
+        await store.apply(inserts(queue, "a", "b", key=key))
+        before = await claim(store, session, queue)
+        await anyio.to_thread.run_sync(restarted, server)
+        after = [row for row in await claim(store, session, queue, limit=9) if row.id == "a"]
+        assert [row.id for row in (*before, *after)] == ["a", "a"]
+        assert await settled(store, session, *done(*before)) == ("a",)
+        assert await ids_in(store, queue) == ["a", "b"]
+        assert await settled(store, session, *done(*after)) == ()
+        assert await ids_in(store, queue) == ["b"]
+
+
+async def test_a_claim_that_came_by_a_connection_which_ended_before_it_was_looked_at_is_given_up(
+    own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may have it, as those may have that were given up when the next connection was made."""
+    server = own_nats()
+    async with aclosing(NATSTaskStore(server.url)) as one, aclosing(NATSTaskStore(server.url)) as two:
+        session = await begun(one)
+        await one.apply(inserts(queue, "a", key="k"))
+        theirs: list[Any] = []
+
+        async def late(*about: Any) -> Any:
+            found = await outdated(*about)
+            if not theirs:
+                theirs.append("begin")
+                await anyio.to_thread.run_sync(restarted, server)
+                await one._sessions[session].holdings.link()
+                theirs[:] = await claim(two, await begun(two), queue)
+            return found
+
+        monkeypatch.setattr(_nats_claims, "outdated", late)
+        mine = await claim(one, session, queue)
+        assert [row.id for row in theirs] == ["a"]
+        assert mine == []
+
+
+async def test_a_claim_whose_time_has_passed_while_it_was_looked_at_is_nobodys(
+    opened: Open, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With replicas that takes until there is a leader again: others may have done it by then."""
+    first, second = opened(), opened()
+    mine, theirs = await begun(first, SECOND), await begun(second, SECOND)
+    await first.apply(inserts(queue, "a", key="k"))
+    looks: list[bool] = []
+    done_there: list[str] = []
+
+    async def slow(*about: Any) -> Any:
+        found = await outdated(*about)
+        if not looks:
+            looks.append(True)
+            while not done_there:
+                for row in await second.pull(Work(theirs, queues=(queue,), limit=1, begins=2), 20.0):
+                    assert await settled(second, theirs, *done(row)) == ()
+                    done_there.append(row.id)
+        return found
+
+    monkeypatch.setattr(_nats_claims, "outdated", slow)
+    with anyio.fail_after(30):
+        assert await claim(first, mine, queue) == []
+    assert done_there == ["a"]
+    assert (await first.apply(Select(session=mine))) == ()
+
+
+async def test_a_claim_is_sure_while_there_is_a_connection_and_its_time_has_not_come(
+    own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_nats()
+    async with aclosing(NATSTaskStore(server.url)) as store:
+        session = await begun(store)
+        await store.apply(inserts(queue, "a"))
+        (row,) = await claim(store, session, queue)
+        link = await store._stream.link()
+        assert store.holds(session, row)
+        assert not store.holds("another", row)
+        assert not store.holds(session, row._replace(version=row.version + 1))
+        with monkeypatch.context() as later:
+            later.setattr("intervalq_stores._nats_holdings.stopwatch", lambda: stopwatch() + 3600 * SECOND)
+            assert not store.holds(session, row)
+        assert store.holds(session, row)
+        await anyio.to_thread.run_sync(server.stop)
+        with anyio.fail_after(30):
+            await link.ended.wait()
+        assert not store.holds(session, row)
+        await anyio.to_thread.run_sync(restarted, server)
+        await store.apply(Work(session))
+        assert not store.holds(session, row), "it was given up"
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_what_was_removed_with_the_stream_is_lost(
+    own_nats: Callable[..., Server], queue: str, key: str | None, again: bool
+) -> None:
+    """However it is noticed; what others have `again` in a new stream, which counts anew, is theirs."""
+    server = own_nats()
+    async with aclosing(NATSTaskStore(server.url)) as store, aclosing(NATSTaskStore(server.url)) as other:
+        session, theirs = await begun(store), await begun(other)
+        await store.apply(inserts(queue, "a", "b", key=key))
+        mine = await claim(store, session, queue)
+        ready = store._sessions[session].holdings.held["a"].ready
+        if ready is not None:
+            await ready
+        await other._stream.wire.ask(f"STREAM.DELETE.{STREAM}")
+        with pytest.raises(StoreUnavailable):
+            await store.apply(Work(session, done(*mine)))
+        if again:
+            other._stream.forget()
+            await other.apply(inserts(queue, "a", key=key))
+            rows = await claim(other, theirs, queue)
+            assert [row.version for row in rows] == [row.version for row in mine]
+        worked = await store.apply(Work(session, done(*mine)))
+        assert worked.lost == ("a",)
+        assert not worked.alive, "it was asked for again, which would count as done"
+        assert await ids_in(other, queue) == (["a"] if again else [])
 
 
 async def test_what_is_lost_is_remembered_until_it_was_told(
