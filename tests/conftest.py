@@ -47,6 +47,7 @@ LONG = (
     "cli/test_cli_admin.py",
     "faults/test_server_redis.py",
     "faults/test_storm.py",
+    "faults/test_power.py",
     "faults/test_proxy_queue.py",
     "stores/test_sqlite_tasks.py",
     "stores/test_redis_tasks.py",

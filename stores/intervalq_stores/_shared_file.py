@@ -127,7 +127,7 @@ class SharedFile:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
                 raise
-            self._sync_folder()
+            _sync_folder(self.path.parent)
 
     def still_locked(self) -> None:
         """Make sure, before something is kept, that nobody else can have the lock by now."""
@@ -202,7 +202,7 @@ class SharedFile:
         try:
             self._check_folder()
         except FileNotFoundError:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(self.path.parent)
             self._check_folder()
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -233,16 +233,6 @@ class SharedFile:
     def _temporary(self, pid: int) -> Path:
         # Under the lock there is one writer: its number is in the lock file, so its leftover can be found.
         return self.path.with_name(f"{self.path.name}.{pid}.tmp")
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # some file systems can't sync a folder, and need not
-                raise
-        finally:
-            os.close(descriptor)
 
     def _open(self, path: Path, flags: int) -> int:
         try:
@@ -325,6 +315,25 @@ def _flock(descriptor: int, *, wait: bool = True) -> None:
     import fcntl  # noqa: PLC0415 - not on every platform
 
     fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _make_folder(folder: Path) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing:
+        with contextlib.suppress(PermissionError):  # who may write in a folder need not be allowed to list it
+            _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems can't sync a folder, and need not
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _let_go(descriptor: int) -> None:

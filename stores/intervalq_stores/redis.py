@@ -12,11 +12,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
 from intervalq_stores._redis_client import Client, Script
+
+if TYPE_CHECKING:
+    from intervalq_stores._redis_wire import Address
 
 _RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
 _OLDEST: Final = (6, 2)
@@ -81,13 +84,20 @@ class RedisStore:
                 )
                 continue
             info = dict(re.findall(r"^(\w+):(.*?)\r?$", text, re.MULTILINE))
-            try:
-                _, snapshots = await self._wire.call("CONFIG", "GET", "save", node=node)
-            except (StoreError, ValueError):  # forbidden or renamed, as services do
-                snapshots = None
             found += [_version(name, info), _role(name, info), _eviction(name, info)]
-            found.append(_persistence(name, info, snapshots))
+            if info.get("aof_enabled") == "1":
+                found.append(_log(name, await self._setting("appendfsync", node)))
+            else:
+                found.append(_snapshots(name, await self._setting("save", node)))
         return found
+
+    async def _setting(self, name: str, node: Address) -> bytes | None:
+        """A setting of a server; None: it isn't told."""
+        try:
+            _, value = await self._wire.call("CONFIG", "GET", name, node=node)
+        except (StoreError, ValueError):  # forbidden or renamed, as services do
+            return None
+        return bytes(value)
 
 
 def _key(queue: str) -> str:
@@ -170,10 +180,23 @@ def _eviction(name: str, info: dict[str, str]) -> tuple[str, str]:
     )
 
 
-def _persistence(name: str, info: dict[str, str], snapshots: bytes | None) -> tuple[str, str]:
+def _log(name: str, sync: bytes | None) -> tuple[str, str]:
+    log = f"{name} keeps an append-only file"
+    if sync == b"always":
+        return "ok", f"{log}, and syncs what it answers: a power cut loses nothing"
+    if sync == b"no":
+        return "warning", (
+            f"{log} that the system writes to the disk when it likes: a power cut loses half a minute of "
+            "writes or more; set appendfsync everysec, or always"
+        )
+    usual = (
+        "" if sync == b"everysec" else " unless appendfsync is no, which isn't known as CONFIG is forbidden"
+    )
+    return "ok", f"{log}: at most about a second of writes is lost in a power cut{usual}"
+
+
+def _snapshots(name: str, snapshots: bytes | None) -> tuple[str, str]:
     remedy = "for queues that must outlive it, set appendonly yes"
-    if info.get("aof_enabled") == "1":
-        return "ok", f"{name} keeps an append-only file: at most about a second of writes is lost in a crash"
     if snapshots is None:
         return "warning", (
             f"{name} keeps no append-only file, and whether it takes snapshots isn't known because CONFIG is "

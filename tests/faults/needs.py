@@ -44,6 +44,17 @@ def need_command(name: str, package: str) -> str:
     return found
 
 
+def need_fuse() -> None:
+    """File systems can be made in user space."""
+    if sys.platform != "linux":
+        missing("needs Linux: it mounts a file system of its own")
+    need_command("fusermount3", "fuse3")
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        missing(f"needs /dev/fuse: {error.strerror}")
+
+
 def need_server(error: servers.NotInstalledError) -> NoReturn:
     """A server that isn't installed."""
     missing(str(error))

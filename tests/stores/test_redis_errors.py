@@ -340,6 +340,18 @@ async def test_advice(own: OwnServer, opened: Open, redis_cluster_url: str) -> N
     safety = 2  # sentences about the way and the rights come first
     assert {level for level, _ in (await store.advice())[safety:]} == {"ok"}
     with redis_client(server.url) as client:
+        for sync, level, lost in (
+            ("everysec", "ok", "about a second"),
+            ("always", "ok", "nothing"),
+            ("no", "warning", "half a minute"),
+        ):
+            client.config_set("appendfsync", sync)
+            said = (await store.advice())[safety + 3]
+            assert said[0] == level
+            assert lost in said[1]
+        client.execute_command("ACL", "SETUSER", "less", "on", "nopass", "+@all", "-config", "~*")
+        less = await opened(f"redis://less:x@127.0.0.1:{server.port}/0").advice()
+        assert "isn't known" in less[safety + 3][1]
         client.config_set("appendonly", "no")
         client.config_set("maxmemory-policy", "allkeys-lru")
         assert [level for level, _ in (await store.advice())[safety:]] == ["ok", "ok", "warning", "warning"]

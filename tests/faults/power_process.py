@@ -1,0 +1,125 @@
+"""A client of a store whose power will be cut: it says, a line each, what it was told is done.
+
+    python tests/faults/power_process.py NAME PLANT tasks=URL slots=URL
+
+PLANT is a bug that stores get which sync files themselves, see `plant`, or `-`. Lines are written at once and
+are short, so that several processes can share a pipe.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import stat
+import sys
+from itertools import count
+from typing import Any
+
+import anyio
+
+from intervalq import IntervalQueue
+from intervalq.store import open_store
+from intervalq.tasks import Tasks
+
+QUEUE = "cars"
+FAST = 0.002
+SLOW = 3600.0
+
+
+def say(*what: object) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+# --- tasks ------------------------------------------------------------------------------------------
+
+
+async def tasks(url: str, who: str) -> None:
+    """Insert tasks, and end about as many as wait."""
+    numbers = count()
+    async with Tasks(url) as store, anyio.create_task_group() as group:
+
+        async def insert() -> None:
+            while True:
+                value = f"{who}-{next(numbers)}"
+                await store.insert(QUEUE, value)
+                say("inserted", value)
+
+        async def end() -> None:
+            while True:
+                claim = await store.claim(QUEUE)
+                say("ending", claim.value)
+                await claim.ack()
+                say("ended", claim.value)
+
+        for _ in range(4):
+            group.start_soon(insert)
+        for _ in range(2):
+            group.start_soon(end)
+
+
+# --- slots ------------------------------------------------------------------------------------------
+
+
+async def slots(url: str, who: str) -> None:
+    """Start jobs in one queue that all share, and one in each of many queues; look at the first."""
+    numbers = count()
+    store = open_store(url)
+    async with IntervalQueue(QUEUE, interval=FAST, store=store) as queue, anyio.create_task_group() as group:
+
+        async def share() -> None:
+            while True:
+                async with queue.slot() as slot:
+                    say("began", QUEUE, slot.ticket, slot.due)
+                state = await queue.inspect()
+                say("saw", QUEUE, state.ticket, state.current)
+
+        async def start() -> None:
+            while True:
+                name = f"{who}-{next(numbers)}"
+                slow = IntervalQueue(name, interval=SLOW, store=store)  # to close it would close the store
+                async with slow.slot() as slot:
+                    say("began", name, slot.ticket, slot.due)
+
+        for work in (share, share, start, start):
+            group.start_soon(work)
+
+
+def plant(bug: str) -> None:
+    """Have no `contents` synced of files that are replaced, or no `folder` that they are in; or no `log`."""
+    from intervalq_stores._sqlite_file import SQLiteFile
+
+    sync, rows = os.fsync, SQLiteFile._rows
+
+    def sync_some(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode) == (bug == "contents"):
+            sync(file)
+
+    def leave_the_log(self: SQLiteFile, statement: str, *values: object) -> list[Any]:
+        return rows(self, statement.replace("synchronous = FULL", "synchronous = NORMAL"), *values)
+
+    if bug in ("contents", "folder"):
+        os.fsync = sync_some  # type: ignore[assignment]
+    elif bug == "log":
+        SQLiteFile._rows = leave_the_log  # type: ignore[method-assign]
+
+
+async def main(who: str, urls: list[str]) -> None:
+    async with anyio.create_task_group() as group:
+        for part in urls:
+            kind, _, url = part.partition("=")
+            group.start_soon({"tasks": tasks, "slots": slots}[kind], url, who)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+if __name__ == "__main__":
+    # It ends with the process that watches it: later it would make a new database where the disk was.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    logging.disable(logging.CRITICAL)
+    name, bug, *parts = sys.argv[1:]
+    plant(bug)
+    anyio.run(main, name, parts)
