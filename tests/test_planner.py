@@ -193,17 +193,12 @@ def test_at_the_limit_only_tickets_with_a_lease_are_asked_about() -> None:
 # --- what is taken ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("urgent", [False, True])
-def test_new_tickets_ride_along_with_a_question_that_is_near(urgent: bool) -> None:
+def test_new_tickets_ride_along_with_a_question_that_is_near() -> None:
     near, far = slot(1, LEAD + 1 + RIDE), slot(1, LEAD + 100 + RIDE)
-    decision = plan(situation([near], jobs=3, urgent=urgent, fields={"due": AT + INTERVAL}))
-    if urgent:
-        assert isinstance(decision, Ask)
-        assert (decision.slots, decision.costs) == ((), (1, 1))
-    else:
-        assert decision == pytest.approx(AT + RIDE, abs=100)
-    assert asked(situation([far], jobs=3, urgent=urgent)).costs == (1, 1)
-    assert asked(situation([slot(1, 0)], jobs=3, urgent=urgent)).costs == (1, 1)
+    decision = plan(situation([near], jobs=3, fields={"due": AT + INTERVAL}))
+    assert decision == pytest.approx(AT + RIDE, abs=100)
+    assert asked(situation([far], jobs=3)).costs == (1, 1)
+    assert asked(situation([slot(1, 0)], jobs=3)).costs == (1, 1)
 
 
 COSTS = {
@@ -222,9 +217,7 @@ def test_costs_are_matched_with_the_slots_that_come(what: str) -> None:
     jobs, coming, taken = COSTS[what]
     for granted in range(len(coming) + 1):
         slots = [slot(n, RIDE * 2 * n + 10 * LEAD, cost) for n, cost in enumerate(coming, 1)]
-        now = situation(
-            slots[granted:], slots[:granted], jobs=[Waiter(cost=cost) for cost in jobs], urgent=True
-        )
+        now = situation(slots[granted:], slots[:granted], jobs=[Waiter(cost=cost) for cost in jobs])
         decision = plan(now)
         assert (decision.costs if isinstance(decision, Ask) else ()) == taken
 
@@ -277,8 +270,8 @@ def test_new_slots_are_granted_far_ahead_only_behind_ones_own() -> None:
     assert asked(own).reach == TOGETHER
     assert asked(others).reach == LEAD, "the owner of the slot before it may still be late"
     granted = [slot(4, 200_000)]
-    assert asked(situation([], granted, jobs=3, urgent=True)).reach == TOGETHER
-    assert asked(situation([], granted, jobs=3, urgent=True, fields={"ticket": 9})).reach == LEAD
+    assert asked(situation([], granted, jobs=3)).reach == TOGETHER
+    assert asked(situation([], granted, jobs=3, fields={"ticket": 9})).reach == LEAD
     limited = Settings(INTERVAL, max_running=2)
     assert asked(situation([slot(4, 0)], jobs=3, settings=limited)).reach == LEAD
 
@@ -313,7 +306,6 @@ def test_tickets_are_taken_together_once_those_before_are_used() -> None:
     assert asked(replace(others, at=AT + 7_400)).costs == (1,) * 4
     alone = situation([], granted, jobs=8, settings=settings, fields={"due": AT + 7_000})
     assert plan(alone) == pytest.approx(AT + 7_000 - LEAD, abs=30)
-    assert asked(replace(others, urgent=True)).costs == (1,) * 4
     far = situation([slot(30, 900_000)], granted, jobs=9, settings=settings, fields={"due": AT + 900_000})
     assert plan(far) == pytest.approx(AT + 7_000 + 300, abs=30), "what lies far behind is another run"
 
@@ -367,7 +359,6 @@ def situations(draw: st.DrawFn) -> Situation:
         fields={"ticket": last, "current": draw(st.integers(0, last))} | held,
         lookahead=draw(st.sampled_from([1, 2, 5, 16, None])),
         began=draw(st.integers(0, 50)),
-        urgent=draw(st.booleans()),
     )
 
 

@@ -90,21 +90,33 @@ async def waiting(shard: Shard, held: Held, is_over: Callable[[], bool] = bool) 
     key = object()
     _waits[key] = _Wait(shard, held, is_over)
     try:
-        for blocked in [wait.shard for wait in _blocked() if not set(held).isdisjoint(_chain(wait.held))]:
+        # Who waits for a job that runs may keep others waiting by it: all that this job waits for.
+        for blocked in _kept_waiting(held) if is_over() else [shard]:
             await _refuse_self_deadlock(blocked)
         yield
     finally:
         del _waits[key]
 
 
+def _kept_waiting(held: Held) -> list[Shard]:
+    """Where code waits for slots that can't go on before these slots end."""
+    return [wait.shard for wait in _blocked() if not set(held).isdisjoint(_chain(wait.held))]
+
+
 async def _refuse_self_deadlock(shard: Shard) -> None:
     state = shard.state
-    if state is not None and not _is_deadlocked(shard, state):
+    if not (_is_deadlocked(shard, state) if state is not None else _is_held(shard)):
         return
     with suppress(StoreError):  # whoever waits will meet it
         state = (await shard.command(Inspect())).state  # somebody else may have changed the limit
     if state is not None and _is_deadlocked(shard, state):
         raise SelfDeadlock(shard.queue, state.settings.max_running)
+
+
+def _is_held(shard: Shard) -> bool:
+    """Whether code that waits has slots of a queue of that name."""
+    waits = tuple(_waits.values())
+    return any(slot.shard.queue == shard.queue for wait in waits for slot in _chain(wait.held))
 
 
 def _is_deadlocked(shard: Shard, state: State) -> bool:
@@ -114,8 +126,11 @@ def _is_deadlocked(shard: Shard, state: State) -> bool:
         same = other.queue == shard.queue and other.state is not None
         return same and other.state.generation == state.generation  # type: ignore[union-attr]  # see above
 
+    most = state.settings.max_running
+    if not 0 < most <= sum(len(wait.held) for wait in tuple(_waits.values())):  # quick, where many wait
+        return False
     held = _chain(slot for wait in _blocked() if is_of_it(wait.shard) for slot in wait.held)
-    return 0 < state.settings.max_running <= sum(is_of_it(slot.shard) for slot in held)
+    return most <= sum(is_of_it(slot.shard) for slot in held)
 
 
 def _blocked() -> list[_Wait]:

@@ -54,7 +54,7 @@ class Job(Generic[R]):
     def ticket(self) -> int | None:
         """The job's ticket: of its latest start, else the one that it will use if nothing changes.
 
-        None: no ticket was taken for it yet, because `lookahead` jobs are before it, or the queue is held.
+        None: no ticket was taken for it yet, as others of its handle are before it, or the queue is held.
         """
         slot = self._place()
         return None if slot is None else slot.ticket

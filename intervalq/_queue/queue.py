@@ -172,7 +172,10 @@ class IntervalQueue(Handle):
         timeout: Duration | None = None,
         retries: int | None = None,
     ) -> Job[Any]:
-        """Queue a call in the background, and return once the store knows of it.
+        """Queue a call in the background, and return once it has its place in the queue.
+
+        Behind other jobs of this handle it may get its ticket a little later, with the next question about
+        theirs: within 50 ms.
 
         Args:
             function: async, or plain: then it runs in a worker thread. A function decorated by this queue

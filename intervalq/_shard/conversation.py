@@ -146,7 +146,10 @@ class Conversation:
             await self._idle.wait()
 
     async def placed(self) -> None:
-        """Wait until the jobs in line have the tickets that they should have by now; not during a hold."""
+        """Wait until the jobs in line have the tickets that they should have by now; not during a hold.
+
+        One behind others that have theirs may ride along with the next question about these, as any job may.
+        """
         if self.runs and not self._connection.is_held:
             event = anyio.Event()
             self._unplaced.append(event)
@@ -242,7 +245,7 @@ class Conversation:
         return Situation(
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
-            urgent=bool(self._unplaced), apart=self._dispatcher.apart(), returns=self._returning.is_likely,
+            apart=self._dispatcher.apart(), returns=self._returning.is_likely,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:

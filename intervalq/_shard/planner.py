@@ -57,8 +57,6 @@ class Situation:
     """When a whole interval since the last start is over; 0 with burst credit, which needs none."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot that the next ticket has."""
-    urgent: bool = False
-    """Somebody waits for tickets to be taken: they may not ride along with a later question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +129,7 @@ def _take_at(now: Situation) -> float:
     once the slots of this shard have been used, or before the queue has no more that anybody waits for. At
     once with a `lookahead` of one: then a shard takes turns with others.
     """
-    if now.urgent or now.lookahead == 1:
+    if now.lookahead == 1:
         return now.at
     state, tickets = now.state, now.grants.tickets
     if state is None or state.held_since is not None or not (tickets or now.grants.granted):

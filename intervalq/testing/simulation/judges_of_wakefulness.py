@@ -33,7 +33,9 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
 def unused(seen: Observer, plan: Plan) -> Findings:
     """A slot that is granted in time, and that a job waits for, is used or asked about again.
 
-    Not judged where jobs cost several slots: one too cheap for the next job is passed over.
+    Not judged where jobs cost several slots: one too cheap for the next job is passed over. Nor where others
+    were granted a later slot, so that nobody asks about one that is over, and its process may have come too
+    late: by its timers and what it knows of the clock, or because a late start moved the slots behind it.
     """
     if any(job.plan.cost > 1 for job in seen.jobs):
         return
@@ -49,6 +51,10 @@ def unused(seen: Observer, plan: Plan) -> Findings:
                 continue
             end = until + 3 * starts.error_of(record, grant.at, until) + lateness[process.name] + _SOON
             if _is_disturbed(seen, grant, end) or _is_away(seen, process, heard, end):
+                continue
+            late = lateness[process.name] + _quickest(seen, process, heard)
+            may_miss = late > grant.latest or _has_moved(seen, record, ticket, process)
+            if may_miss and _is_behind(seen, record, ticket, end):
                 continue
             if _waits(seen, process, heard, end) and not _asks(seen, process, heard, end):
                 yield end, f"{process.name} slept through ticket {ticket} of {record}, and a job waits"
@@ -93,6 +99,33 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
     heard = grant.heard or grant.at
     since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
     return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))
+
+
+def _quickest(seen: Observer, process: Process, until: float) -> float:
+    """Its shortest round trip so far, in seconds: it knows the clock to half of that on either side."""
+    return min((back - sent for sent, back in seen.exchanges[process] if back <= until), default=0.0)
+
+
+def _is_behind(seen: Observer, record: str, ticket: int, until: float) -> bool:
+    """Whether somebody else had been granted a later ticket by then, so that it can't be granted late."""
+    owner = seen.grants[record, ticket][-1].process
+    return any(
+        other.at <= until and other.process is not owner
+        for (name, later), grants in seen.grants.items()
+        if name == record and later > ticket
+        for other in grants
+    )
+
+
+def _has_moved(seen: Observer, record: str, ticket: int, process: Process) -> bool:
+    """Whether a process began late in a slot before this one."""
+    return any(
+        start.record == record
+        and start.ticket < ticket
+        and start.job.process is process
+        and any(start.at > grant.slot + grant.latest for grant in start.grants[-1:])
+        for start in seen.starts
+    )
 
 
 def _is_away(seen: Observer, process: Process, begin: float, end: float) -> bool:

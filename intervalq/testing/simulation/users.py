@@ -68,12 +68,16 @@ class Users:
         actor.open()
         job = self.seen.added(actor.process, planned)
         with anyio.CancelScope() as scope:
+            cancelling = None
             if planned.cancelled_after is not None:
-                asyncio.get_running_loop().call_later(planned.cancelled_after, self._cancel, job, scope)
+                loop = asyncio.get_running_loop()
+                cancelling = loop.call_later(planned.cancelled_after, self._cancel, job, scope)
             outcome = "cancelled"
             try:
                 outcome = await self._outcome(actor, job)
             finally:
+                if cancelling is not None:  # it would count as a timer of a process that is idle
+                    cancelling.cancel()
                 if not self.over:
                     self.seen.ended(job, outcome)
 
