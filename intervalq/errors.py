@@ -117,7 +117,7 @@ class QueueNotFound(IntervalqError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"the store has no queue {queue!r}: check name and store; jobs with interval= or rate= make it"
+            f"the store has no queue {queue!r}: check name and store; the first job with interval= makes it"
         )
 
 

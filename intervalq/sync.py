@@ -41,7 +41,7 @@ async def _acquire(
 ) -> tuple[Shard, Grant]:
     if not held:
         return await queue.acquire(waiter, timeout)
-    async with waiting(queue.shard(), held):
+    async with waiting(queue.shard(), held, ends=timeout is not None):
         return await queue.acquire(waiter, timeout)
 
 

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
-from intervalq import IntervalQueue, Job, SelfDeadlock
+from intervalq import IntervalQueue, Job, SelfDeadlock, SlotTimeout
 from intervalq._queue import held
 from intervalq.sync import IntervalQueue as BlockingQueue
 
@@ -197,6 +198,79 @@ async def test_places_of_all_who_wait_for_jobs_that_have_not_begun(name: str) ->
                 group.start_soon(caller)
                 group.start_soon(caller)
     assert outcomes == [2, 7]
+
+
+async def test_who_has_all_results_of_a_map_does_not_wait(name: str) -> None:
+    """Though the other place is taken by a job that waits for one more."""
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
+        waits = anyio.Event()
+
+        async def inner() -> object:
+            waits.set()
+            return await queue.run(nothing)
+
+        async def leaf(_: int) -> int:
+            return 7
+
+        async def outer(group: anyio.abc.TaskGroup) -> list[int]:
+            results: list[int] = []
+            async with aclosing(queue.map(leaf, [1])) as found:
+                async for result in found:
+                    results.append(result)
+                    group.start_soon(queue.run, inner)
+                    await waits.wait()
+                    await turns()
+            return results
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                assert await queue.run(partial(outer, group)) == [7]
+
+
+async def test_a_wait_that_ends_by_itself_is_waited_for(name: str) -> None:
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
+        tries = anyio.Event()
+
+        async def patient() -> object:
+            tries.set()
+            with pytest.raises(SlotTimeout):
+                await queue.run(nothing, timeout=0.2)
+            return 8
+
+        async def outer() -> object:
+            await tries.wait()
+            await turns()
+            return await queue.run(nothing)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(queue.run, patient)
+                assert await queue.run(outer) == 7
+
+
+async def test_a_job_in_a_thread_that_waits_by_another_event_loop(name: str, tmp_path: Path) -> None:
+    """Its shard can't be asked from here: what it knows decides."""
+    store = f"file://{tmp_path}/state.json"
+    async with IntervalQueue(name, interval="1ms", max_running=2, store=store) as queue:
+        blocking, begun = BlockingQueue.of(queue), threading.Event()
+
+        def in_thread() -> object:
+            begun.set()
+            return blocking.run(lambda: 7)
+
+        async def outer() -> Job[object]:
+            job = await queue.add(in_thread)
+            while not begun.is_set():
+                await anyio.sleep(0.001)
+            for _ in range(5):  # what the thread asked of the other event loop is answered before
+                await to_thread.run_sync(blocking.inspect)
+            with pytest.raises(SelfDeadlock, match="max_running=2"):
+                await job
+            return job
+
+        with anyio.fail_after(20):
+            job = await queue.run(outer)
+            assert await job == 7
 
 
 async def test_other_queues_are_others(name: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import anyio
 
 from intervalq._shard.shard import Shard
+from intervalq._timing.backends import running_loop
 from intervalq.errors import SelfDeadlock, StoreError
 from intervalq.rules import Inspect, State
 
@@ -81,8 +82,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 @asynccontextmanager
-async def waiting(shard: Shard, held: Held, is_over: Callable[[], bool] = bool) -> AsyncIterator[None]:
+async def waiting(
+    shard: Shard, held: Held, is_over: Callable[[], bool] = bool, *, ends: bool = False
+) -> AsyncIterator[None]:
     """Around a wait for a slot of a queue, or for a job, by code that holds slots.
+
+    With `ends` it ends by itself, so that others may wait for that.
 
     Raises:
         SelfDeadlock: all places of a queue are held by code of this process that waits for one more of them.
@@ -93,9 +98,11 @@ async def waiting(shard: Shard, held: Held, is_over: Callable[[], bool] = bool) 
         # Who waits for a job that runs may keep others waiting by it: all that this job waits for.
         for blocked in _kept_waiting(held) if is_over() else [shard]:
             await _refuse_self_deadlock(blocked)
+        if ends:
+            del _waits[key]
         yield
     finally:
-        del _waits[key]
+        _waits.pop(key, None)  # not there in a forked child, either
 
 
 def _kept_waiting(held: Held) -> list[Shard]:
@@ -107,8 +114,9 @@ async def _refuse_self_deadlock(shard: Shard) -> None:
     state = shard.state
     if not (_is_deadlocked(shard, state) if state is not None else _is_held(shard)):
         return
-    with suppress(StoreError):  # whoever waits will meet it
-        state = (await shard.command(Inspect())).state  # somebody else may have changed the limit
+    if shard.loop in {running_loop(), shard}:  # one of another loop can't be asked from here
+        with suppress(StoreError):  # whoever waits will meet it
+            state = (await shard.command(Inspect())).state  # somebody else may have changed the limit
     if state is not None and _is_deadlocked(shard, state):
         raise SelfDeadlock(shard.queue, state.settings.max_running)
 

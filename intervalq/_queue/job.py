@@ -54,7 +54,8 @@ class Job(Generic[R]):
     def ticket(self) -> int | None:
         """The job's ticket: of its latest start, else the one that it will use if nothing changes.
 
-        None: no ticket was taken for it yet, as others of its handle are before it, or the queue is held.
+        None: no ticket was taken for it yet, as jobs of its handle are before it (see `add`), or the queue
+        is held.
         """
         slot = self._place()
         return None if slot is None else slot.ticket
@@ -155,7 +156,7 @@ class RunningJob(Job[R]):
             self._end()
 
     async def queued(self) -> None:
-        """Wait until the store knows of the job, as far as it should by now.
+        """Wait until the job has the ticket that it should have by now, if any.
 
         Raises what kept the job from being queued at all.
         """

@@ -65,7 +65,7 @@ class _Feed:
         self._room = anyio.Semaphore(window)
         self._unread: dict[RunningJob[Any], None] = {}
         self._ready: deque[RunningJob[Any]] = deque()
-        self._over = False
+        self._begun = self._over = False
         self._error: Exception | None = None
         self._bell = anyio.Event()
         self._scope = anyio.CancelScope()
@@ -80,6 +80,7 @@ class _Feed:
                             return
                         job = start(self._queue, self._function, (item,), self._plan)
                         self._unread[job] = None
+                        self._begun = True
                         if self._ordered:
                             self._ready.append(job)
                             self._bell.set()
@@ -114,8 +115,10 @@ class _Feed:
         return job
 
     def is_running(self) -> bool:
-        """Whether none of the jobs waits for a slot."""
-        return bool(self._unread) and all(job.waiter.gone for job in self._unread)
+        """Whether the next result needs no slot that isn't there; not known before the first job."""
+        if self._ready:
+            return self._ready[0].done or self._ready[0].waiter.gone
+        return self._begun and all(job.waiter.gone for job in self._unread)
 
     def stop(self) -> None:
         """Read no more, and cancel what was not given."""

@@ -172,10 +172,10 @@ class IntervalQueue(Handle):
         timeout: Duration | None = None,
         retries: int | None = None,
     ) -> Job[Any]:
-        """Queue a call in the background, and return once it has its place in the queue.
+        """Queue a call in the background, and return once it has a ticket, or a place behind others.
 
-        Behind other jobs of this handle it may get its ticket a little later, with the next question about
-        theirs: within 50 ms.
+        Behind others of this handle it gets its ticket with the next question about theirs, at most 50 ms
+        later, or when it is one of the next `lookahead` jobs.
 
         Args:
             function: async, or plain: then it runs in a worker thread. A function decorated by this queue
@@ -251,7 +251,7 @@ class IntervalQueue(Handle):
         """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
         shard = self.shard()
         if HOLDING.get() and (held := held_here()):
-            async with waiting(shard, held):
+            async with waiting(shard, held, ends=timeout is not None):
                 return shard, await shard.slot(waiter, timeout)
         return shard, await shard.slot(waiter, timeout)
 

@@ -279,7 +279,8 @@ class Conversation:
         if self._returning.ticket:
             self._returning.stayed_away()
         if self.kept is not None:
-            self.kept += [*self._grants.unused, *self._grants.coming()]
+            left = [*self._grants.unused, *self._grants.coming()]
+            self.kept += [slot for slot in left if slot.ticket > self._grants.covered]
             self._grants.forget()
             return None
         back = self._grants.give_all_back(self._connection.last_ticket())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from itertools import count
 from typing import Any, Final
 
@@ -43,7 +43,9 @@ class Runner:
         retries: int,
         tally: Tally,
         write: Callable[[str], Awaitable[None]],
+        give_back: Callable[[Runner], Coroutine[Any, Any, None]],
     ) -> None:
+        """`give_back` is called once all shards of a run that was stopped have told what they didn't use."""
         self.tally = tally
         self.bad_line: BadLine | None = None
         self.output_error: OSError | None = None
@@ -58,6 +60,8 @@ class Runner:
         self._window = window
         self._retries = retries
         self._write = write
+        self._give_back = give_back
+        self._has_given_back = False
         self._shards = [Shard(number, options, self._heard) for number in range(1, shards + 1)]
         self._backlog: deque[Task] = deque()
         self._retrying: dict[int, Result] = {}
@@ -73,8 +77,8 @@ class Runner:
             background.start_soon(self._heed_signals)
             background.start_soon(self._read)
             background.start_soon(self._feed)
-            async with anyio.create_task_group() as results:
-                results.start_soon(self._write_results)
+            async with anyio.create_task_group() as self._endings:
+                self._endings.start_soon(self._write_results)
                 async with anyio.create_task_group() as shards:
                     for shard in self._shards:
                         shards.start_soon(self._serve, shard)
@@ -85,9 +89,13 @@ class Runner:
 
     def unused(self, generation: str) -> tuple[Slot, ...]:
         """The slots of a record that no shard used, because the run was stopped."""
-        return tuple(
-            sorted(slot for shard in self._shards if shard.generation == generation for slot in shard.unused)
-        )
+        shards = [shard for shard in self._shards if shard.generation == generation]
+        return tuple(sorted({slot for shard in shards for slot in shard.unused}))
+
+    def _give_back_if_all_stopped(self) -> None:
+        if self._stopping and not self._has_given_back and all(shard.has_stopped for shard in self._shards):
+            self._has_given_back = True
+            self._endings.start_soon(self._give_back, self)
 
     # --- jobs in ------------------------------------------------------------------------------------
 
@@ -139,6 +147,8 @@ class Runner:
         for running in shard.running.values():
             self._died(shard, running, how)
         shard.running.clear()
+        shard.has_stopped = True
+        self._give_back_if_all_stopped()
         self._wake()
 
     def _heard(self, shard: Shard, message: dict[str, Any]) -> None:
@@ -149,6 +159,8 @@ class Runner:
             self._ended(shard, shard.running.pop(number), message)
         elif "ready" in message:
             self._wake()
+        elif "unused" in message:
+            self._give_back_if_all_stopped()
         elif "failed" in message:
             if message["failed"] not in self.shard_errors:
                 self.shard_errors.append(message["failed"])

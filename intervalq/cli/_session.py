@@ -134,6 +134,7 @@ class _Session:
             retries=request.retries,
             tally=self._tally,
             write=self._write,
+            give_back=self._give_back,
         )
         async with anyio.create_task_group() as progress:
             if not request.as_json:
@@ -142,7 +143,7 @@ class _Session:
                 progress.start_soon(show_bar if bar else show_lines, self._tally)
             await runner.run()
             progress.cancel_scope.cancel()
-        issued = _issued(before, await self._settled(runner))
+        issued = _issued(before, await self._inspected())
         self._report(before.interval, issued, runner)
         return self._exit_code(runner)
 
@@ -153,20 +154,22 @@ class _Session:
             await queue.shard().command(Finish())
             return await queue.inspect()
 
-    async def _settled(self, runner: Runner) -> QueueState | None:
-        """The queue at the end, once it has back what was not used; None: the store doesn't answer.
-
-        Of a run that was stopped, all shards' slots go back in one step: only the last ones become free
-        again, so each shard by itself would leave those of the others between the last start and the next.
-        """
-        with suppress(IntervalqError):  # the run is over; slots that stay away are empty ones
+    async def _inspected(self) -> QueueState | None:
+        with suppress(IntervalqError):  # the run is over; only a figure of its report depends on this
             async with IntervalQueue(**self._request.options) as queue:
-                shard = queue.shard()
-                await shard.command(Finish())  # to know the record
-                if shard.state is not None and (unused := runner.unused(shard.state.generation)):
-                    await shard.command(Advance(release=unused))
                 return await queue.inspect()
         return None
+
+    async def _give_back(self, runner: Runner) -> None:
+        """Give back, in one step, what the shards of a run that was stopped did not use.
+
+        Only the last slots become free again, so each shard by itself would leave those of the others between
+        the last start and the next. By a handle without settings: they may have been changed meanwhile.
+        """
+        with suppress(IntervalqError):  # what stays away is an empty slot
+            async with IntervalQueue(self._request.name, store=self._request.store) as queue:
+                if unused := runner.unused((await queue.inspect()).generation):
+                    await queue.shard().command(Advance(release=unused))
 
     async def _jobs(self) -> AsyncIterator[tuple[Job, int]]:
         choose = self._done.chooser()

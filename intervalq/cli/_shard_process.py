@@ -56,9 +56,7 @@ class ShardProcess:
                 await self._no_more.wait()
             with anyio.move_on_after(_FAREWELL):
                 await self._queue.close()
-            kept = shard.conversation.kept
-            if kept and shard.state is not None:
-                self._wire.send(unused=kept, generation=shard.state.generation)
+            self._tell_unused(shard)
             self._wire.send(bye=True, calls=shard.calls)
             self._wire.flush()
             background.cancel_scope.cancel()
@@ -132,12 +130,23 @@ class ShardProcess:
 
     async def _stop(self, *, keeps: bool = False) -> None:
         """Begin no more jobs. `keeps`: the parent gives back what all shards did not use."""
-        if keeps and not self._closing:
-            self._queue.shard().conversation.kept = []
+        shard = self._queue.shard() if keeps and not self._closing else None
+        if shard is not None:
+            shard.conversation.kept = []
         self._closing = True
         self._no_more.set()
         with anyio.move_on_after(_FAREWELL):
             await self._queue.close(drain=False)
+        if shard is not None:
+            self._tell_unused(shard)
+
+    def _tell_unused(self, shard: Shard) -> None:
+        """Tell the parent, once, what it is to give back: jobs may run on for long."""
+        kept, shard.conversation.kept = shard.conversation.kept, None
+        if kept is not None:
+            generation = "" if shard.state is None else shard.state.generation
+            self._wire.send(unused=kept, generation=generation)
+            self._wire.flush()
 
     def _kill(self, jobs: TaskGroup) -> None:
         self._killing = True

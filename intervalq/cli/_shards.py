@@ -59,6 +59,8 @@ class Shard:
         self.unused: list[Slot] = []
         """What it had to use when the run was stopped, in the record of `generation`."""
         self.generation = ""
+        self.has_stopped = False
+        """Begins no more jobs, and has told what it did not use."""
         self.ended_well = False
         self._options = options
         self._heard = heard
@@ -151,7 +153,7 @@ class Shard:
         elif "unused" in message:
             self.unused = [Slot(*slot) for slot in message["unused"]]
             self.generation = message["generation"]
-            return
+            self.has_stopped = True
         elif "bye" in message:
             self.ended_well = True
             return

@@ -132,8 +132,8 @@ def cancel(run: str, *, store: IntervalQueue | str | None = None) -> None:
     """Stop a run on every executor: no row of it is claimed or begun any more, calls in flight end.
 
     Its tasks hear of it within two seconds or so, and fail with `RunCancelled` together, once no call of the
-    run is in flight any more, or after `drain` seconds: Spark stops all tasks as soon as one has failed. What
-    ended is kept in its ledger, and `intervalq ledger uncancel RUN` lets the run go on. (A run without a
+    run is in flight any more, or after twice `drain` or so: Spark stops all tasks as soon as one has failed.
+    What ended is kept in its ledger, and `intervalq ledger uncancel RUN` lets the run go on. (A run without a
     ledger has no name: pause its queue.)
 
     Args:

@@ -20,8 +20,14 @@ async def forget(_: str) -> None:
     """Nobody reads the results."""
 
 
+async def keep(_: Runner) -> None:
+    """Nothing is given back."""
+
+
 async def test_jobs_of_a_lost_shard_are_next_and_in_their_order() -> None:
-    runner = Runner(nothing(), options={}, shards=2, window=3, retries=0, tally=Tally(), write=forget)
+    runner = Runner(
+        nothing(), options={}, shards=2, window=3, retries=0, tally=Tally(), write=forget, give_back=keep
+    )
     job = Job("x", ("true",))
     lost, other = runner._shards
     for number in (1, 3, 5):

@@ -57,21 +57,25 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
     assert "intervalq: not run: 19 jobs; to go on, run the same again with --resume FILE" in said
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_unused_tickets_are_given_back(intervalq: CommandLine, shards: int) -> None:
-    """Of all shards together: by itself, each of four could give back only what is last."""
+@pytest.mark.parametrize(("shards", "changed"), [(1, False), (4, False), (4, True)])
+def test_unused_tickets_are_given_back(intervalq: CommandLine, shards: int, changed: bool) -> None:
+    """Of all shards together, as each of four could give back only what is last; and while a job runs on."""
     started = intervalq.fifo("started")
+    os.mkfifo(intervalq.folder / "go")
     intervalq.write("jobs.txt", *numbers(20))
     process = intervalq.start(
         "run", "jobs.txt", "--name", "q", "--interval", "1h", "--shards", f"{shards}", "--lookahead", "10",
-        "--", "sh", "-c", "echo > started",
+        "--", "sh", "-c", "echo > started; cat go",
     )  # fmt: skip
     started()
     until(lambda: status(intervalq)["outstanding"] >= shards)
+    if changed:
+        intervalq("configure", "q", "--interval", "59m")
+        until(lambda: status(intervalq)["outstanding"] >= shards)
     process.send_signal(signal.SIGTERM)
+    until(lambda: status(intervalq)["next_slot"] - status(intervalq)["now"] <= 3600)
+    (intervalq.folder / "go").write_text("on\n")
     finish(process)
-    state = status(intervalq)
-    assert state["next_slot"] - state["now"] <= 3600
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
