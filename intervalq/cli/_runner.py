@@ -93,7 +93,8 @@ class Runner:
         return tuple(sorted({slot for shard in shards for slot in shard.unused}))
 
     def _give_back_if_all_stopped(self) -> None:
-        if self._stopping and not self._has_given_back and all(shard.has_stopped for shard in self._shards):
+        stopped = self._stopping and all(shard.has_stopped for shard in self._shards)
+        if stopped and not self._has_given_back and any(shard.unused for shard in self._shards):
             self._has_given_back = True
             self._endings.start_soon(self._give_back, self)
 
