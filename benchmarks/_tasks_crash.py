@@ -12,7 +12,7 @@ from intervalq.tasks import sync
 from task_peers import CRASH, HOLDER
 from task_peers.base import QUEUE
 
-_LONGEST = 60.0
+_MAX_WAIT = 60.0
 _AGAIN = 0.1
 
 
@@ -36,6 +36,6 @@ def crashes(url: str, *, times: int) -> Iterator[float]:
                     before = steady.begun
                     killed = time.monotonic_ns()
                 # Leaving the context has killed it.
-                wait(other, steady, before + 1, _LONGEST)
+                wait(other, steady, before + 1, _MAX_WAIT)
                 yield (time.monotonic_ns() - killed) / 1e9
         steady.end()

@@ -238,7 +238,7 @@ def _row(progress: Progress, case: Case, measure: Callable[[Case], Row]) -> Row:
         "jobs": case.jobs, "workers": case.workers,
     }  # fmt: skip
     if contender.missing:
-        return {**row, "missing": f"{contender.missing} is not installed"}
+        return {**row, "missing": contender.missing}
     progress.step(f"{case.question}: {contender.label}, {case.workers} worker{'s' * (case.workers > 1)}")
     begun = time.monotonic()
     try:

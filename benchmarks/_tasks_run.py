@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import _node
 from _fleet import Fleet, WorkerError
 from _run import HERE, Around, undisturbed
 from _tasks_board import NewBoard
@@ -17,7 +19,7 @@ from _tasks_server import looking, server_cpu
 from task_peers import Contender
 from task_peers.base import Work
 
-COMMAND = [sys.executable, "-m", "task_peers.worker"]
+_PYTHON = [sys.executable, "-m", "task_peers.worker"]
 
 _LEAD = 0.02
 """Seconds from telling the beginning to the beginning."""
@@ -41,8 +43,12 @@ def work(contender: Contender, role: str, url: str, board: NewBoard, **more: Any
 
 @contextlib.contextmanager
 def processes(works: Sequence[Work]) -> Iterator[Fleet]:
-    """Processes that are ready."""
-    with Fleet(COMMAND, [asdict(each) for each in works], folder=HERE) as fleet:
+    """Processes that are ready; all of them of one contender."""
+    command, environment = _PYTHON, {}
+    if works[0].place.endswith(".js"):
+        command = ["node", os.fspath(HERE / "task_peers" / works[0].place)]
+        environment = {"NODE_PATH": str(_node.modules())}
+    with Fleet(command, [asdict(each) for each in works], folder=HERE, environment=environment) as fleet:
         yield fleet
 
 

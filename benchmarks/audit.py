@@ -106,7 +106,7 @@ def log(spark: SparkSession, rows: int) -> tuple[DataFrame, int]:
 
 def measure(spark: SparkSession, rows: int, folder: Path) -> dict[str, Any]:
     """Write a log, audit it, and compare what was found."""
-    from intervalq.spark._audit import audit  # noqa: PLC0415 - needs the extra
+    from intervalq.spark._audit.audit import audit  # noqa: PLC0415 - needs the extra
 
     df, times = log(spark, rows)
     path = folder / f"log-{rows}"

@@ -3,7 +3,7 @@
 Each process takes ticket after ticket, as many at the same time as it has callers; "all keys" is how many queues
 there are in the store before, and each step is on one of them at random. Rows of both stores take turns, so that
 a moment in which the machine is slow doesn't fall on one of them. "share" is what the process that came off
-worst got of a fair share.
+worst got of a fair share, "jain" Jain's index of all of them: 1 is even, 1 / processes is all to one.
 """
 
 from __future__ import annotations
@@ -96,11 +96,13 @@ def measure(kind: str, folder: str, processes: int, queues: int, arguments: argp
         size = sum(path.stat().st_size for path in Path(place).iterdir())
     waits = [wait for part, _ in answers for wait in part]
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
-    share = min(len(part) for part, _ in answers) / len(waits) * processes
+    counts = [len(part) for part, _ in answers]
+    share = min(counts) / sum(counts) * processes
+    jain = sum(counts) ** 2 / (processes * sum(count * count for count in counts))
     cpu = sum(used for _, used in answers) / len(waits) * 1e6
     return (
         f"{kind:6}  {processes:9}  {queues:6}  {len(waits) / arguments.seconds:8.0f}  {cuts[49]:8.2f}  {cuts[98]:8.2f}"
-        f"  {max(waits):9.1f}  {share:5.2f}  {cpu:11.0f}  {size / 1024:8.0f}"
+        f"  {max(waits):9.1f}  {share:5.2f}  {jain:5.3f}  {cpu:11.0f}  {size / 1024:8.0f}"
     )
 
 
@@ -121,7 +123,7 @@ def main() -> None:
         f"{arguments.callers} callers a process, {arguments.seconds:g} s, Python {platform.python_version()}"
     )
     print(
-        "store   processes  queues   steps/s  wait ms: p50     p99    longest  share  CPU us/step  size KiB"
+        "store   processes  queues   steps/s  wait ms: p50     p99    longest  share   jain  CPU us/step  size KiB"
     )
     for _ in range(arguments.runs):
         for queues in arguments.queues.split(","):

@@ -23,7 +23,7 @@ from nats.js.errors import KeyWrongLastSequenceError
 
 from _store import store_of
 from intervalq.rules import Advance, Settings
-from intervalq_stores.nats import NATSStore
+from intervalq_stores.nats.queues import NATSStore
 
 Write = Callable[[], Awaitable[object]]
 

@@ -2,7 +2,8 @@
 
 Raw: nats-py's `pull_subscribe`, `fetch` and `msg.ack()` each, on a stream of its own with work-queue retention.
 Confirmed: the same with `msg.ack_sync()`, gathered, which waits for the server's answer, as ours do. Ours:
-`tasks.pull(...)`, `fetch` and `claim.ack()`, gathered. Rows take turns; medians are shown. "idle" is how long it
+`tasks.pull(...)`, `fetch` and `claim.ack()`, gathered. Connections are made, and the first batch is done, before
+the clock starts; not where there are two processes. Rows take turns; medians are shown. "idle" is how long it
 takes from the beginning of an insert until an idle worker begins. "feed" is how long it takes from the
 acknowledgement of a key's task until the next one of the key is claimed elsewhere: here, and where the server
 itself feeds a stream of one message a subject from an inbox, by a source.
@@ -36,6 +37,9 @@ import servers
 from intervalq.tasks import Claim, Tasks
 
 PAYLOAD = {"value": "x" * 100}
+_TURNS = 3
+"""How often in each run tasks are fetched one by one: most of that is waiting, which others lengthen."""
+
 WINDOW = 500
 """Messages that raw `publish` has under way at a time."""
 
@@ -61,11 +65,11 @@ class Raw:
             await asyncio.gather(*(stream.publish(f"{self.name}.{number}", data) for number in some))
         await client.close()
 
-    async def drain(self, count: int, batch: int) -> None:
-        """Fetch and acknowledge until so many were done, or none come."""
+    async def drain(self, count: int, batch: int) -> float:
+        """Fetch and acknowledge until so many were done, or none come; how many a second after the first."""
         client = await nats.connect(self.url)
         pull = await client.jetstream().pull_subscribe_bind("c", self.name)
-        done = 0
+        done, first, begun = 0, 0, 0.0
         while done < count:
             try:
                 messages = await pull.fetch(batch, timeout=1)
@@ -73,8 +77,12 @@ class Raw:
                 break
             await self.acknowledge(messages)
             done += len(messages)
+            if not begun:
+                first, begun = done, time.perf_counter()
         await client.flush()
+        rate = (done - first) / (time.perf_counter() - begun)
         await client.close()
+        return rate
 
     async def acknowledge(self, messages: list[Msg]) -> None:
         """Nobody says whether it was heard."""
@@ -104,11 +112,11 @@ class Ours:
         async with Tasks(self.url) as tasks:
             await tasks.put(self.name, [PAYLOAD] * count)
 
-    async def drain(self, count: int, batch: int) -> None:
-        """Fetch and acknowledge until so many were done, or none come."""
+    async def drain(self, count: int, batch: int) -> float:
+        """Fetch and acknowledge until so many were done, or none come; how many a second after the first."""
         async with Tasks(self.url) as tasks:
             pull = tasks.pull(self.name, name="bench", max_ack_pending=None)
-            done = 0
+            done, first, begun = 0, 0, 0.0
             while done < count:
                 claims = await pull.fetch(batch, timeout=1)
                 if not claims:
@@ -117,6 +125,9 @@ class Ours:
                     assert claim.value
                 await asyncio.gather(*(claim.ack() for claim in claims))
                 done += len(claims)
+                if not begun:
+                    first, begun = done, time.perf_counter()
+            return (done - first) / (time.perf_counter() - begun)
 
 
 KINDS: dict[str, Callable[[str, str], Raw | Ours]] = {"raw": Raw, "confirmed": Confirmed, "ours": Ours}
@@ -278,15 +289,17 @@ def rows(url: str, options: argparse.Namespace) -> None:
     def note(row: str, kind: str, rate: float) -> None:
         found.setdefault(row, {}).setdefault(kind, []).append(rate)
 
-    few = max(1, options.tasks // 10)
+    few = max(2, options.tasks // 10)
+    for _ in range(options.runs * _TURNS):
+        for kind, make in KINDS.items():
+            one = make(url, f"b{secrets.token_hex(4)}")
+            timed(one.put(few))
+            note("fetch(1) + ack", kind, asyncio.run(one.drain(few, 1)))
     for _ in range(options.runs):
         for kind, make in KINDS.items():
             one = make(url, f"b{secrets.token_hex(4)}")
             note("insert", kind, options.tasks / timed(one.put(options.tasks)))
-            note("fetch(100) + ack", kind, options.tasks / timed(one.drain(options.tasks, 100)))
-            one = make(url, f"b{secrets.token_hex(4)}")
-            timed(one.put(few))
-            note("fetch(1) + ack", kind, few / timed(one.drain(few, 1)))
+            note("fetch(100) + ack", kind, asyncio.run(one.drain(options.tasks, 100)))
             one = make(url, f"b{secrets.token_hex(4)}")
             timed(one.put(options.tasks))
             took = by_processes(kind, url, one.name, options.tasks)

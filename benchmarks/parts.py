@@ -19,7 +19,7 @@ import _store  # noqa: F401 - it makes `servers` importable
 import servers
 from intervalq.tasks.rules import Begin, Count, End, Finished, Session, Work
 from intervalq.tasks.store import Ranging, TaskStore, open_task_store
-from intervalq_stores import postgres_tasks
+from intervalq_stores.postgres import tasks as postgres_tasks
 
 _OWN = "order by (x.part * others / 16 = mine) desc, random()"
 ORDERS = {

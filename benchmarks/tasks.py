@@ -23,7 +23,7 @@ from _tasks_run import install
 from _tasks_server import databases
 from _tasks_tables import summary
 
-PEERS = ("pgqueuer", "procrastinate", "chancy")
+PEERS = ("pgqueuer", "procrastinate", "chancy", "oban", "graphile")
 
 
 def _words(text: str) -> list[str]:

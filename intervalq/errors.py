@@ -170,8 +170,8 @@ class WrongLoop(IntervalqError, RuntimeError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"this handle of queue {queue!r} lives in another event loop that still runs: make one handle "
-            "an event loop, or use intervalq.sync from threads"
+            f"this handle of queue {queue!r} belongs to another event loop that still runs: create one "
+            "handle per event loop, or use intervalq.sync from threads"
         )
 
 

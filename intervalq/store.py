@@ -8,14 +8,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from intervalq import rules
+from intervalq._backends import QUEUES, backend
 from intervalq._timing.clock import CLOCK
-from intervalq.errors import InvalidOption, UnknownStore, short
+from intervalq.errors import InvalidOption, short
 from intervalq.rules import Answer, Command, State
 
 T = TypeVar("T")
@@ -140,10 +140,7 @@ def open_store(url: str | None = None) -> Store:
         StoreError: it can't work on this platform, or with this Python.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
-    known = {point.name: point for point in entry_points(group="intervalq.stores")}
-    if scheme not in known:
-        raise UnknownStore(scheme, sorted(known))
-    store: Store = known[scheme].load()(url)
+    store: Store = backend(QUEUES, scheme)(url)
     return store
 
 

@@ -9,13 +9,14 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from intervalq._queue import queue as asynchronous
 from intervalq._queue.attempts import late, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.held import Held, held_here, hold, let_go, waiting
 from intervalq._queue.inspect import QueueState
+from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions
 from intervalq._queue.options import Duration
 from intervalq._queue.plan import Plan
 from intervalq._queue.slot import Slot
@@ -52,7 +53,7 @@ class IntervalQueue:
     functions and generators in the thread that calls them.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: Unpack[QueueOptions]) -> None:
         self._queue = asynchronous.IntervalQueue(name, **options)
         self._process = os.getpid()
 
@@ -77,7 +78,7 @@ class IntervalQueue:
         """Decorate a plain function or generator: see `intervalq.IntervalQueue.__call__`."""
         return cast("F", decorate(function, self, None, lambda: self))
 
-    def run(self, function: Callable[[], R], **options: Any) -> R:
+    def run(self, function: Callable[[], R], **options: Unpack[JobOptions]) -> R:
         """Wait for a slot, call the function in this thread, and give what it gives. Options as for `add`."""
         plan = self._plan(**options)
         attempt = 1
@@ -95,7 +96,7 @@ class IntervalQueue:
                 time.sleep(backoff(attempt, plan.backoff))
             attempt += 1
 
-    def add(self, function: Callable[..., R], *args: Any, **options: Any) -> Future[R]:
+    def add(self, function: Callable[..., R], *args: Any, **options: Unpack[JobOptions]) -> Future[R]:
         """Queue a call in the background: it runs in a worker thread. The future can be cancelled.
 
         Options: `priority`, `cost`, `timeout`, `retries`, as for `intervalq.IntervalQueue.add`.
@@ -127,7 +128,7 @@ class IntervalQueue:
         finally:
             BACKGROUND.call(results.aclose)
 
-    def slot(self, **options: Any) -> AbstractContextManager[Slot]:
+    def slot(self, **options: Unpack[SlotOptions]) -> AbstractContextManager[Slot]:
         """`with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
         return self._slot(self._plan(**options))
 
@@ -164,7 +165,7 @@ class IntervalQueue:
         """See `intervalq.IntervalQueue.cool_down`."""
         BACKGROUND.call(self._live().cool_down, seconds)
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, **settings: Unpack[Settings]) -> None:
         """See `intervalq.IntervalQueue.configure`."""
         BACKGROUND.call(partial(self._live().configure, **settings))
 

@@ -16,13 +16,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from intervalq.rules import Settings, State
-from intervalq_stores import _database
-from intervalq_stores.sqlite import SQLiteStore
+from intervalq_stores.sqlite import _queue_database
+from intervalq_stores.sqlite.queues import SQLiteStore
 
 TAKING = """
 import os, signal, sys, threading, anyio
 from intervalq.rules import Advance, Settings
-from intervalq_stores.sqlite import SQLiteStore
+from intervalq_stores.sqlite.queues import SQLiteStore
 store = SQLiteStore(f"sqlite://{sys.argv[1]}")
 store.patience = 120
 def taken(count=1):
@@ -59,7 +59,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 def make(path: Path, rows: dict[str, object]) -> None:
     """A database with these texts as records."""
     with opened(path) as connection:
-        connection.executescript(f"{_database._SCHEMA} PRAGMA journal_mode = WAL;")
+        connection.executescript(f"{_queue_database._SCHEMA} PRAGMA journal_mode = WAL;")
         for name, value in rows.items():
             connection.execute("INSERT INTO queues (name, record) VALUES (?, ?)", [name, value])
     path.chmod(0o600)
@@ -84,7 +84,7 @@ async def at_rest(store: SQLiteStore) -> list[str]:
     """Which files there are once it's closed."""
     await store.aclose()
     with anyio.fail_after(20):
-        while store._clerk._thread is not None:
+        while store._thread._thread is not None:
             await checkpoint()
     return names(store._path.parent)
 

@@ -208,8 +208,8 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
     pytest.importorskip("pyarrow")
     import pyarrow as pa
 
-    from intervalq.spark._claims import Claims, End
-    from intervalq.spark._exchange import Stamp
+    from intervalq.spark._paced.handoff import Stamp
+    from intervalq.spark._paced.ledger_client import Claims, End
 
     url, look = place
     hidden, open_, name = (secrets.token_hex(8) for _ in range(3))

@@ -209,6 +209,40 @@ def test_draining_lets_failed_jobs_have_their_attempts_and_refuses_new_ones(back
 
 
 @BACKENDS
+def test_what_a_job_raised_is_not_lost_where_it_cannot_be_tried_again(backend: str) -> None:
+    """Its caller is told why another attempt was needed; others who wait are not told of that."""
+
+    async def scenario() -> tuple[BaseException | None, BaseException | None]:
+        queue = queue_on(FarStore(), retries=2, backoff=0.001)
+
+        async def fails() -> None:
+            raise ValueError("its own")
+
+        async def other() -> None:
+            with pytest.raises(QueueClosed) as caught:
+                await queue.run(anyio.lowlevel.checkpoint)
+            causes.append(caught.value.__cause__)
+
+        async def retried() -> None:
+            with pytest.raises(QueueClosed) as caught:
+                await queue.run(fails)
+            causes.insert(0, caught.value.__cause__)
+
+        causes: list[BaseException | None] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(retried)
+            await anyio.sleep(0.5)
+            group.start_soon(other)
+            await anyio.sleep(0.1)
+            await queue.close(drain=False)
+        first, second = causes
+        return first, second
+
+    first, second = virtual_time(scenario, backend=backend)
+    assert (repr(first), second) == ("ValueError('its own')", None)
+
+
+@BACKENDS
 def test_a_job_may_close_its_own_queue(backend: str) -> None:
     async def scenario() -> str:
         queue = queue_on(FarStore())

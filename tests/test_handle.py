@@ -212,8 +212,8 @@ def test_a_plain_path_tells_by_its_end_which_store_it_is(path: str, kind: str, t
 
 def test_a_python_without_sqlite_says_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlite3", None)
-    for name in ("_database", "_sqlite_file", "sqlite"):
-        monkeypatch.delitem(sys.modules, f"intervalq_stores.{name}", raising=False)
+    for name in ("_queue_database", "_file", "queues"):
+        monkeypatch.delitem(sys.modules, f"intervalq_stores.sqlite.{name}", raising=False)
     with pytest.raises(StoreError, match=r"without its sqlite3 module.*INTERVALQ_STORE"):
         open_store("state.db")
 

@@ -31,7 +31,7 @@ REFUSED = [
     *("SUBSCRIBE others", "SCRIPT FLUSH", "HSET others a b"),
 ]
 
-FILES = Path(intervalq_stores.__path__[0])
+FILES = Path(intervalq_stores.__path__[0]) / "postgres"
 DOCUMENT = (Path(__file__).parent.parent / "SECURITY.md").read_text()
 
 
@@ -159,7 +159,7 @@ async def test_postgres(empty_postgres_url: str) -> None:
         name = empty_postgres_url.rpartition("/")[2]
         admin.execute(f"grant create on database {name} to {owner}".encode())
         admin.execute(f"set role {owner}".encode())  # who need be no superuser either
-        for part in ("postgres", "postgres_tasks", "postgres_ledger"):
+        for part in ("queues", "tasks", "ledgers"):
             admin.execute((FILES / f"{part}.sql").read_bytes())
         admin.execute("reset role")
         admin.execute(given("postgres").encode())

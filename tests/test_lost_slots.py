@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq.rules import Advance
+from intervalq.rules import Advance, Slot
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
 from virtual_store import FarStore, Starts, granted, queue_on
@@ -95,3 +95,31 @@ def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known() -> N
 
     before, after = virtual_time(scenario)
     assert after == before
+
+
+def test_a_ticket_is_passed_by_only_when_its_slot_is_over_by_the_earliest_reading() -> None:
+    """By the latest one it may still come in time: then the store is asked, and says what became of it."""
+
+    async def scenario() -> list[list[int]]:
+        queue = queue_on(FarStore(delay=0.02), interval=INTERVAL)
+        for number in range(2):
+            await queue.run(partial(Starts().job, number))
+        shard, loop = queue.shard(), cast("VirtualLoop", asyncio.get_running_loop())
+        state, clock = shard.connection.state, shard.time.clock
+        assert state is not None
+        slot = Slot(state.current - 1, state.current_due + 1_000_000)  # others have one behind it
+        shard.grants.tickets.append(slot)
+        over = slot.due + state.held_total + state.tolerance + state.credit
+        may_be, surely = clock.perhaps(over), clock.surely(over)
+        assert surely - may_be > 10_000, "the clock is known that badly"
+        left = []
+        for instant in (may_be - 1_000, may_be + 1_000, surely - 1_000, surely + 1_000):
+            loop.stall((instant - shard.clock.now()) / 1e6)
+            shard.dispatcher.pass_dead()
+            left.append([each.ticket for each in shard.grants.tickets])
+        assert shard.dispatcher.skipped["late"] == 1
+        return left
+
+    *before, after = virtual_time(scenario)
+    assert all(before)
+    assert after == []

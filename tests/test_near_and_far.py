@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 
 import anyio
+import pytest
 
 from intervalq import IntervalQueue, QueueState
+from intervalq._shard import warnings
 from intervalq.testing import virtual_time
 from virtual_store import FarStore
 
@@ -65,3 +68,24 @@ def test_near_shards_know_what_far_ones_can_be_wrong_about() -> None:
     assert 0 <= near.spacing < 0.9 * INTERVAL
     assert abs(near.spacing - far.spacing) < 0.005
     assert near.expected_spacing >= near.spacing
+
+
+@pytest.mark.parametrize(("delay", "warned"), [(0.02, 1), (0.0011, 0)])
+def test_a_store_that_is_too_far_away_is_warned_of_once(
+    delay: float, warned: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is kept and what was asked for; not where they differ by less than a hundredth."""
+    monkeypatch.setattr(warnings, "_warned", set())
+
+    async def scenario() -> None:
+        queue = IntervalQueue("q", interval=INTERVAL, store=FarStore(delay=delay), strict=True)
+        for _ in range(30):
+            async with queue.slot():
+                pass
+        await queue.close()
+
+    with caplog.at_level(logging.WARNING, "intervalq"):
+        virtual_time(scenario)
+    said = [record.getMessage() for record in caplog.records if "too far away" in record.getMessage()]
+    assert len(said) == warned
+    assert all("instead of 18ms" in text for text in said)

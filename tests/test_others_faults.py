@@ -22,7 +22,7 @@ from intervalq.rules import Advance, Settings, Slot
 from intervalq.store import open_store
 from intervalq.testing import virtual, virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 from virtual_store import BACKENDS, FarStore, Starts, gather, queue_on
 
 Ts = TypeVarTuple("Ts")

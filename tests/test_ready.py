@@ -18,7 +18,7 @@ from intervalq._timing.backends import wakers
 from intervalq.rules import Advance, Answer, Command, Inspect
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 from virtual_store import BACKENDS, FarStore, Starts, gather, granted, queue_on
 
 # --- slots that are ready -----------------------------------------------------------------------------

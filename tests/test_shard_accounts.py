@@ -14,7 +14,7 @@ from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Answer, Command, Hold, Inspect, Reclaim, Settings
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 from virtual_store import BACKENDS, FarStore
 
 SECOND = 1_000_000

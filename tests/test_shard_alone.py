@@ -46,14 +46,14 @@ class Interrupted(Waiter):
         super().__init__()
         self.happens: Callable[[], object] | None = happens
 
-    def wait(self, bell: Waker) -> Waker:
+    def wait(self, waker: Waker) -> Waker:
         happens, self.happens = self.happens, None
-        super().wait(bell)
-        return bell if happens is None else cast("Waker", _then(bell, happens))
+        super().wait(waker)
+        return waker if happens is None else cast("Waker", _then(waker, happens))
 
 
-async def _then(bell: Waker, happens: Callable[[], object]) -> None:
-    await bell
+async def _then(waker: Waker, happens: Callable[[], object]) -> None:
+    await waker
     happens()
 
 

@@ -11,7 +11,7 @@ from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.outage import OUTAGE, Outage
 from intervalq.rules import Slot
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 
 
 class Counted(WaitQueue):

@@ -177,3 +177,9 @@ def test_an_interrupt_while_waiting_gives_the_ticket_back_and_ends_the_process(t
         state = queue.inspect()
         assert state.next_slot is not None
         assert state.next_slot - state.now < 3_601, "the slot that was not used is free again"
+
+
+def test_a_blocking_slot_tells_when_it_is_due(queue: IntervalQueue) -> None:
+    with queue.slot() as slot:
+        assert abs(slot.due - time.time()) < 3600
+        assert "due=" in repr(slot)

@@ -13,7 +13,7 @@ from intervalq._shard.shard import Shard
 from intervalq._timing.clock import CLOCK
 from intervalq.rules import Advance, Answer, Command, Inspect, Settings
 from intervalq.testing import virtual_time
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 from virtual_store import FarStore
 
 

@@ -15,7 +15,7 @@ from intervalq._shard.shard import Shard
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command
 from intervalq.testing.virtual import virtual_micros
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 
 
 class FarStore:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+import _node
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -16,7 +18,7 @@ class Contender:
     """What `--peers` calls it; floors and intervalq always run."""
     label: str
     place: str
-    """Its adapter: a module of this folder, and a class."""
+    """Its adapter: a module of this folder, and a class; or a script for Node."""
     left: str = ""
     """SQL that gives a row as long as there is work; empty: intervalq is asked itself."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -27,9 +29,18 @@ class Contender:
     uvloop: bool = False
 
     @property
+    def is_node(self) -> bool:
+        """Whether its adapter is a script for Node."""
+        return self.place.endswith(".js")
+
+    @property
     def missing(self) -> str:
-        """The package that isn't installed, if so."""
-        return self.package if self.package and find_spec(self.package) is None else ""
+        """What isn't installed, if so."""
+        if self.is_node:
+            return found if isinstance(found := _node.modules(), str) else ""
+        if self.package and find_spec(self.package) is None:
+            return f"{self.package} is not installed"
+        return ""
 
 
 def ours(label: str, kind: str, share: float = 5.0, **options: Any) -> Contender:
@@ -64,6 +75,19 @@ def chancy(label: str, share: float = 0.25, **options: Any) -> Contender:
     return Contender("chancy", label, "chancy_peer:Peer", left, options, share, "chancy")
 
 
+def oban(label: str, share: float = 0.25, **options: Any) -> Contender:
+    """oban-py, which keeps what is done; its own command runs it in uvloop."""
+    left = "SELECT 1 FROM oban_jobs WHERE state NOT IN ('completed', 'discarded', 'cancelled') LIMIT 1"
+    return Contender("oban", label, "oban_peer:Peer", left, options, share, "oban", uvloop=True)
+
+
+def graphile(label: str, share: float = 1.0, **options: Any) -> Contender:
+    """graphile-worker, as its own performance test has it, or with its defaults."""
+    left = "SELECT 1 FROM graphile_worker.jobs LIMIT 1"
+    return Contender("graphile", label, "graphile.js", left, options, share)
+
+
+_GRAPHILE = {"localQueue": {"size": 500, "refetchDelay": {"durationMs": 10}}, "completeJobBatchDelay": 0}
 _FUSED = floor("fused, batches of 100", "Fused", batch=100)
 _RANGES = floor("range lease, 1,000 at a time", "Ranges", batch=1000)
 _WORKER = ours("intervalq, @worker", "Ours")
@@ -75,6 +99,8 @@ ENQUEUE = (
     pgqueuer("pgqueuer, enqueue of 1,000"),
     procrastinate("procrastinate, batch_defer of 1,000", share=0.5),
     chancy("chancy, push_many of 1,000"),
+    oban("oban-py, enqueue_many of 1,000"),
+    graphile("graphile-worker, addJobs of 1,000"),
     floor("COPY of 1,000", "Fused"),
 )
 DRAIN = (
@@ -83,6 +109,8 @@ DRAIN = (
     pgqueuer("pgqueuer, batch 100", batch=100),
     procrastinate("procrastinate"),
     chancy("chancy, concurrency 1,000", concurrency=1000, eager_polling=True),
+    oban("oban-py, limit 1,000", limit=1000),
+    graphile("graphile-worker, local queue of 500", concurrency=24, **_GRAPHILE),
     _FUSED,
     floor("fused, batches of 1,000", "Fused", batch=1000),
 )
@@ -98,6 +126,8 @@ SINGLE = (
     pgqueuer("pgqueuer, batch 10, 20 at a time", share=0.5, batch=10, tasks=20),
     procrastinate("procrastinate, concurrency 20", share=0.03, concurrency=20),
     chancy("chancy, concurrency 20", share=0.05, concurrency=20, eager_polling=True),
+    oban("oban-py, limit 20", share=0.1, limit=20),
+    graphile("graphile-worker, concurrency 20", share=0.25, concurrency=20),
     floor("claim 1, delete 1, by asyncpg", "OneByOne", share=0.5, callers=20),
 )
 LATENCY = (
@@ -105,6 +135,8 @@ LATENCY = (
     pgqueuer("pgqueuer"),
     procrastinate("procrastinate"),
     chancy("chancy"),
+    oban("oban-py"),
+    graphile("graphile-worker"),
     floor("LISTEN, claim", "Listening"),
 )
 PACE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextvars import copy_context
+from copy import copy
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
 from intervalq._timing.backoff import backoff, retry_after
-from intervalq.errors import StoreError
+from intervalq.errors import IntervalqError, StoreError
 
 R = TypeVar("R")
 
@@ -34,11 +35,19 @@ async def run(
     *,
     in_thread: bool = False,
 ) -> Any:  # noqa: ANN401 - as the function has it
-    """Wait for a slot, run, and again if it fails and may be tried again."""
-    attempt = 1
+    """Wait for a slot, run, and again if it fails and may be tried again.
+
+    If there is no slot for another attempt, what is raised says so, and was caused by the failure before.
+    """
+    attempt, error = 1, None
     waiter = job.waiter if job is not None else plan.waiter(in_thread=in_thread)
     while True:
-        result, error = await _attempt(queue, function, plan, waiter, job, in_thread=in_thread)
+        try:
+            result, error = await _attempt(queue, function, plan, waiter, job, in_thread=in_thread)
+        except IntervalqError as no_slot:
+            if error is None or no_slot.__cause__ is not None:
+                raise
+            raise copy(no_slot) from error  # a copy: all who wait are given the same one
         if error is None:
             return result
         asked = retry_after(error) if plan.retry_after else None

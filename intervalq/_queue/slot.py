@@ -22,7 +22,7 @@ class Slot(Grant):
     def of(cls, grant: Grant) -> Slot:
         """Internal: the slot that was granted."""
         slot = cls.__new__(cls)
-        slot.range, slot.ticket, slot.shift = grant.range, grant.ticket, grant.shift
+        slot.become(grant)
         return slot
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class ComingSlot(Slot):
             _, grant = await self._queue.acquire(Waiter(plan.priority, plan.cost), plan.timeout)
             self._shard = shard
             self._held = hold(shard)
-        self.range, self.ticket, self.shift = grant.range, grant.ticket, grant.shift
+        self.become(grant)
         return self
 
     async def __aexit__(

@@ -83,6 +83,7 @@ class Dispatcher:
         """How many jobs began."""
         self.begun_at: int | None = None
         """When the last one did."""
+        self._is_bound = False  # that is the latest that it may have been: a thread begins by itself
         self.late = 0
         """How many slots were granted late."""
         self.skipped: Counter[str] = Counter()
@@ -134,12 +135,14 @@ class Dispatcher:
             elif first.cost < waiter.cost:
                 self.give_up(grants.use(), "cheap")
                 self._asker.changed()
+            elif opens > first.closes:
+                break
             elif (left := opens - waiter.early - at) > 0:
                 if left > self._handoff(at):
                     break
                 self._see_it_come(at, left)
             else:
-                return self._begin(waiter, at)
+                return self._begin(waiter, at, opens)
         return None
 
     def take_ready(self) -> Grant | None:
@@ -153,7 +156,7 @@ class Dispatcher:
         if not ready.count:
             self.ready = None
             self._grants.granted.popleft()
-            self.begun_at = self._now()
+            self.begun_at, self._is_bound = self._now(), False
         return grant
 
     def give_up(self, grant: Grant, cause: str) -> None:
@@ -221,7 +224,8 @@ class Dispatcher:
         if not first.moves or state is None:
             return first.opens
         apart, tolerance = self.apart(), state.tolerance
-        clear, nearest = apart - tolerance // 2, apart - 2 * (tolerance // 2)
+        nearest = apart - 2 * (tolerance // 2)
+        clear = nearest if self._is_bound else apart - tolerance // 2
         return max(first.opens, min(clear, max(first.closes, nearest)))
 
     def _is_lost(self, first: GrantRange, opens: int, at: int) -> bool:
@@ -229,16 +233,19 @@ class Dispatcher:
         closes = first.closes
         return at > closes or (opens > closes and at >= first.instant + first.after)
 
-    def _begin(self, waiter: Waiter, at: int) -> Grant:
+    def _begin(self, waiter: Waiter, at: int, opens: int = -FOREVER) -> Grant:
         """A job begins in the first slot that is granted."""
         self._line.remove(waiter)
         first = self._grants.granted[0]
-        if first.moves and self._grants.move(at):
-            self._came_late(first)
+        was = first.shift
+        if first.moves and self._grants.move(max(at, opens)):
+            if at - first.instant - first.before > was:
+                self._came_late(first)
         elif self._time.repeated or self._time.reaction > REACTION:
             self._time.job_began()
-        grant = self._grants.use()
+        grant = self._grants.use(opens)
         self.begun += 1
+        self._is_bound = waiter.early > 0
         self.begun_at = max(at, grant.closes) if waiter.early else at
         if self._precision.looks:
             self._precision.kept()
@@ -361,13 +368,13 @@ class Dispatcher:
             await self._sleep.until(float("inf"))
             return
         first, at = self._bounded(self._grants.granted[0]), self._now()
-        opens = self._opens(first)
+        opens, early = self._opens(first), waiter.early
         if self._is_lost(first, opens, at):
             self._is_over(first)
             return
-        if opens > first.closes:
-            opens = first.instant + first.after
-        if (left := opens - waiter.early - self._handoff(at) - at) > 0:
+        if opens > first.closes:  # it will be over once it has come, and is asked for again then
+            opens, early = first.instant + first.after, 0
+        if (left := opens - early - self._handoff(at) - at) > 0:
             look = self._precision.look(at) if self._clock.goes_on else 0
             if left > look:
                 await self.sleep_until(self._sleep, at + left - look)

@@ -130,13 +130,19 @@ class GrantRange:
 class Grant:
     """One slot out of a range, for the job that begins in it."""
 
-    __slots__ = ("range", "shift", "ticket")
+    __slots__ = ("clear", "range", "shift", "ticket")
 
-    def __init__(self, granted: GrantRange) -> None:
+    def __init__(self, granted: GrantRange, clear: int = -FOREVER) -> None:
         self.range = granted
+        self.clear = clear
+        """Before this, on the process's own clock, it would lie too near to the start before it."""
         self.ticket = granted.end - granted.count
         self.shift = granted.shift
         """By how much it moved, because jobs before it began late."""
+
+    def become(self, other: Grant) -> None:
+        """Stand for the same slot as another one: for classes of grants that are made otherwise."""
+        self.range, self.ticket, self.shift, self.clear = other.range, other.ticket, other.shift, other.clear
 
     @property
     def at_once(self) -> bool:
@@ -151,7 +157,7 @@ class Grant:
     @property
     def opens(self) -> int:
         """From when it may be used, on the process's own clock."""
-        return -FOREVER if self.at_once else self.instant + self.range.after + self.shift
+        return max(self.clear, -FOREVER if self.at_once else self.instant + self.range.after + self.shift)
 
     @property
     def closes(self) -> int:
@@ -165,9 +171,14 @@ class Grant:
 
     @property
     def due(self) -> float:
-        """The slot on the store's clock, in seconds since 1970; from when it was granted, if used at once."""
+        """The slot on the store's clock, in seconds since 1970; from when it was granted, if used at once.
+
+        Later where it would lie too near to the start before it.
+        """
         instant = self.instant + self.shift
-        return (min(instant, self.range.granted_at) if self.at_once and not self.shift else instant) / 1e6
+        if self.at_once and not self.shift:
+            instant = min(instant, self.range.granted_at)
+        return max(instant, self.clear - self.range.after) / 1e6
 
 
 class Grants:
@@ -203,10 +214,10 @@ class Grants:
         """How many slots are granted and not used yet."""
         return sum([each.count for each in self.granted])
 
-    def use(self) -> Grant:
-        """Take the first slot that is granted."""
+    def use(self, clear: int = -FOREVER) -> Grant:
+        """Take the first slot that is granted; `clear` is the grant's."""
         first = self.granted[0]
-        grant = Grant(first)
+        grant = Grant(first, clear)
         first.count -= 1
         if not first.count:
             self.granted.popleft()

@@ -23,7 +23,7 @@ _MAX_REACTION: Final = 1_000_000
 _LATENESS: Final = 2_000
 """How late an event loop may wake, as long as that was not measured."""
 
-_MOST_LATE: Final = 100_000
+_MAX_LATE: Final = 100_000
 """A question is sent earlier for late timers by this at most. What is later still is granted late, at the
 cost of its own length; slots granted long before they come would outlast a pause, and hold a queue with a
 limit."""
@@ -182,8 +182,8 @@ class StoreTime:
         slow, late = self.trips.slow(), self.lateness.slow()
         busy = self.reaction - REACTION
         if slow is None:
-            return _FIRST_LEAD + min(_MOST_LATE, busy)
-        return 2 * slow + min(_MOST_LATE, (_LATENESS if late is None else late) + busy)
+            return _FIRST_LEAD + min(_MAX_LATE, busy)
+        return 2 * slow + min(_MAX_LATE, (_LATENESS if late is None else late) + busy)
 
     def together(self, state: State | None) -> int:
         """How long before they come slots are granted; with a limit, their jobs count as running by then."""

@@ -44,14 +44,15 @@ class Warnings:
                 self._queue, late, dispatcher.begun + late, _cause(time, state),
             )  # fmt: skip
         if time.is_uncertain(state, at) and self._store not in _warned:
+            asked = state.settings.interval - state.tolerance
+            kept = max(0, asked - 2 * time.error(state, at))
+            if kept * 100 > asked * 99:
+                return
             _warned.add(self._store)
-            interval, error = state.settings.interval, time.error(state, at)
             log.warning(
-                "queue %r: round trips to the store are too long to know its clock better than to %s, so "
-                "starts are at least %s apart, not %s: use a nearer store, or a longer interval",
-                self._queue, parse.text(time.clock.error(at)),
-                parse.text(max(0, interval - state.tolerance - 2 * error)),
-                parse.text(max(0, interval - state.tolerance)),
+                "queue %r: the store is too far away to guarantee the tolerance (its clock is known to %s): "
+                "starts are at least %s apart instead of %s: use a nearer store, or a longer interval",
+                self._queue, parse.text(time.clock.error(at)), parse.text(kept), parse.text(max(0, asked)),
             )  # fmt: skip
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
-import math
 from typing import Any, Final, Protocol
 
+from intervalq._spec import strict_json
 from intervalq.errors import InvalidOption, UnreadableValue, short
 
 MARK: Final = "intervalq-codec:"
@@ -81,7 +80,7 @@ def read(codec: Codec | None, text: str, what: str) -> Any:  # noqa: ANN401 - wh
     if is_encoded(text):
         text = _decoded(codec, text, what)
     try:
-        return json.loads(text, parse_constant=_constant, parse_float=_finite)
+        return strict_json.loads(text)
     except (ValueError, RecursionError, TypeError):  # which would show it
         raise UnreadableValue(what, "it is not JSON") from None
 
@@ -102,13 +101,3 @@ def _decoded(codec: Codec | None, text: str, what: str) -> str:
         return bytes.decode(given)  # type: ignore[arg-type]
     except (TypeError, UnicodeDecodeError):
         raise UnreadableValue(what, "the codec's decode() gave something else than UTF-8 bytes") from None
-
-
-def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError("a number is out of range")
-    return number

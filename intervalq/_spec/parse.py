@@ -53,7 +53,7 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
     Raises:
         InvalidInterval: not a duration (a bool isn't one), NaN, infinite, or out of the range.
     """
-    exact: Fraction
+    exact: Fraction | int
     if isinstance(value, timedelta):
         exact = Fraction(value // timedelta(microseconds=1))
     elif isinstance(value, str):
@@ -65,7 +65,7 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
         # repr: 0.1 means a tenth of a second, not the nearest double above it, which would round up
-        exact = Fraction(float.__repr__(value) if isinstance(value, float) else int(value)) * SECOND
+        exact = (Fraction(float.__repr__(value)) if isinstance(value, float) else int(value)) * SECOND
     else:
         raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
     micros = math.ceil(exact)

@@ -75,4 +75,5 @@ async def _kept(function: Callable[..., Awaitable[R]], *args: Any) -> tuple[R | 
 
 
 BACKGROUND: Final = Background()
-os.register_at_fork(after_in_child=BACKGROUND.forked)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=BACKGROUND.forked)

@@ -10,7 +10,7 @@ from typing import Final
 
 _TOO_MANY, _UNAVAILABLE = 429, 503
 
-_LONGEST: Final = 86_400.0
+_MAX_WAIT: Final = 86_400.0
 """A Retry-After of more than a day is taken as a day: nobody wants a queue that stands still for a year."""
 
 
@@ -56,4 +56,4 @@ def _parsed(value: str) -> float | None:
 
 
 def _wait(seconds: float) -> float | None:
-    return float(min(seconds, _LONGEST)) if 0 < seconds < math.inf else None
+    return float(min(seconds, _MAX_WAIT)) if 0 < seconds < math.inf else None

@@ -15,7 +15,7 @@ from intervalq._timing.timers import CLOCK_ID, Timers, timer_at, timers_of
 _COARSE: Final = 5_000
 """Event loops round their waits up to whole milliseconds and may be a few late: the last 5 ms go by timer."""
 
-_LONGEST: Final = 3_600 * 1_000_000
+_MAX_WAIT: Final = 3_600 * 1_000_000
 """Sleep at most an hour at a time: event loops overflow on very long waits."""
 
 
@@ -51,7 +51,7 @@ class SystemClock:
         """See `Clock.sleep_until`."""
         while (left := instant - self.now()) > 0:
             if left > _COARSE:
-                await anyio.sleep(min(left - _COARSE, _LONGEST) / 1e6)
+                await anyio.sleep(min(left - _COARSE, _MAX_WAIT) / 1e6)
             elif (timer := timer_at(instant)) is None:
                 await anyio.sleep(left / 1e6)
             else:

@@ -9,7 +9,7 @@ OUTAGE: Final = 60_000_000
 """Jobs wait this long for a store that went away, in microseconds; then they fail with what it says."""
 
 _FIRST: Final = 50_000
-_LONGEST: Final = 5_000_000
+_MAX_WAIT: Final = 5_000_000
 
 
 class Outage:
@@ -41,5 +41,5 @@ class Outage:
     def again(self, now: int) -> int:
         """When to try again: with full jitter, so that shards don't come back all at once."""
         at = now + random.randint(0, self._pause)  # noqa: S311
-        self._pause = min(2 * self._pause, _LONGEST)
+        self._pause = min(2 * self._pause, _MAX_WAIT)
         return at

@@ -15,7 +15,7 @@ _MAX_LOOK: Final = 5_000
 """The longest look before one slot, in microseconds: timers that are later than that are not helped by it."""
 
 
-_MOST_TYPICAL: Final = 4
+_MAX_TYPICAL: Final = 4
 """The longest look in terms of how late the process usually wakes. What is later than that is no timer, but
 other work on the machine."""
 
@@ -86,7 +86,7 @@ class Precision:
         if looked:
             self._look //= 2
         elif self.share:
-            longer = min(self._look + self._look // 2, _MOST_TYPICAL * typical)
+            longer = min(self._look + self._look // 2, _MAX_TYPICAL * typical)
             self._look = min(_MAX_LOOK, max(2 * typical, longer))
 
     def kept(self) -> None:

@@ -38,7 +38,7 @@ _MAX_WAIT: Final = 3_600
 """The most seconds to ask an event loop to wait: they overflow on very long waits."""
 
 _TFD_TIMER_ABSTIME: Final = 1
-_TFD_FLAGS: Final = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+_TFD_FLAGS: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 _libc: ctypes.CDLL | None = None
 if sys.platform == "linux":

@@ -5,35 +5,34 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import IO, Any, ClassVar, Final
 
 import click
 from click.shell_completion import get_completion_class
 
+from intervalq._show import escaped
 from intervalq.cli._options import examples
-from intervalq.cli._show import escaped
 from intervalq.errors import IntervalqError
 
 # A command's module is imported when it is used: `exec` shall not wait for what only `demo` needs.
 _COMMANDS: Final = {
-    "run": "run:run",
-    "exec": "exec:exec_",
-    "status": "admin:status",
-    "pause": "admin:pause",
-    "resume": "admin:resume",
-    "cool-down": "admin:cool_down",
-    "configure": "admin:configure",
-    "reclaim": "admin:reclaim",
-    "drop": "admin:drop",
-    "top": "top:top",
-    "tasks": "tasks:tasks",
-    "work": "work:work",
-    "ledger": "ledger:ledger",
-    "pipeline": "pipeline:pipeline",
-    "doctor": "doctor:doctor",
-    "demo": "demo:demo",
-    "demo-api": "demo_api:demo_api",
+    "run": "_run.command:run",
+    "exec": "_run.exec:exec_",
+    "status": "_admin.command:status",
+    "pause": "_admin.command:pause",
+    "resume": "_admin.command:resume",
+    "cool-down": "_admin.command:cool_down",
+    "configure": "_admin.command:configure",
+    "reclaim": "_admin.command:reclaim",
+    "drop": "_admin.command:drop",
+    "top": "_admin.top:top",
+    "tasks": "_tasks.command:tasks",
+    "work": "_work.command:work",
+    "ledger": "_ledger.command:ledger",
+    "pipeline": "_pipeline.command:pipeline",
+    "doctor": "_doctor.command:doctor",
+    "demo": "_demo.command:demo",
+    "demo-api": "_demo.api:demo_api",
     "completion": "_app:completion",
 }
 
@@ -118,7 +117,7 @@ def shown_error(error: BaseException) -> click.ClickException | None:
         "intervalq demo",
     ),
 )
-@click.version_option(version("intervalq"), prog_name="intervalq")
+@click.version_option(package_name="intervalq", prog_name="intervalq")
 def app() -> None:
     """Start at most one job per interval, across any number of processes and machines."""
 
@@ -132,9 +131,9 @@ def app() -> None:
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes your shell complete commands.
+    """Print a completion script for your shell.
 
-    For good, put the line for your shell below into ~/.bashrc or ~/.zshrc; fish needs its line once.
+    To install it, put the line for your shell below into ~/.bashrc or ~/.zshrc; for fish, run its line once.
     """
     kind = get_completion_class(shell)
     assert kind is not None

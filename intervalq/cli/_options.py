@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STORE_HELP = (
     "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a SQLite file (.db) or a "
-    "JSON file (any other). Better set INTERVALQ_STORE in the environment: that keeps passwords out of `ps`. "
-    "Without both, a SQLite file in your state folder."
+    "JSON file (any other path). To keep passwords out of `ps`, set INTERVALQ_STORE in the environment "
+    "instead. Default: a SQLite file in your state folder."
 )
 
 
@@ -27,17 +27,15 @@ def store_option(function: F) -> F:
 
 def json_option(function: F) -> F:
     """`--json`."""
-    return click.option("--json", "as_json_", is_flag=True, help="Print JSON, for programs.")(function)
+    return click.option("--json", "as_json_", is_flag=True, help="Print JSON.")(function)
 
 
 def pace_options(function: F) -> F:
     """`--interval` and `--rate`."""
-    function = click.option("--rate", metavar="N/T", help="Instead of an interval: 10/s, 5000/h, 100/15m.")(
-        function
-    )
-    return click.option(
-        "--interval", metavar="D", help="Time from one start to the next: 200ms, 1.5s, 2m, 1h."
+    function = click.option(
+        "--rate", metavar="N/T", help="Rate, instead of an interval: 10/s, 5000/h, 100/15m."
     )(function)
+    return click.option("--interval", metavar="D", help="Time between starts: 200ms, 1.5s, 2m, 1h.")(function)
 
 
 def examples(*commands: str) -> str:

@@ -13,10 +13,10 @@ from typing import Any, Final, Self
 
 from intervalq.demo import countries
 
-_MOST_ARRIVALS: Final = 1_000_000
+_MAX_ARRIVALS: Final = 1_000_000
 """The arrivals that are kept for the report: the newest ones, some 32 MB of them."""
 
-_MOST_HEAD: Final = 8192
+_MAX_HEAD: Final = 8192
 """The longest head of a request, in bytes."""
 
 _PATIENCE: Final = 10.0
@@ -44,7 +44,7 @@ class Meter:
     def reset(self) -> None:
         """Forget all calls."""
         self._recent: deque[float] = deque()
-        self._arrivals: deque[float] = deque(maxlen=_MOST_ARRIVALS)
+        self._arrivals: deque[float] = deque(maxlen=_MAX_ARRIVALS)
         self.calls = 0
         self.accepted = 0
 
@@ -189,10 +189,10 @@ class _Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._head += data
-        if b"\r\n\r\n" not in self._head and len(self._head) <= _MOST_HEAD:
+        if b"\r\n\r\n" not in self._head and len(self._head) <= _MAX_HEAD:
             return
         words = self._head.partition(b"\r\n")[0].decode("latin-1").split(" ")
-        if len(self._head) > _MOST_HEAD or len(words) != 3 or not words[2].startswith("HTTP/1."):
+        if len(self._head) > _MAX_HEAD or len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._transport.write(_response(400, {"error": "no request of HTTP/1.1"}))
         else:
             self._transport.write(self._api.answer(words[0], words[1], self._arrival))

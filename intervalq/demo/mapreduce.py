@@ -30,7 +30,7 @@ from intervalq.errors import ClaimLost, DependencyError, IntervalqError, Invalid
 from intervalq.store import shown_url
 from intervalq.tasks import Claim, Task, Tasks
 from intervalq.tasks.rules import Insert
-from intervalq.tasks.store import MOST_ROWS
+from intervalq.tasks.store import MAX_ROWS
 
 EXPIRY: Final = 1.0
 """Seconds until what a killed process had claimed is free again, where nothing tells of its death."""
@@ -158,8 +158,8 @@ async def claim_and_do_nothing(handle: Tasks, names: Names) -> None:
 async def insert_documents(handle: Tasks, names: Names, texts: Iterable[str]) -> int:
     """Insert them, and say how many tasks they are."""
     parts = [handle.new(names.documents, piece) for text in texts for piece in pieces(text)]
-    for start in range(0, len(parts), MOST_ROWS):
-        await handle.modify(*parts[start : start + MOST_ROWS])
+    for start in range(0, len(parts), MAX_ROWS):
+        await handle.modify(*parts[start : start + MAX_ROWS])
     return len(parts)
 
 

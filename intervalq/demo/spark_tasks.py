@@ -75,7 +75,7 @@ def run(spark: SparkSession, store: str, api: DemoAPI, codes: Sequence[str]) -> 
 
 def main() -> int:
     """Run it on this machine, and say what came of it; 1: some row was not called once."""
-    from intervalq.spark._session import session  # noqa: PLC0415 - an optional part
+    from intervalq.spark._runtime.session import session  # noqa: PLC0415 - an optional part
 
     with (
         tempfile.TemporaryDirectory() as folder,

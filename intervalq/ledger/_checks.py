@@ -7,9 +7,9 @@ from typing import Final, get_args
 
 from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
-from intervalq.ledger.rules import MOST_VALUE, Shown
+from intervalq.ledger.rules import MAX_VALUE, Shown
 
-MOST_KEY: Final = 512
+MAX_KEY: Final = 512
 """The longest key of a row, in characters."""
 
 SHOWN: Final[tuple[Shown, ...]] = get_args(Shown)
@@ -31,9 +31,9 @@ def checked_key(value: object) -> str:
     Raises:
         InvalidOption: it isn't.
     """
-    if not isinstance(value, str) or not 1 <= len(value) <= MOST_KEY or "\0" in value or not _is_text(value):
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY or "\0" in value or not _is_text(value):
         raise InvalidOption(
-            f"{short(value)} can't be the key of a row: use text of 1 to {MOST_KEY} characters without "
+            f"{short(value)} can't be the key of a row: use text of 1 to {MAX_KEY} characters without "
             "U+0000 and halves of pairs; of what is longer, use a hash"
         )
     return value
@@ -51,7 +51,7 @@ def checked_keys(values: Iterable[object]) -> tuple[str, ...]:
 
 
 def checked_value(value: str, key: str) -> str:
-    """The value of a row, unchanged: at most `MOST_VALUE` bytes of UTF-8 without U+0000.
+    """The value of a row, unchanged: at most `MAX_VALUE` bytes of UTF-8 without U+0000.
 
     Raises:
         InvalidOption: it isn't.
@@ -60,9 +60,9 @@ def checked_value(value: str, key: str) -> str:
         raise InvalidOption(
             f"the value of row {short(key)} has U+0000 or half of a pair in it: write it as JSON"
         )
-    if len(value) > MOST_VALUE // 4 and len(value.encode()) > MOST_VALUE:
+    if len(value) > MAX_VALUE // 4 and len(value.encode()) > MAX_VALUE:
         raise InvalidOption(
-            f"the value of row {short(key)} is longer than {MOST_VALUE} bytes: keep it elsewhere, and its "
+            f"the value of row {short(key)} is longer than {MAX_VALUE} bytes: keep it elsewhere, and its "
             "place in the ledger"
         )
     return value

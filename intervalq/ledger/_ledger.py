@@ -12,7 +12,7 @@ from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, LedgerNotFound, short
 from intervalq.ledger._checks import SHOWN, checked_keys, checked_name, checked_shown
 from intervalq.ledger.rules import (
-    MOST_ROWS,
+    MAX_ROWS,
     Answer,
     Cancel,
     Command,
@@ -28,7 +28,7 @@ from intervalq.ledger.store import LedgerStore, open_ledger_store
 
 _NOT_HELD: Final[tuple[Shown, ...]] = ("unknown", "free", "done", "failed")
 _FIRST_PAGE: Final = 100
-_MOST_PAGE: Final = 4 << 20
+_MAX_PAGE: Final = 4 << 20
 """Characters in a page of rows above which the next one has fewer of them."""
 
 
@@ -218,8 +218,8 @@ class Ledger:
 
     async def _forget(self, keys: tuple[str, ...], kinds: tuple[Shown, ...]) -> int:
         removed = 0
-        for first in range(0, max(1, len(keys)), MOST_ROWS):
-            removed += (await self._apply(Forget(keys[first : first + MOST_ROWS], kinds))).removed
+        for first in range(0, max(1, len(keys)), MAX_ROWS):
+            removed += (await self._apply(Forget(keys[first : first + MAX_ROWS], kinds))).removed
         return removed
 
     async def _pages(self) -> AsyncGenerator[tuple[Seen, ...], None]:
@@ -233,12 +233,12 @@ class Ledger:
             size = sum(len(row.value) for row in answer.rows)
             limit = (
                 look.limit // 2
-                if size > _MOST_PAGE
+                if size > _MAX_PAGE
                 else look.limit * 2
-                if size < _MOST_PAGE // 4
+                if size < _MAX_PAGE // 4
                 else look.limit
             )
-            look = Look(answer.cursor, max(1, min(limit, MOST_ROWS)))
+            look = Look(answer.cursor, max(1, min(limit, MAX_ROWS)))
 
     async def _apply(self, command: Command) -> Answer:
         answer = await self._store.apply(self.name, command)

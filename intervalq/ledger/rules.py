@@ -45,8 +45,8 @@ from intervalq.ledger._commands import (
 )
 
 __all__ = [
-    "MOST_ROWS",
-    "MOST_VALUE",
+    "MAX_ROWS",
+    "MAX_VALUE",
     "Answer",
     "Beat",
     "Book",
@@ -76,10 +76,10 @@ __all__ = [
     "typed",
 ]
 
-MOST_ROWS: Final = 1_000
+MAX_ROWS: Final = 1_000
 """The most rows that one command may name, so that no step holds up a store for long."""
 
-MOST_VALUE: Final = 1 << 20
+MAX_VALUE: Final = 1 << 20
 """The longest value of a row, in bytes of UTF-8."""
 
 _DONE: Final = ("done", "failed")

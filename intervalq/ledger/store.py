@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import entry_points
-from typing import Final, Protocol
+from typing import Protocol
 
-from intervalq.errors import UnknownStore
+from intervalq._backends import LEDGERS, backend
 from intervalq.ledger.rules import Answer, Command
 from intervalq.store import default_url, sound_url
-
-_GROUP: Final = "intervalq.ledgers"
 
 
 class LedgerStore(Protocol):
@@ -61,9 +58,5 @@ def open_ledger_store(url: str | None = None) -> LedgerStore:
         MissingExtra, InvalidOption, StoreError: as for `open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
-    known = {point.name: point for point in entry_points(group=_GROUP)}
-    if scheme not in known:
-        paces = bool(entry_points(group="intervalq.stores", name=scheme))
-        raise UnknownStore(scheme, sorted(known), group=_GROUP, paces=paces)
-    store: LedgerStore = known[scheme].load()(url)
+    store: LedgerStore = backend(LEDGERS, scheme)(url)
     return store

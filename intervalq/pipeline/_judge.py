@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from intervalq.pipeline._spec import Spec
-    from intervalq.spark._report import Audit
+    from intervalq.spark._audit.result import Audit
 
 
 def judge(spark: SparkSession, spec: Spec, layout: Layout) -> Audit | None:
     """Judge the log; None: there is none yet."""
     if not layout.has("log"):
         return None
-    from intervalq.spark._audit import audit  # noqa: PLC0415 - takes a moment, and isn't always needed
+    from intervalq.spark._audit.audit import audit  # noqa: PLC0415 - takes a moment, and isn't always needed
 
     log = spark.read.parquet(layout.log)
     # The closest pace that was ever asked for: what was slower then is no fault now.

@@ -20,15 +20,15 @@ from intervalq.pipeline._layout import Layout, Pass
 from intervalq.pipeline._publish import publish
 from intervalq.pipeline._requests import PRINT, REASON, Requests, first_line, requests, tally
 from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
-from intervalq.spark._paced import paced
-from intervalq.spark._progress import progress, seen
+from intervalq.spark._paced.paced import paced
+from intervalq.spark._paced.progress import progress, seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from intervalq.pipeline._spec import Spec
-    from intervalq.spark._paced import Transform
-    from intervalq.spark._report import Audit
+    from intervalq.spark._audit.result import Audit
+    from intervalq.spark._paced.paced import Transform
 
 _LOOK: Final = 0.5
 """Seconds from one look at the store to the next."""
@@ -98,7 +98,7 @@ def stage_of(spec: Spec) -> Transform:
 def _session(spec: Spec, spark: SparkSession | None) -> SparkSession:
     if spark is not None:
         return spark
-    from intervalq.spark._session import session  # noqa: PLC0415 - takes a moment
+    from intervalq.spark._runtime.session import session  # noqa: PLC0415 - takes a moment
 
     return session(f"intervalq pipeline {spec.name}")
 

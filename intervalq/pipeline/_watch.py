@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from intervalq.spark._progress import Progress
+    from intervalq.spark._paced.progress import Progress
 
 _RECENT: Final = 10.0
 """Seconds that the present rate is taken from."""

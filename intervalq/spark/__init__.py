@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from intervalq.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from intervalq.spark._audit import audit
-    from intervalq.spark._context import CallContext
-    from intervalq.spark._java import Java, java_home
-    from intervalq.spark._paced import paced
-    from intervalq.spark._plan import Plan, plan
-    from intervalq.spark._progress import Progress, cancel, progress, remaining
-    from intervalq.spark._report import Audit
-    from intervalq.spark._session import session
-    from intervalq.spark._source import register
+    from intervalq.spark._audit.audit import audit
+    from intervalq.spark._audit.result import Audit
+    from intervalq.spark._paced.context import CallContext
+    from intervalq.spark._paced.paced import paced
+    from intervalq.spark._paced.plan import Plan, plan
+    from intervalq.spark._paced.progress import Progress, cancel, progress, remaining
+    from intervalq.spark._runtime.java import Java, java_home
+    from intervalq.spark._runtime.session import session
+    from intervalq.spark._source.datasource import register
 
 __all__ = [
     "Audit",
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 _WHERE: Final = {
-    "Audit": "_report",
-    "CallContext": "_context",
-    "Java": "_java",
-    "Plan": "_plan",
-    "Progress": "_progress",
-    "audit": "_audit",
-    "cancel": "_progress",
-    "java_home": "_java",
-    "paced": "_paced",
-    "plan": "_plan",
-    "progress": "_progress",
-    "register": "_source",
-    "remaining": "_progress",
-    "session": "_session",
+    "Audit": "_audit.result",
+    "CallContext": "_paced.context",
+    "Java": "_runtime.java",
+    "Plan": "_paced.plan",
+    "Progress": "_paced.progress",
+    "audit": "_audit.audit",
+    "cancel": "_paced.progress",
+    "java_home": "_runtime.java",
+    "paced": "_paced.paced",
+    "plan": "_paced.plan",
+    "progress": "_paced.progress",
+    "register": "_source.datasource",
+    "remaining": "_paced.progress",
+    "session": "_runtime.session",
 }
 
 

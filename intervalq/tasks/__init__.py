@@ -2,11 +2,11 @@
 
 from intervalq._spec.codec import Codec
 from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionConflict, UnreadableValue
-from intervalq.tasks._policy import Reject, Retry
-from intervalq.tasks._pull import Pull, PullInfo
-from intervalq.tasks._task import Claim, Task
-from intervalq.tasks._tasks import Modified, Tasks
-from intervalq.tasks._worker_session import WorkerSession
+from intervalq.tasks._claim.task import Claim, Task
+from intervalq.tasks._handle.pull import Pull, PullInfo
+from intervalq.tasks._handle.tasks import Modified, Tasks
+from intervalq.tasks._handle.worker_session import WorkerSession
+from intervalq.tasks._worker.policy import Reject, Retry
 from intervalq.tasks.rules import QueueStats
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from intervalq._spec.shape import typed
 from intervalq.errors import DependencyError, InboxFull
-from intervalq.tasks._commands import (
+from intervalq.tasks._spec.commands import (
     Beat,
     Beaten,
     Begin,
@@ -35,9 +35,9 @@ from intervalq.tasks._commands import (
     Work,
     Worked,
 )
-from intervalq.tasks._row import COUNTED, SECOND, Mark, QueueStats, Row, Session, sound
-from intervalq.tasks._table import Table
-from intervalq.tasks._transitions import begun, changed, claimed, freed, given_back, rest
+from intervalq.tasks._spec.row import COUNTED, SECOND, Mark, QueueStats, Row, Session, sound
+from intervalq.tasks._spec.table import Table
+from intervalq.tasks._spec.transitions import begun, changed, claimed, freed, given_back, rest
 
 __all__ = [
     "COUNTED",

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from importlib.metadata import entry_points
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from intervalq.errors import UnknownStore
+from intervalq._backends import TASKS, backend
 from intervalq.store import sound_url
-from intervalq.tasks._commands import Command, Work, Worked
-from intervalq.tasks._row import Row
+from intervalq.tasks._spec.commands import Command, Work, Worked
+from intervalq.tasks._spec.row import Row
 
 A = TypeVar("A")
 
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
-_GROUP: Final = "intervalq.task_stores"
-
-MOST_ROWS: Final = 1000
+MAX_ROWS: Final = 1000
 """How many parts a command has at most, and how many tasks a claim."""
 
 
@@ -112,12 +109,13 @@ class Watched(NamedTuple):
 class Guarding(Protocol):
     """A store that sees at once when the process of a session has died."""
 
-    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Watched]]]:
+    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[float], Awaitable[Watched]]]:
         """Stand for a session for as long as the context is open, and watch over the others.
 
         While it does, the session is alive, whether or not it beats; but not for longer than some minutes.
 
-        Gives a function to be called a few times a second, which removes sessions whose processes are dead.
+        Gives a function to be called again and again, which removes sessions whose processes are dead: after
+        so many seconds, or as soon as a beat of the session has looked at them.
         """
         ...
 
@@ -223,11 +221,7 @@ def open_task_store(url: str | None = None) -> TaskStore:
         UnknownStore, MissingExtra, InvalidOption, StoreError: as `intervalq.store.open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
-    known = {point.name: point for point in entry_points(group=_GROUP)}
-    if scheme not in known:
-        paces = bool(entry_points(group="intervalq.stores", name=scheme))
-        raise UnknownStore(scheme, sorted(known), group=_GROUP, paces=paces)
-    store: TaskStore = known[scheme].load()(url)
+    store: TaskStore = backend(TASKS, scheme)(url)
     return store
 
 

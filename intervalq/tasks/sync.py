@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from intervalq._queue.options import Duration
 from intervalq._timing.background_loop import BACKGROUND
-from intervalq.tasks._task import Task
-from intervalq.tasks._tasks import Modified
-from intervalq.tasks._tasks import Tasks as AsyncTasks
+from intervalq.tasks._claim.task import Task
+from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, TasksOptions
+from intervalq.tasks._handle.tasks import Modified
+from intervalq.tasks._handle.tasks import Tasks as AsyncTasks
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, QueueStats
 
 
@@ -22,16 +23,16 @@ class Tasks:
     blocking driver of Postgres, call the SQL function `intervalq.enqueue` in it.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[TasksOptions]) -> None:
         self._made = (store, options)
         self._tasks = AsyncTasks(store, **options)
         self._process = os.getpid()
 
-    def new(self, queue: str, value: object, **options: Any) -> Insert:
+    def new(self, queue: str, value: object, **options: Unpack[NewOptions]) -> Insert:
         """A task to be inserted by `modify`. See `intervalq.tasks.Tasks.new`."""
         return self._tasks.new(queue, value, **options)
 
-    def insert(self, queue: str, value: object, **options: Any) -> str:
+    def insert(self, queue: str, value: object, **options: Unpack[NewOptions]) -> str:
         """Insert a task, and give its id. See `intervalq.tasks.Tasks.insert`."""
         return BACKGROUND.call(lambda: self._here().insert(queue, value, **options))
 
@@ -43,11 +44,11 @@ class Tasks:
         """Insert, change and delete tasks. See `intervalq.tasks.Tasks.modify`."""
         return BACKGROUND.call(lambda: self._here().modify(*parts))
 
-    def tasks(self, queue: str | None = None, **options: Any) -> list[Task]:
+    def tasks(self, queue: str | None = None, **options: Unpack[TasksLook]) -> list[Task]:
         """Tasks of a queue. See `intervalq.tasks.Tasks.tasks`."""
         return BACKGROUND.call(lambda: self._here().tasks(queue, **options))
 
-    def queues(self, *names: str, **options: Any) -> list[QueueStats]:
+    def queues(self, *names: str, **options: Unpack[QueuesLook]) -> list[QueueStats]:
         """The queues that have tasks. See `intervalq.tasks.Tasks.queues`."""
         return BACKGROUND.call(lambda: self._here().queues(*names, **options))
 

@@ -2,17 +2,25 @@
 
 `StoreSuite` is the conformance suite of stores, `TaskSuite` that of stores of durable tasks, `LedgerSuite`
 that of stores of ledgers: subclass it in a test module and give it a `store_url` fixture. `virtual_time` runs
-async code on a clock that jumps instead of waiting.
+async code on a clock that jumps instead of waiting; it needs none of the packages that the suites do.
 """
 
-from intervalq.testing.commands import CommandSource
-from intervalq.testing.conformance import StoreSuite
-from intervalq.testing.ledgers_suite import LedgerSuite
-from intervalq.testing.tasks_ranges import RangingTaskSuite
-from intervalq.testing.tasks_suite import TaskSuite
-from intervalq.testing.tasks_transactions import TransactionalTaskSuite
-from intervalq.testing.tasks_waking import WakingTaskSuite
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from intervalq.errors import MissingExtra
 from intervalq.testing.virtual import virtual_time
+
+if TYPE_CHECKING:
+    from intervalq.testing._ledgers.suite import LedgerSuite
+    from intervalq.testing._tasks.ranges import RangingTaskSuite
+    from intervalq.testing._tasks.suite import TaskSuite
+    from intervalq.testing._tasks.transactions import TransactionalTaskSuite
+    from intervalq.testing._tasks.waking import WakingTaskSuite
+    from intervalq.testing.commands import CommandSource
+    from intervalq.testing.conformance import StoreSuite
 
 __all__ = [
     "CommandSource",
@@ -24,3 +32,25 @@ __all__ = [
     "WakingTaskSuite",
     "virtual_time",
 ]
+
+_WHERE: Final = {
+    "CommandSource": "commands",
+    "LedgerSuite": "_ledgers.suite",
+    "RangingTaskSuite": "_tasks.ranges",
+    "StoreSuite": "conformance",
+    "TaskSuite": "_tasks.suite",
+    "TransactionalTaskSuite": "_tasks.transactions",
+    "WakingTaskSuite": "_tasks.waking",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Import a suite when it is asked for."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    except ImportError as missing:
+        if (missing.name or "").partition(".")[0] in {"pytest", "hypothesis"}:
+            raise MissingExtra("a conformance suite", "testing") from missing
+        raise

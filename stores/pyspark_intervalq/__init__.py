@@ -1,5 +1,5 @@
 """Lets Spark find the data source `intervalq` by itself: it looks into top-level modules `pyspark_*`."""
 
-from intervalq.spark._source import IntervalqSource as DefaultSource
+from intervalq.spark._source.datasource import IntervalqSource as DefaultSource
 
 __all__ = ["DefaultSource"]

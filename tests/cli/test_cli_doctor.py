@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli.command_line import CommandLine
-from intervalq.cli import _doctor_spark
+from intervalq.cli._doctor import spark as _doctor_spark
 from intervalq.errors import JavaNotFound
-from intervalq.spark._java import Java
+from intervalq.spark._runtime.java import Java
 
 
 def test_a_good_store(intervalq: CommandLine) -> None:

@@ -131,7 +131,7 @@ def test_without_the_extra_a_line_says_what_to_install(intervalq: CommandLine) -
 
 
 def test_text_of_others_cannot_command_a_terminal() -> None:
-    from intervalq.cli._show import as_json, escaped
+    from intervalq._show import as_json, escaped
 
     assert escaped("a\x1b[2J\x9b\x7f\u202eb\r\n") == "a\\x1b[2J\\x9b\\x7f\\u202eb\\r\\n"
     assert escaped("x" * 10, 6) == "xxx..."
@@ -154,6 +154,6 @@ def test_text_of_others_cannot_command_a_terminal() -> None:
     ],
 )
 def test_durations_as_people_read_them(value: float | None, text: str) -> None:
-    from intervalq.cli._show import seconds
+    from intervalq._show import seconds
 
     assert seconds(value) == text

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from intervalq.cli._input import Input
-from intervalq.cli._jobs import LONGEST, BadLine, Lines
+from intervalq.cli._run.input import Input
+from intervalq.cli._run.jobs import LONGEST, BadLine, Lines
 
 
 def words(line: str, *command: str) -> tuple[str, ...]:

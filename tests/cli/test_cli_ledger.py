@@ -16,7 +16,7 @@ import pytest
 
 from cli.command_line import CommandLine
 from intervalq.cli._app import run_app
-from intervalq.cli._tasks_batch import Bar
+from intervalq.cli._tasks.batch import Bar
 from intervalq.ledger.rules import Claim, Command, Ended, Record
 from intervalq.ledger.store import open_ledger_store
 

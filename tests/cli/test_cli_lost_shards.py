@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from intervalq.cli._jobs import Job
-from intervalq.cli._runner import Runner
-from intervalq.cli._shards import Task
-from intervalq.cli._tally import Tally
+from intervalq.cli._run.children import Task
+from intervalq.cli._run.jobs import Job
+from intervalq.cli._run.parent import Runner
+from intervalq.cli._run.tally import Tally
 
 
 async def nothing() -> AsyncIterator[tuple[Job, int]]:

@@ -7,11 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from intervalq.cli import _pipeline_show
-from intervalq.cli._pipeline_show import Bar, Lines, words
-from intervalq.cli.pipeline import _reason
+from intervalq.cli._pipeline import show as _pipeline_show
+from intervalq.cli._pipeline.command import _reason
+from intervalq.cli._pipeline.show import Bar, Lines, words
 from intervalq.pipeline._watch import Looks
-from intervalq.spark._progress import Progress
+from intervalq.spark._paced.progress import Progress
 
 
 def _at(second: float, starts: int, done: int, failed: int = 0) -> Progress:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intervalq.cli._report import Figures, Report, count_inversions, lines, percentile, report
+from intervalq.cli._run.report import Figures, Report, count_inversions, lines, percentile, report
 
 
 def made(started: list[float], tickets: list[int] | None = None, **figures: Any) -> Report:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.command_line import FIELDS
-from intervalq.cli._jobs import Job
-from intervalq.cli._results import BadResults, Done, Result, open_output, read_results, write_all
+from intervalq.cli._run.jobs import Job
+from intervalq.cli._run.results import BadResults, Done, Result, open_output, read_results, write_all
 
 
 def line(job: str | dict[str, Any], exit_code: int | None = 0, attempt: int = 1) -> str:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.command_line import CommandLine, help_of
-from intervalq.cli._jobs import Lines
-from intervalq.cli._shells import refuse_scripts
+from intervalq.cli._run.jobs import Lines
+from intervalq.cli._run.shells import refuse_scripts
 from intervalq.errors import InvalidOption
 
 
@@ -103,7 +103,7 @@ def test_the_command_refuses_it_before_anything_is_run(intervalq: CommandLine) -
     )
     assert [result["stdout"] for result in ran.results] == ["x; touch harm\n"]
     assert not (intervalq.folder / "harm").exists()
-    assert "would run what a line holds" in " ".join(help_of("run").split())
+    assert "would execute the text of the line" in " ".join(help_of("run").split())
 
 
 def test_exec_has_no_fields(intervalq: CommandLine) -> None:

@@ -20,10 +20,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from cli.command_line import CommandLine, help_of
-from intervalq.cli import _tasks_hands
-from intervalq.cli._tasks_hands import Hands
-from intervalq.cli._tasks_show import many
-from intervalq.cli.tasks import tasks as group
+from intervalq.cli._tasks import bulk as _tasks_hands
+from intervalq.cli._tasks.bulk import BulkEdit
+from intervalq.cli._tasks.command import tasks as group
+from intervalq.cli._tasks.show import many
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Change, Command, Delete, Modify, Row
 
@@ -383,7 +383,7 @@ async def test_what_others_change_meanwhile_is_looked_at_again() -> None:
     handle = Meddled(meddle)
     other = Tasks(handle._url)
     await handle.modify(*(handle.new("q", number) for number in range(10)))
-    hands = Hands(handle, deleted, "deleted", force=False)
+    hands = BulkEdit(handle, deleted, "deleted", force=False)
     await hands.all_of("q")
     assert sorted(why.split(" by ")[0] for why in hands.refused.values()) == ["is claimed", "is gone"]
     assert hands.done == 8
@@ -403,7 +403,7 @@ async def test_each_task_once_although_it_comes_back() -> None:
     handle = Meddled(back)
     await handle.modify(*(handle.new("q.dead", number) for number in range(1000)))
     await handle.modify(*(handle.new("q.dead", number) for number in range(500)))
-    hands = Hands(
+    hands = BulkEdit(
         handle, lambda row: Change(row.id, row.version, queue="q", delay=0), "put back", force=False
     )
     await hands.all_of("q.dead")
@@ -421,7 +421,7 @@ async def test_ctrl_c_ends_between_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(_tasks_hands, "_STEP", 10)
     handle = Meddled(signalled)
     await handle.modify(*(handle.new("q", number) for number in range(100)))
-    hands = Hands(handle, deleted, "deleted", force=False)
+    hands = BulkEdit(handle, deleted, "deleted", force=False)
     await hands.all_of("q")
     assert hands.by == signal.SIGINT
     assert hands.done == 30

@@ -20,7 +20,7 @@ from intervalq._shard.store_time import StoreTime
 from intervalq._timing.clock import SystemClock
 from intervalq.rules import FOREVER, Answer, Slot, State
 from intervalq.store import Store, open_store
-from intervalq_stores import json_file
+from intervalq_stores.json import queues as json_queues
 
 
 def instead(owner: object, name: str, bug: Callable[..., Any]) -> None:
@@ -90,7 +90,7 @@ def call_lost() -> None:
 
 def own_clock() -> None:
     """A store without a server goes by a clock that each process has for itself."""
-    instead(json_file, "wall_clock", lambda: SystemClock().now())
+    instead(json_queues, "wall_clock", lambda: SystemClock().now())
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {

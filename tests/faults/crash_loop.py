@@ -28,7 +28,7 @@ import servers
 from faults.crash_process import POISON
 from intervalq.tasks import Tasks
 
-MOST_AGAIN = 120
+MAX_AGAIN = 120
 """A kill leaves so many tasks that had ended to be done again, at most: those whose end was on its way."""
 
 
@@ -88,7 +88,7 @@ class Loop:
             found.append(f"dead: {self.dead[:10]}, {len(self.dead)} of them")
         if self.overcharged:
             found.append(f"{self.overcharged} begins were counted more often than they happened")
-        if any(again > max(MOST_AGAIN, done // 10) for again, done in self.again):
+        if any(again > max(MAX_AGAIN, done // 10) for again, done in self.again):
             found.append(f"done again after a kill, of how many that it had done: {self.again}")
         return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import nats
 
 import servers
-from intervalq_stores._nats_task import STREAM
+from intervalq_stores.nats._task.message import STREAM
 from servers import Server
 
 
@@ -52,8 +52,8 @@ def led_by(urls: list[str]) -> str | None:
 
 
 @contextmanager
-def clustered(folder: Path, nodes: int, sync: str) -> Iterator[Cluster]:
-    """So many nodes, for as long as the context is open."""
+def clustered(folder: Path, nodes: int, sync: str, *, later: int = 0) -> Iterator[Cluster]:
+    """So many nodes, for as long as the context is open; the last ones are unknown until they are started."""
     config = folder / "nats.conf"
     config.write_text(f"jetstream {{ sync_interval: {sync} }}\n")
     with ExitStack() as stack:
@@ -63,13 +63,14 @@ def clustered(folder: Path, nodes: int, sync: str) -> Iterator[Cluster]:
             )
             return
         ports = [servers.free_port() for _ in range(nodes)]
-        routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
-        started: dict[str, Server] = {}
+        routes = [f"nats://127.0.0.1:{port}" for port in ports]
+        made: dict[str, Server] = {}
         for number, port in enumerate(ports):
-            cluster = ("--cluster", f"nats://127.0.0.1:{port}", "--cluster_name", "storm", "--routes", routes)
+            known = ",".join(routes[: max(number + 1, nodes - later)])
+            cluster = ("--cluster", f"nats://127.0.0.1:{port}", "--cluster_name", "storm", "--routes", known)
             node = servers.nats_server("-c", str(config), "-n", f"n{number}", *cluster)
             stack.callback(node.close)
-            started[f"n{number}"] = node
+            made[f"n{number}"] = node
         with ThreadPoolExecutor(nodes) as pool:  # none answers before most are there
-            list(pool.map(Server.start, started.values()))
-        yield Cluster(started)
+            list(pool.map(Server.start, list(made.values())[: nodes - later]))
+        yield Cluster(made)

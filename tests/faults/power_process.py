@@ -89,7 +89,7 @@ async def slots(url: str, who: str) -> None:
 
 def plant(bug: str) -> None:
     """Have no `contents` synced of files that are replaced, or no `folder` that they are in; or no `log`."""
-    from intervalq_stores._sqlite_file import SQLiteFile
+    from intervalq_stores.sqlite._file import SQLiteFile
 
     sync, rows = os.fsync, SQLiteFile._rows
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import servers
+from intervalq_stores.nats._errors import Server as NATSServer
 from servers import Server
 
 _ORDERLY: Final = 10
@@ -193,10 +194,9 @@ class NATSTarget(Target):
 
     def _ask(self, what: str) -> None:
         from intervalq.errors import StoreUnavailable
-        from intervalq_stores._nats_wire import Wire
 
         async def ask() -> None:
-            wire = Wire(self.url)
+            wire = NATSServer(self.url)
             with suppress(StoreUnavailable):  # it isn't there just now
                 await wire.ask(what)
             await wire.close()

@@ -16,7 +16,7 @@ import pytest
 from faults.proxy import Fault, proxied
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import SECOND, Beat, Begin, End, Select, Session, Sessions, Work
-from intervalq_stores.postgres_tasks import PostgresTaskStore
+from intervalq_stores.postgres.tasks import PostgresTaskStore
 
 EXPIRY: Final = 0.2
 BOUND: Final = 300 * SECOND

@@ -18,9 +18,10 @@ from faults.nats_cluster import Cluster, clustered
 from faults.needs import need_server
 from intervalq import errors
 from intervalq.tasks import Tasks
-from intervalq_stores import _nats_wire
+from intervalq_stores.nats import _errors as nats_errors
 
 NOBODY_LEADS = 10008
+NO_PEERS = 10005
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ async def test_a_leader_is_waited_for_and_a_place_that_there_is_not_is_told_of(
             await anyio.to_thread.run_sync(node.stop)
         await until_nobody_leads(client)
         asks.clear()
-        monkeypatch.setattr(_nats_wire, "WITHIN", 60.0)
+        monkeypatch.setattr(nats_errors, "WITHIN", 60.0)
 
         async def insert(tasks: Tasks) -> None:
             done = False
@@ -91,3 +92,52 @@ async def test_a_leader_is_waited_for_and_a_place_that_there_is_not_is_told_of(
                 while len(asks) < 3:
                     await anyio.sleep(0.01)
             await anyio.to_thread.run_sync(comes.start)
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes, and one that has never been there."""
+    try:
+        with clustered(tmp_path, 3, "2m", later=1) as cluster:
+            yield cluster
+    except servers.NotInstalledError as error:
+        need_server(error)
+
+
+async def test_three_replicas_wait_for_the_third_node(
+    growing: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it comes the server has no peers for them (10005). One that is only down is a peer."""
+    first, _, third = growing.nodes.values()
+    url = f"{first.url}?replicas=3"
+    async with asked(first.url) as (client, asks), Tasks(url) as tasks:
+        with anyio.fail_after(90):
+            while await refusal(client) != NO_PEERS:
+                await anyio.sleep(0.05)
+        asks.clear()
+        monkeypatch.setattr(nats_errors, "WITHIN", 90.0)
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.insert, "q", 1)
+            with anyio.fail_after(90):
+                while len(asks) < 3:
+                    await anyio.sleep(0.01)
+            await anyio.to_thread.run_sync(third.start)
+        await anyio.to_thread.run_sync(third.stop)
+        with anyio.fail_after(90):
+            while await refusal(client):
+                await anyio.sleep(0.05)
+            found: list[object] = []
+            while not found:
+                with suppress(errors.StoreUnavailable):  # while the node that left is replaced as the leader
+                    found = [task.value for task in await tasks.tasks("q")]
+        assert found == [1]
+
+
+async def refusal(client: Client) -> int:
+    """What is said to who wants a stream of three; 0: it is made, -1: nothing."""
+    body = {"name": "OTHER", "subjects": ["other"], "num_replicas": 3}
+    try:
+        answer = await client.request("$JS.API.STREAM.CREATE.OTHER", json.dumps(body).encode(), timeout=1)
+    except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+        return -1
+    return int(json.loads(answer.data).get("error", {}).get("err_code", 0))

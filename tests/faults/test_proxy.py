@@ -32,7 +32,8 @@ from intervalq.rules import (
     State,
 )
 from intervalq.store import Store, Waking, open_store
-from intervalq_stores import _redis_link, postgres
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.redis import _link as redis_link
 
 CANARY: Final = "c4n4ry"
 NOW: Final = 1_000_000_000
@@ -88,8 +89,8 @@ def server_url(request: pytest.FixtureRequest) -> str:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_redis_link, "WITHIN", seconds)
-        patch.setattr(postgres, "_PATIENCE", seconds)
+        patch.setattr(redis_link, "WITHIN", seconds)
+        patch.setattr(postgres_queues, "_PATIENCE", seconds)
         yield
 
 

@@ -17,7 +17,8 @@ from intervalq import IntervalQueue
 from intervalq._shard import conversation
 from intervalq._timing import outage
 from intervalq.errors import QueueNotFound, StoreUnavailable
-from intervalq_stores import _redis_link, postgres
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.redis import _link as redis_link
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -36,8 +37,8 @@ def server_url(request: pytest.FixtureRequest) -> str:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_redis_link, "WITHIN", seconds)
-        patch.setattr(postgres, "_PATIENCE", seconds)
+        patch.setattr(redis_link, "WITHIN", seconds)
+        patch.setattr(postgres_queues, "_PATIENCE", seconds)
         yield
 
 

@@ -17,7 +17,7 @@ import pytest
 import servers
 from faults.work import Work, stands_still, working
 from intervalq import errors
-from intervalq_stores._file_store import FileStore
+from intervalq_stores._files.store import FileStore
 
 
 @pytest.fixture

@@ -17,10 +17,12 @@ from intervalq._shard import conversation
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
 from intervalq.store import Store
-from intervalq_stores import _nats_history, _nats_wire, nats
-from intervalq_stores._nats_history import History
-from intervalq_stores._nats_step import Full, Plain, entries
-from intervalq_stores.nats import NATSStore
+from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import queues as nats_queues
+from intervalq_stores.nats._queue import stream as nats_queue_stream
+from intervalq_stores.nats._queue.step import Full, Plain, entries
+from intervalq_stores.nats._queue.stream import History
+from intervalq_stores.nats.queues import NATSStore
 from servers import Server
 
 OwnServer = Callable[..., Server]
@@ -35,7 +37,7 @@ def anyio_backend() -> str:
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
     """Gives a function that asks the API of JetStream something."""
-    wire = _nats_wire.Wire(url)
+    wire = nats_errors.Server(url)
     try:
         yield wire.ask
     finally:
@@ -132,7 +134,7 @@ async def test_a_newcomer_to_a_log_without_its_beginning(
     own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can't know what was before, so it begins anew with a quiet interval, and the others follow."""
-    monkeypatch.setattr(nats, "_CHECKPOINT", 1 << 40)  # one written meanwhile would do for a beginning
+    monkeypatch.setattr(nats_queues, "_CHECKPOINT", 1 << 40)  # one written meanwhile would do for a beginning
     server = own_nats()
     async with asking(server.url) as ask, working([server.url] * 2) as work:
         # What a handle needs to go on stays. It would be a newcomer itself, and the last of those wins: not
@@ -164,7 +166,7 @@ async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytes
 
     Entries are counted, not the slots that go unused: a busy machine leaves any number of them.
     """
-    monkeypatch.setattr(_nats_wire, "_AGAIN", 0.05)
+    monkeypatch.setattr(nats_errors, "_AGAIN", 0.05)
     sent, append = 0, History.append
 
     async def counted(history: History, token: str, step: Plain | Full, increment: int) -> Any:
@@ -205,7 +207,7 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
     settings.write_text("jetstream { max_file_store: 2MB }\n")
     server = own_nats("-c", str(settings))
     async with asking(server.url) as ask, working([server.url] * 2) as work:
-        wire = _nats_wire.Wire(server.url)
+        wire = nats_errors.Server(server.url)
         await ask("STREAM.CREATE.filler", {"name": "filler", "subjects": ["filler"], "storage": "file"})
 
         async def fill(size: int) -> None:
@@ -232,7 +234,7 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
     nats_url: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "_PATIENCE", {True: 200_000, False: 100_000})
-    monkeypatch.setattr(_nats_wire, "_AGAIN", 0.1)
+    monkeypatch.setattr(nats_errors, "_AGAIN", 0.1)
     async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
         await work.handles[1].pause()
         while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
@@ -265,4 +267,4 @@ async def test_a_pause_is_heard_of_and_its_end_wakes(nats_url: str) -> None:
 
 def test_what_is_kept_is_more_than_is_needed() -> None:
     """Some checkpoints in a row may fail: their writers may have been killed."""
-    assert _nats_history.KEPT >= 8 * nats._CHECKPOINT
+    assert nats_queue_stream.KEPT >= 8 * nats_queues._CHECKPOINT

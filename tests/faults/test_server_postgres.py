@@ -18,8 +18,8 @@ import servers
 from faults.work import stands_still, working
 from intervalq import errors
 from intervalq.rules import Advance, Hold, Settings
-from intervalq_stores import postgres
-from intervalq_stores.postgres import PostgresStore
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.postgres.queues import PostgresStore
 from servers import Server
 
 MINE = "from pg_stat_activity where datname = current_database() and application_name = 'intervalq'"
@@ -221,7 +221,7 @@ async def test_the_pool_of_a_pooler_is_in_use(pgbouncer_url: str, monkeypatch: p
                     psycopg.connect(pgbouncer_url, prepare_threshold=None)
                 )
                 other.execute("select 1")
-            monkeypatch.setattr(postgres, "_PATIENCE", 0.1)
+            monkeypatch.setattr(postgres_queues, "_PATIENCE", 0.1)
             await stands_still(work)
             monkeypatch.undo()
         await work.more(2)
@@ -267,7 +267,7 @@ async def test_each_error_has_its_name_and_is_tried_again_only_where_nothing_was
     url: str, code: str
 ) -> None:
     kind, attempts = SAYS[code]
-    sql(url, postgres._FILE.read_text(), PLANTED.format(code))
+    sql(url, postgres_queues._FILE.read_text(), PLANTED.format(code))
     async with aclosing(PostgresStore(url)) as store:
         with pytest.raises(errors.StoreError) as raised:
             await store.apply("q", TAKE)
@@ -278,7 +278,7 @@ async def test_each_error_has_its_name_and_is_tried_again_only_where_nothing_was
 @pytest.mark.parametrize("code", ["40001", "40P01"])
 async def test_what_was_rolled_back_a_few_times_is_done_in_the_end(url: str, code: str) -> None:
     """The real function stands behind the planted one, which lets the fourth attempt through."""
-    real = postgres._FILE.read_text()
+    real = postgres_queues._FILE.read_text()
     sql(url, real, "alter function intervalq.apply rename to really")
     planted = (
         PLANTED.format(code)

@@ -16,7 +16,7 @@ import servers
 from faults.work import Work, stands_still, working
 from intervalq import errors
 from intervalq.rules import Hold
-from intervalq_stores.redis import RedisStore
+from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
 OwnServer = Callable[..., Server]

@@ -42,7 +42,7 @@ def test_never_two_workers_on_a_key_and_none_is_lost(storms: dict[str, Future[Se
     assert seen.again > 0, "tasks of killed workers were done by others"
 
 
-@pytest.mark.parametrize(("replicas", "sync"), [(1, "2m"), (1, "always"), (3, "2m")])
+@pytest.mark.parametrize(("replicas", "sync"), [(1, "2m"), (1, "always"), (3, "2m"), (3, "always")])
 def test_what_ended_stays_ended_when_the_server_is_killed(replicas: int, sync: str) -> None:
     """With three replicas it is the leader of the stream."""
     try:

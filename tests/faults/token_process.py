@@ -19,15 +19,17 @@ from typing import Any
 import anyio
 
 from intervalq.tasks import Claim, Tasks
-from intervalq_stores import _nats_anew, _nats_claims, _nats_task
-from intervalq_stores._nats_holdings import Holdings
+from intervalq_stores.nats._task import claims as nats_task_claims
+from intervalq_stores.nats._task import message as nats_task_message
+from intervalq_stores.nats._task import restore as nats_task_restore
+from intervalq_stores.nats._task.holdings import Holdings
 
 EXPIRY = 1.5
 
 
 def careless() -> None:
     """Break the store on purpose."""
-    true = _nats_task.delivered
+    true = nats_task_message.delivered
 
     async def beat(self: Holdings) -> bool:
         return self is not None
@@ -36,7 +38,7 @@ def careless() -> None:
         return true(message)._replace(times=1)
 
     Holdings.beat = beat  # type: ignore[method-assign]
-    for module in (_nats_claims, _nats_anew):
+    for module in (nats_task_claims, nats_task_restore):
         module.delivered = delivered  # type: ignore[attr-defined]
 
 

@@ -12,7 +12,8 @@ from fuzz.material import fuzz, json_values
 from fuzz.queues import commands, instants, states
 from intervalq.errors import StoreError
 from intervalq.rules import Advance, Answer, BadRecord, NewerRecord, Settings, State, apply
-from intervalq_stores import postgres, redis
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.redis import queues as redis_queues
 
 FIELDS = [
     *("state", "now", "refused", "healed", "granted", "missed", "at_once", "first", "count", "costs"),
@@ -94,14 +95,14 @@ REPLY = [1, 0, 0, 0, [], [], 0, 0, 0, 0, [], 0, RECORD]
     cut=st.booleans(),
 )
 def test_replies_of_redis_are_read_or_refused(place: int, value: Any, inner: int | None, cut: bool) -> None:
-    assert redis._answer(REPLY).state is not None
+    assert redis_queues._answer(REPLY).state is not None
     reply: list[Any] = [*REPLY]
     if inner is None:
         reply[place] = value
     else:
         reply[-1] = [*RECORD[:inner], value, *RECORD[inner + 1 :]]
     try:
-        answer = redis._answer(reply[:place] if cut else reply)
+        answer = redis_queues._answer(reply[:place] if cut else reply)
     except (BadRecord, NewerRecord):
         return
     assert len(answer.taken) == answer.count <= 10_000
@@ -111,9 +112,9 @@ def test_replies_of_redis_are_read_or_refused(place: int, value: Any, inner: int
 @given(changes=st.dictionaries(st.sampled_from([*SOUND["state"], "leases"]), ODD, max_size=2))
 def test_rows_of_postgres_are_read_or_refused(changes: dict[str, Any]) -> None:
     row = SOUND["state"] | {"running": [1], "leases": [5]}
-    assert postgres._answer(SOUND | {"state": row}).state is not None
+    assert postgres_queues._answer(SOUND | {"state": row}).state is not None
     try:
-        postgres._answer(SOUND | {"state": row | changes})
+        postgres_queues._answer(SOUND | {"state": row | changes})
     except (BadRecord, NewerRecord):
         return
 
@@ -121,9 +122,9 @@ def test_rows_of_postgres_are_read_or_refused(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("reply", [None, 7, b"x", [], {}, [[]] * 13, "x" * 13])
 def test_what_is_no_reply_is_refused(reply: Any) -> None:
     with pytest.raises(BadRecord):
-        redis._answer(reply)
+        redis_queues._answer(reply)
     with pytest.raises(BadRecord):
-        postgres._answer(reply)
+        postgres_queues._answer(reply)
 
 
 @fuzz(100)

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from fuzz.guard import kept_in
 from fuzz.material import CANARY, fuzz, mutated, odd_text
-from intervalq.cli import _session, _work_run
 from intervalq.cli._app import _COMMANDS, app, run_app
+from intervalq.cli._run import session as _session
+from intervalq.cli._work import worker as _work_run
 from intervalq.rules import Drop, Hold, Settings
 from intervalq.store import open_store
 from intervalq.tasks import Tasks
@@ -143,18 +144,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("INTERVALQ_STORE", "memory://")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("intervalq.cli.exec._become", _stands_still)
-    monkeypatch.setattr("intervalq.cli.doctor.about_spark", lambda: None)  # it asks Java for its version
-    monkeypatch.setattr("intervalq.cli.pipeline._spark", _stands_still)
-    monkeypatch.setattr("intervalq.cli.demo._Demo.run", _stands_still)
-    monkeypatch.setattr("intervalq.cli.demo_api._serve", _stands_still)
+    monkeypatch.setattr("intervalq.cli._run.exec._become", _stands_still)
+    monkeypatch.setattr("intervalq.cli._doctor.command.about_spark", lambda: None)  # asks Java
+    monkeypatch.setattr("intervalq.cli._pipeline.command._spark", _stands_still)
+    monkeypatch.setattr("intervalq.cli._demo.command._Demo.run", _stands_still)
+    monkeypatch.setattr("intervalq.cli._demo.api._serve", _stands_still)
     monkeypatch.setattr(_session._Session, "run", _stands_still)
     monkeypatch.setattr(
         "click.shell_completion.BashComplete._check_version", lambda *_: None
     )  # it starts bash
 
-    monkeypatch.setattr("intervalq.cli._work_run.run", _stands_still)
-    monkeypatch.setattr("intervalq.cli._work_fleet.Fleet.run", _stands_still)
+    monkeypatch.setattr("intervalq.cli._work.worker.run", _stands_still)
+    monkeypatch.setattr("intervalq.cli._work.supervisor.Fleet.run", _stands_still)
     monkeypatch.setattr(_work_run, "end", _exits)
     monkeypatch.setattr(sys, "path", sys.path.copy())  # `work` puts the folder there
     monkeypatch.delitem(sys.modules, "workers", raising=False)

@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuzz.material import fuzz, json_values, mutated, odd_text
-from intervalq.cli import _wire
-from intervalq.cli._input import Input, _Splitter
-from intervalq.cli._jobs import LONGEST, BadLine, Job, Lines, key_of
-from intervalq.cli._results import BadResults, Done, Result, open_output, read_results, write_all
-from intervalq.cli._shards import _line
+from intervalq.cli._run import protocol as _wire
+from intervalq.cli._run.children import _line
+from intervalq.cli._run.input import Input, _Splitter
+from intervalq.cli._run.jobs import LONGEST, BadLine, Job, Lines, key_of
+from intervalq.cli._run.results import BadResults, Done, Result, open_output, read_results, write_all
 
 DEEP = [f'{{"a": {"[" * depth}{"]" * depth}}}' for depth in (98, 99, 100, 900, 985, 990, 994, 100_000)]
 COMMANDS = [
@@ -231,7 +231,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
         there, here = os.pipe()
         monkeypatch.setattr(_wire, "_IN", there)
         monkeypatch.setattr(_wire, "_CHUNK", size)
-        wire, messages = _wire.Wire(), []
+        wire, messages = _wire.Pipes(), []
 
         def say() -> None:
             write_all(here, data)

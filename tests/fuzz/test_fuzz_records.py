@@ -10,8 +10,8 @@ from fuzz.material import fuzz, json_values, mutated, odd_text
 from fuzz.queues import commands, instants, states, wholes
 from intervalq.errors import CorruptState, StoreError, VersionMismatch
 from intervalq.rules import BadRecord, Command, NewerRecord, Settings, State, apply
-from intervalq_stores._document import Document
-from intervalq_stores._records import parse, shown, state_of
+from intervalq_stores._files.json_records import parse, shown, state_of
+from intervalq_stores.json._queue_document import Document
 
 URL = "file:///state.json"
 

@@ -18,7 +18,7 @@ from intervalq._spec import parse
 from intervalq._timing.backoff import retry_after
 from intervalq.errors import ConfigMismatch, InvalidInterval, InvalidName, InvalidOption
 from intervalq.sync import IntervalQueue as BlockingQueue
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 
 UNITS = ["us", "ms", "s", "m", "h", "d", ""]
 TEN_MEGABYTES = "9" * 10_000_000

@@ -11,9 +11,9 @@ import pytest
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, LedgerNotFound, UnknownStore
 from intervalq.ledger import Ledger, LedgerInfo, LedgerRow, ledgers
 from intervalq.ledger._checks import checked_key, checked_keys, checked_shown, checked_value
-from intervalq.ledger.rules import MOST_VALUE, Answer, Claim, Command, Ended, Look, Record
+from intervalq.ledger.rules import MAX_VALUE, Answer, Claim, Command, Ended, Look, Record
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq_stores.memory_ledger import MemoryLedgerStore
+from intervalq_stores.memory.ledgers import MemoryLedgerStore
 
 NOW = 1_700_000_000_000_000
 HOUR = 3_600_000_000
@@ -155,9 +155,9 @@ def test_what_can_be_a_key_a_value_and_a_state() -> None:
     assert checked_keys(["b", "a", "b"]) == ("b", "a")
     with pytest.raises(InvalidOption, match="list"):
         checked_keys("abc")
-    for value in ("", "ü" * (MOST_VALUE // 2)):
+    for value in ("", "ü" * (MAX_VALUE // 2)):
         assert checked_value(value, "k") == value
-    for value in ("ü" * (MOST_VALUE // 2) + "x", "a\0", "\ud800"):
+    for value in ("ü" * (MAX_VALUE // 2) + "x", "a\0", "\ud800"):
         with pytest.raises(InvalidOption, match="row 'k'"):
             checked_value(value, "k")
     assert checked_shown(["failed", "done", "failed"]) == ("done", "failed")

@@ -10,9 +10,9 @@ from unittest import mock
 
 from intervalq import rules
 from intervalq.rules import Answer, Command, Hold, Settings, Slot, State
-from intervalq.testing.simulation import bugs
 from model.parts import NO_BUGS, Bugs
 from model.scope import SCOPES, Scope
+from planted import bugs
 
 _FRESH: Final = rules._fresh
 _GIVE_BACK: Final = rules._give_back

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from intervalq.spark._java import java_home
+from intervalq.spark._runtime.java import java_home
 from spark import archive, clusters
 from spark.clusters import Cluster, Connect
 from spark.programs import FAST
@@ -81,7 +81,7 @@ def spark_api() -> Iterator[SparkApi]:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[str]:
     """A store for ledgers of stages that run in this process, which keeps no connection to it."""
-    from intervalq.spark import _claims
+    from intervalq.spark._paced import ledger_client as _claims
 
     yield f"sqlite://{tmp_path}/state.db"
     _claims.ledger_store.cache_clear()

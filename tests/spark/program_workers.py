@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from intervalq.spark._session import session
+from intervalq.spark._runtime.session import session
 
 
 def who(batches: Iterable[Any]) -> Iterator[Any]:

@@ -14,9 +14,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from intervalq import IntervalQueue
 from intervalq.ledger.rules import Answer, Command, Count, Summary
 from intervalq.ledger.store import open_ledger_store
-from intervalq.spark import CallContext, _job_maker
-from intervalq.spark._job_maker import job_maker
-from intervalq.spark._stage import run_stage
+from intervalq.spark import CallContext
+from intervalq.spark._paced import validate as _job_maker
+from intervalq.spark._paced.partition import run_stage
+from intervalq.spark._paced.validate import job_maker
 
 GIVES_TEXT = StructType([StructField("out", StringType())])
 

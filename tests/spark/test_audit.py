@@ -21,7 +21,7 @@ from spark import planted_logs as logs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from intervalq.spark._report import Audit
+    from intervalq.spark._audit.result import Audit
 
 BY_KEY = {"key_twice", "attempt_skipped", "attempt_order", "replay_unknown"}
 
@@ -48,7 +48,7 @@ def quickly(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> Audit:
     """One audit of all planted logs together."""
-    from intervalq.spark._audit import audit
+    from intervalq.spark._audit.audit import audit
 
     intervals = dict.fromkeys([*logs.FAULTS, "clean"], logs.INTERVAL)
     return audit(
@@ -77,7 +77,7 @@ def kinds_of(audit: Audit, queue: str) -> dict[str, int]:
 
 
 def test_everything_that_can_be_looked_for_is_planted(judged: Audit) -> None:
-    from intervalq.spark._audit_kinds import KINDS
+    from intervalq.spark._audit.kinds import KINDS
 
     assert judged.not_checked == {}
     elsewhere = {
@@ -156,9 +156,9 @@ def test_the_page_is_complete_in_itself(judged: Audit, tmp_path: Path) -> None:
 
 
 def test_names_do_nothing_to_a_page_or_a_terminal(judged: Audit) -> None:
-    from intervalq.spark._audit_kinds import Example
-    from intervalq.spark._report_page import page
-    from intervalq.spark._report_text import place
+    from intervalq.spark._audit.kinds import Example
+    from intervalq.spark._audit.report_page import page
+    from intervalq.spark._audit.report_text import place
 
     found = judged.violations["gap_short"]
     found.examples.insert(0, Example("<b>\x1b[31m", 1, None))
@@ -234,7 +234,7 @@ def judge(rows: list[logs.Row], *, reach: int, most: int, grace: float) -> dict[
 @pytest.mark.parametrize("block", [4, 1 << 20])
 def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block: int) -> None:
     """Many edges, or none: blocks of four intervals, or one for all."""
-    from intervalq.spark._audit import audit
+    from intervalq.spark._audit.audit import audit
 
     dice = random.Random(20_261)
     queues = {f"q{number}": random_log(f"q{number}", dice) for number in range(60)}
@@ -279,7 +279,7 @@ def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block
 
 
 def test_results_of_a_run_are_a_log(spark: SparkSession, tmp_path: Path) -> None:
-    from intervalq.spark._audit import audit
+    from intervalq.spark._audit.audit import audit
 
     results = [
         {"job": {"id": number}, "shard": number % 2, "ticket": number + 1, "due": logs.FIRST + number,
@@ -303,8 +303,8 @@ def test_results_of_a_run_are_a_log(spark: SparkSession, tmp_path: Path) -> None
 def test_the_struct_of_the_pipeline_is_a_log(spark: SparkSession) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from intervalq.spark._audit_log import log_of
-    from intervalq.spark._results import LOG_DDL
+    from intervalq.spark._audit.log import log_of
+    from intervalq.spark._paced.results import LOG_DDL
 
     inside = ("k", 1, 1.0, 2.0, 3.0, "h", 7, 2, 1, False, "reset")
     df = spark.createDataFrame([("x", inside)], f"key string, _iq {LOG_DDL}").withColumn(
@@ -320,7 +320,7 @@ def test_the_struct_of_the_pipeline_is_a_log(spark: SparkSession) -> None:
 
 
 def test_what_can_not_be_judged_is_refused(spark: SparkSession) -> None:
-    from intervalq.spark._audit import audit
+    from intervalq.spark._audit.audit import audit
 
     df = frame(spark, [logs.start("q", 0), logs.start("q", 1)]).drop("due")
     with pytest.raises(InvalidInterval, match="give it with interval="):
@@ -334,7 +334,7 @@ def test_what_can_not_be_judged_is_refused(spark: SparkSession) -> None:
 
 
 def test_an_empty_log_has_nothing_wrong_and_nothing_checked(spark: SparkSession) -> None:
-    from intervalq.spark._audit import audit
+    from intervalq.spark._audit.audit import audit
 
     found = audit(spark, frame(spark, []), interval=1)
     assert (found.ok, found.rows, found.starts) == (True, 0, 0)
@@ -345,7 +345,7 @@ def test_an_empty_log_has_nothing_wrong_and_nothing_checked(spark: SparkSession)
 @pytest.mark.parametrize("block", [4, 1 << 20])
 def test_a_burst_comes_in_any_order_and_catches_up(spark: SparkSession, block: int) -> None:
     """After each ten intervals of rest five starts at once, whose slots lie up to four intervals back."""
-    from intervalq.spark._audit import audit
+    from intervalq.spark._audit.audit import audit
 
     rows: list[logs.Row] = []
     for number in range(40):

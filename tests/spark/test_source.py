@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from intervalq.cli._results import Result
-from intervalq.spark._source import IntervalqSource, register
-from intervalq.spark._source_options import stream_options
-from intervalq.spark._source_shelf import Shelf
-from intervalq.spark._source_write import StreamWriter
+from intervalq.cli._run.results import Result
+from intervalq.spark._source.datasource import IntervalqSource, register
+from intervalq.spark._source.options import stream_options
+from intervalq.spark._source.stream_buffer import StreamBuffer
+from intervalq.spark._source.write import StreamWriter
 from intervalq.tasks.sync import Tasks
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ async def test_a_stream_reads_a_batch_that_had_not_ended_again(
 
     # Meanwhile another driver has claimed some, and died before its checkpoint had them.
     given += [tasks.insert("cars", number) for number in range(5)]
-    shelf = Shelf(stream_options(options), "dead")
-    assert await shelf.fill(20, 24) == 24
-    await shelf.aclose()
+    buffer = StreamBuffer(stream_options(options), "dead")
+    assert await buffer.fill(20, 24) == 24
+    await buffer.aclose()
 
     stream(works)
     assert done == Counter(given)

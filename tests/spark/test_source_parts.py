@@ -1,4 +1,4 @@
-"""The data source without Spark: what staged rows, shelves and logs bear, and what is refused."""
+"""The data source without Spark: what staged rows, buffers and logs bear, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from pyspark.sql.types import LongType, StringType, StructType
 from intervalq.errors import InvalidOption, InvalidTask, StoreTimeout, UnknownStore
 from intervalq.ledger.rules import Claim, Ended, Record
 from intervalq.ledger.store import open_ledger_store
-from intervalq.spark import _source_log, _source_read
-from intervalq.spark._source import IntervalqSource
-from intervalq.spark._source_commit import clean, write_of_batch, write_once
-from intervalq.spark._source_options import StreamOptions, read_options, stream_options, write_options
-from intervalq.spark._source_read import TableReader
-from intervalq.spark._source_shelf import Shelf, ShelfTaken
-from intervalq.spark._source_values import tasks_of
-from intervalq.spark._source_write import BatchWriter
+from intervalq.spark._source import log as _source_log
+from intervalq.spark._source import read as _source_read
+from intervalq.spark._source.datasource import IntervalqSource
+from intervalq.spark._source.options import StreamOptions, read_options, stream_options, write_options
+from intervalq.spark._source.publish import clean, write_of_batch, write_once
+from intervalq.spark._source.read import TableReader
+from intervalq.spark._source.stream_buffer import BufferTaken, StreamBuffer
+from intervalq.spark._source.values import tasks_of
+from intervalq.spark._source.write import BatchWriter
 from intervalq.tasks import Tasks as AsyncTasks
 from intervalq.tasks.sync import Tasks
 
@@ -151,7 +152,7 @@ def test_what_dead_drivers_left_is_removed_after_a_week(
     dead.write(batches(1))
     other.commit([other.write(batches(2))])
     assert tasks.queues(dead.identity.staging)[0].size == 1  # it may be alive
-    monkeypatch.setattr("intervalq.spark._source_commit._OLD", -60)
+    monkeypatch.setattr("intervalq.spark._source.publish._OLD", -60)
     later.commit([later.write(batches(3))])
     assert tasks.queues(dead.identity.staging) == []
     assert numbers(tasks, queue) == [2, 3]
@@ -282,12 +283,12 @@ def test_streams_that_can_not_be(tmp_path: Path) -> None:
         IntervalqSource(given).reader(ROWS)
 
 
-# --- shelves ------------------------------------------------------------------------------------------------
+# --- buffers ------------------------------------------------------------------------------------------------
 
 
 async def test_a_shelf_keeps_tasks_by_number_whoever_has_it(store: str, queue: str) -> None:
     options = StreamOptions(store=store, queue=queue, stream=queue, max_tasks=10)
-    first, second = Shelf(options, "first"), Shelf(options, "second")
+    first, second = StreamBuffer(options, "first"), StreamBuffer(options, "second")
     async with AsyncTasks(store) as tasks:
         await tasks.modify(*(tasks.new(queue, number) for number in range(1_000)))
         await tasks.put(queue, range(1_000, 1_010))  # on Postgres these can't be claimed with other changes
@@ -301,7 +302,7 @@ async def test_a_shelf_keeps_tasks_by_number_whoever_has_it(store: str, queue: s
         assert await tasks.queues(queue) == []
 
         for after in (first.fill(600, 601), first.commit(600)):
-            with pytest.raises(ShelfTaken, match="taken over by another query"):
+            with pytest.raises(BufferTaken, match="taken over by another query"):
                 await after
         await second.commit(950)
         await second.commit(2)  # is behind
@@ -329,18 +330,18 @@ async def test_a_move_whose_answer_is_lost_is_done_once(
             raise StoreTimeout(store, "no answer")
         return modified
 
-    shelf = Shelf(StreamOptions(store=store, queue=queue, stream=queue, max_tasks=10), "one")
+    buffer = StreamBuffer(StreamOptions(store=store, queue=queue, stream=queue, max_tasks=10), "one")
     async with AsyncTasks(store) as tasks:
         for number in range(3):
             await tasks.insert(queue, number)
         monkeypatch.setattr(AsyncTasks, "modify", loses)  # of the owner's name, and of the tasks
-        assert await shelf.fill(0, 10) == 3
+        assert await buffer.fill(0, 10) == 3
         assert len(lost) == 2
-        assert sorted(row.json for row in await shelf.rows(1, 3)) == ["0", "1", "2"]
-        await shelf.commit(3)
+        assert sorted(row.json for row in await buffer.rows(1, 3)) == ["0", "1", "2"]
+        await buffer.commit(3)
         (left,) = await tasks.tasks(f"intervalq.stream.{queue}")
         await tasks.modify(left.delete())
-    await shelf.aclose()
+    await buffer.aclose()
 
 
 # --- tables -------------------------------------------------------------------------------------------------

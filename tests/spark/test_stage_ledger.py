@@ -13,9 +13,10 @@ from intervalq.errors import (
     RunCancelled,
     StoreUnavailable,
 )
-from intervalq.ledger.rules import MOST_VALUE, Answer, Cancel, Claim, Command, Count, Ended, Leave, Record
+from intervalq.ledger.rules import MAX_VALUE, Answer, Cancel, Claim, Command, Count, Ended, Leave, Record
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq.spark import CallContext, _claims
+from intervalq.spark import CallContext
+from intervalq.spark._paced import ledger_client as _claims
 from spark.stages import Calls, ask, batches, made, outs, staged
 
 LONG, SHORT = 3_600_000_000, 1
@@ -146,7 +147,7 @@ def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
 ) -> None:
     """Spark stops every task as soon as one has failed: calls of others would be lost."""
     store = _Other(open_ledger_store(ledger))
-    monkeypatch.setattr("intervalq.spark._flow.ledger_store", lambda _: store)
+    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
     ask(ledger, Claim("other", LONG, ("elsewhere",), started=True))
     ask(ledger, Cancel())
     with pytest.raises(RunCancelled):
@@ -187,7 +188,7 @@ def test_lost_answers_of_the_store_are_asked_for_again(
     ledger: str, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     trouble = _Trouble(open_ledger_store(ledger), 6)
-    monkeypatch.setattr("intervalq.spark._flow.ledger_store", lambda _: trouble)
+    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: trouble)
     calls = Calls()
     rows = list(staged(calls, batches(range(40)), key="id", run="r", ledger=ledger, on_unknown=policy))
     assert outs(rows) == made(range(40))
@@ -198,7 +199,7 @@ def test_lost_answers_of_the_store_are_asked_for_again(
 def test_a_store_that_stays_away_fails_the_task(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_claims, "_OUTAGE", 0.0)
     trouble = _Trouble(open_ledger_store(ledger), 1_000_000)
-    monkeypatch.setattr("intervalq.spark._flow.ledger_store", lambda _: trouble)
+    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: trouble)
     with pytest.raises(StoreUnavailable):
         list(staged(Calls(), batches(range(40)), key="id", run="r", ledger=ledger))
 
@@ -245,7 +246,7 @@ def test_a_result_that_is_too_large_is_an_error_of_its_row(ledger: str) -> None:
 
     async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
         calls[row["id"]] += 1
-        return {"out": "x" * (MOST_VALUE if row["id"] == 1 else 10)}
+        return {"out": "x" * (MAX_VALUE if row["id"] == 1 else 10)}
 
     options: dict[str, Any] = {"key": "id", "run": "r", "ledger": ledger, "retries": 3}
     rows = list(staged(call, batches(range(3)), errors="column", **options))

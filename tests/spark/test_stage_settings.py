@@ -16,9 +16,10 @@ from intervalq import IntervalQueue
 from intervalq.errors import (
     InvalidOption,
 )
-from intervalq.spark import CallContext, _context
-from intervalq.spark._job_maker import job_maker
-from intervalq.spark._stage import stage
+from intervalq.spark import CallContext
+from intervalq.spark._paced import context as _context
+from intervalq.spark._paced.partition import stage
+from intervalq.spark._paced.validate import job_maker
 from spark.stages import GIVES_TEXT, USUAL, Calls, batches, paced_here, staged
 
 

@@ -12,9 +12,9 @@ from intervalq.rules import (
     Advance,
     Settings,
 )
-from intervalq_stores import _nats_history
-from intervalq_stores._nats_step import Plain
-from intervalq_stores.nats import NATSStore
+from intervalq_stores.nats._queue import stream as nats_queue_stream
+from intervalq_stores.nats._queue.step import Plain
+from intervalq_stores.nats.queues import NATSStore
 
 HOURLY = Settings(interval=3_600_000_000)
 
@@ -59,7 +59,7 @@ def take(settings: Settings = HOURLY, **more: Any) -> Advance:
     return Advance(**{"settings": settings, "nonce": secrets.token_hex(4), "take": 1, **more})
 
 
-def history(store: NATSStore) -> _nats_history.History:
+def history(store: NATSStore) -> nats_queue_stream.History:
     return store._history
 
 
@@ -69,7 +69,7 @@ async def log_of(store: NATSStore, queue: str) -> list[Any]:
 
 
 async def purge(store: NATSStore, stream: str, **which: Any) -> None:
-    await history(store).wire.ask(f"STREAM.PURGE.{stream}", which)
+    await history(store).server.ask(f"STREAM.PURGE.{stream}", which)
 
 
 def plain_ones(log: list[Any]) -> int:

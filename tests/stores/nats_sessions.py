@@ -20,7 +20,7 @@ from intervalq.tasks.rules import (
     Session,
     Work,
 )
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq_stores.nats.tasks import NATSTaskStore
 
 Open = Callable[[], NATSTaskStore]
 

@@ -9,8 +9,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 from nats.aio.msg import Msg
 
-from intervalq_stores._nats_names import encoded
-from intervalq_stores._nats_task import STREAM
+from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._task.message import STREAM
 
 PATIENCE = 30
 

@@ -19,11 +19,11 @@ from intervalq.errors import StoreUnavailable
 from intervalq.ledger.rules import Ended, Record
 from intervalq.rules import Advance, Inspect, Mark, Settings, Slot, State
 from intervalq.tasks.rules import Insert, Modify
-from intervalq_stores import _clerk
-from intervalq_stores.json_file import JSONFileStore
-from intervalq_stores.sqlite import SQLiteStore
-from intervalq_stores.sqlite_ledger import SQLiteLedgerStore
-from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from intervalq_stores import _worker_thread as worker_thread
+from intervalq_stores.json.queues import JSONFileStore
+from intervalq_stores.sqlite.ledgers import SQLiteLedgerStore
+from intervalq_stores.sqlite.queues import SQLiteStore
+from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 
 INTERVAL = 1_000_000
 SETTINGS = Settings(interval=INTERVAL)
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is idle for a moment keeps its files open, however slow the machine is."""
-    monkeypatch.setattr(_clerk, "_LINGER", 60)
+    monkeypatch.setattr(worker_thread, "_LINGER", 60)
 
 
 def opened(scheme: str, path: Path) -> JSONFileStore | SQLiteStore:

@@ -25,8 +25,8 @@ from intervalq.errors import (
 from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Resume, Settings, State
 from intervalq.store import open_store
 from intervalq.testing import StoreSuite
-from intervalq_stores import _shared_file
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores._files import locked_file
+from intervalq_stores.json.queues import JSONFileStore
 
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)
@@ -143,7 +143,7 @@ BAD = {
     "infinite": (content().replace('"seen": 0', '"seen": 1e999').encode(), CorruptState),
     "many digits": (content().replace('"seen": 0', f'"seen": {"9" * 5000}').encode(), CorruptState),
     "deep": (b'{"intervalq": 1, "a": ' + b"[" * 100_000 + b"]" * 100_000 + b', "queues": {}}', CorruptState),
-    "huge": (content().encode() + b" " * _shared_file.MOST_BYTES, CorruptState),
+    "huge": (content().encode() + b" " * locked_file.MAX_BYTES, CorruptState),
     "a record of text": (b'{"intervalq": 1, "queues": {"q": "x"}}', CorruptState),
     "ticket not whole": (content(ticket=1.0).encode(), CorruptState),
     "ticket negative": (content(ticket=-1).encode(), CorruptState),
@@ -277,12 +277,6 @@ async def test_a_path_below_a_file_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="give another path"):
         await store.apply("q", TAKE)
     assert any(level == "error" for level, _ in await store.advice())
-
-
-def test_a_platform_without_flock_is_told_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_shared_file, "HAS_FLOCK", False)
-    with pytest.raises(StoreError, match=r"redis://.*memory://"):
-        open_store(path.as_uri())
 
 
 # --- waking -----------------------------------------------------------------------------------------

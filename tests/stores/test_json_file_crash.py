@@ -17,16 +17,16 @@ from anyio.lowlevel import checkpoint
 
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Advance, Inspect, Settings, State
-from intervalq_stores._document import Document
-from intervalq_stores._shared_file import SharedFile
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores.json._queue_document import Document
+from intervalq_stores.json.queues import JSONFileStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
 HOLD = """
 import sys
 from pathlib import Path
-from intervalq_stores._shared_file import SharedFile
+from intervalq_stores._files.locked_file import SharedFile
 with SharedFile(Path(sys.argv[1]), "x").locked():
     print("held", flush=True)
     sys.stdin.read()
@@ -106,7 +106,7 @@ def test_a_process_can_exit_while_it_waits_for_the_lock(path: Path) -> None:
 import sys, anyio
 from intervalq.errors import StoreTimeout
 from intervalq.rules import Inspect
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores.json.queues import JSONFileStore
 async def main():
     store = JSONFileStore(sys.argv[1])
     store.patience = 0.01
@@ -156,7 +156,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path:
     script = """
 import os, signal, sys
 from pathlib import Path
-from intervalq_stores._shared_file import SharedFile
+from intervalq_stores._files.locked_file import SharedFile
 with SharedFile(Path(sys.argv[1]), "x").locked():
     if os.fork():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -174,7 +174,7 @@ def test_a_forked_child_uses_the_store_too(path: Path) -> None:
     script = """
 import os, sys, anyio
 from intervalq.rules import Advance, Settings
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores.json.queues import JSONFileStore
 store = JSONFileStore(sys.argv[1])
 async def take():
     answer = await store.apply("q", Advance(settings=Settings(1), nonce="n", take=1))
@@ -229,7 +229,7 @@ def test_a_lock_file_removed_in_the_middle_of_a_step_stops_the_writing(path: Pat
 WORKER = """
 import os, sys, anyio
 from intervalq.rules import Advance, Settings
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores.json.queues import JSONFileStore
 async def main():
     store = JSONFileStore(sys.argv[1])
     store.patience = 120
@@ -295,7 +295,7 @@ def test_leftovers_of_a_writer_that_died_are_removed_by_the_next(path: Path) -> 
     script = """
 import os, signal, sys
 from pathlib import Path
-from intervalq_stores._shared_file import SharedFile
+from intervalq_stores._files.locked_file import SharedFile
 file = SharedFile(Path(sys.argv[1]), "x")
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 with file.locked():

@@ -13,9 +13,9 @@ from anyio.lowlevel import checkpoint
 
 from intervalq.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from intervalq.rules import Advance, Command, Inspect, Settings
-from intervalq_stores import _shared_file
-from intervalq_stores._shared_file import SharedFile
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores._files import locked_file
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores.json.queues import JSONFileStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
@@ -111,12 +111,12 @@ async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
         else:
             outcomes.append("none" if answer.state is None else "some")
 
-    monkeypatch.setattr(_shared_file, "MOST_BYTES", 100)
+    monkeypatch.setattr(locked_file, "MAX_BYTES", 100)
     async with anyio.create_task_group() as group:
         with SharedFile(path, store.url).locked():
             for number, command in enumerate(commands, 1):
                 group.start_soon(attempt, command)
-                while len(store._clerk._jobs) < number:
+                while len(store._thread._jobs) < number:
                     await checkpoint()
     assert sorted(outcomes) == ["full", "full", "none"]  # the last one saw what was not kept
     assert not path.exists()

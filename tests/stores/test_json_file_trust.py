@@ -8,8 +8,9 @@ import pytest
 
 from intervalq.errors import InsecurePath
 from intervalq.rules import Advance, Settings
-from intervalq_stores import _file_advice, _shared_file
-from intervalq_stores.json_file import JSONFileStore
+from intervalq_stores._files import advice as files_advice
+from intervalq_stores._files import locked_file
+from intervalq_stores.json.queues import JSONFileStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 PRECIOUS = '{"intervalq": 1, "queues": {}}'
@@ -97,7 +98,7 @@ async def test_advice_of_a_store_that_is_well(store: JSONFileStore, path: Path) 
 
 
 async def test_advice_says_who_holds_the_lock(store: JSONFileStore, path: Path) -> None:
-    with _shared_file.SharedFile(path, store.url).locked():
+    with locked_file.SharedFile(path, store.url).locked():
         warnings = [sentence for level, sentence in await store.advice() if level == "warning"]
         assert len(warnings) == 1
         assert f"held just now by process {os.getpid()} on " in warnings[0]
@@ -112,11 +113,11 @@ def test_network_file_systems_are_told_by_the_longest_mount_point(tmp_path: Path
         f"1 1 0:1 / / rw shared:1 - ext4 /dev/x rw\n2 1 0:2 / {point} rw - tmpfs t rw\nbroken\n"
         f"3 2 0:3 / {point} rw shared:2 master:1 - nfs4 server:/x rw\n4 1 0:4 / {point}b rw - xfs /dev/y rw\n"
     )
-    assert _file_advice.file_system(folder, table) == "nfs4"
-    assert _file_advice.file_system(tmp_path, table) == "ext4"
-    assert [level for level, _ in _file_advice._disk(folder, table)] == ["error"]
-    assert [level for level, _ in _file_advice._disk(tmp_path, table)] == ["ok"]
-    assert [level for level, _ in _file_advice._disk(tmp_path, tmp_path / "none")] == ["warning"]
+    assert files_advice.file_system(folder, table) == "nfs4"
+    assert files_advice.file_system(tmp_path, table) == "ext4"
+    assert [level for level, _ in files_advice._disk(folder, table)] == ["error"]
+    assert [level for level, _ in files_advice._disk(tmp_path, table)] == ["ok"]
+    assert [level for level, _ in files_advice._disk(tmp_path, tmp_path / "none")] == ["warning"]
 
 
 async def test_a_file_that_its_group_may_write_is_warned_of_once(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from intervalq.testing import LedgerSuite
-from intervalq_stores import memory_ledger
+from intervalq_stores.memory import ledgers as memory_ledgers
 
 
 class TestRedis(LedgerSuite):
@@ -53,7 +53,7 @@ class TestMemory(LedgerSuite):
     def store_url(self) -> Iterator[str]:
         name = secrets.token_hex(4)
         yield f"memory://{name}"
-        del memory_ledger._PROCESS[name]
+        del memory_ledgers._PROCESS[name]
 
 
 class TestJSON(LedgerSuite):

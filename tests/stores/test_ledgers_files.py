@@ -14,13 +14,14 @@ from intervalq.errors import CorruptState, InvalidName, InvalidOption, StoreErro
 from intervalq.ledger.rules import Beat, Claim, Count, Drop, Ended, Expire, Look, Record, Verdict
 from intervalq.rules import Advance, Settings
 from intervalq.tasks.rules import Insert, Modify
-from intervalq_stores import _shared_file, json_ledger
-from intervalq_stores._shared_file import SharedFile
-from intervalq_stores._sqlite_ledger_book import SWEPT
-from intervalq_stores.json_ledger import JSONLedgerStore
-from intervalq_stores.sqlite import SQLiteStore
-from intervalq_stores.sqlite_ledger import SQLiteLedgerStore
-from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from intervalq_stores._files import locked_file
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores.json import ledgers as json_ledgers
+from intervalq_stores.json.ledgers import JSONLedgerStore
+from intervalq_stores.sqlite._ledger_rows import SWEPT
+from intervalq_stores.sqlite.ledgers import SQLiteLedgerStore
+from intervalq_stores.sqlite.queues import SQLiteStore
+from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 
 HOUR = 3_600_000_000
 ROW = Record("s", HOUR, (Ended("a", "1"),))
@@ -160,8 +161,8 @@ async def test_a_document_that_would_be_too_large_is_refused_and_names_another_s
     files: JSONLedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await files.apply("run", ROW)
-    for module in (json_ledger, _shared_file):
-        monkeypatch.setattr(module, "MOST_BYTES", 2_000)
+    for module in (json_ledgers, locked_file):
+        monkeypatch.setattr(module, "MAX_BYTES", 2_000)
     refused: list[str] = []
 
     async def ask(key: str, size: int) -> None:

@@ -21,7 +21,7 @@ from intervalq.ledger.rules import (
     Record,
     Verdict,
 )
-from intervalq_stores.postgres_ledger import PostgresLedgerStore
+from intervalq_stores.postgres.ledgers import PostgresLedgerStore
 
 HOUR = 3_600_000_000
 ROW = Record("s", HOUR, (Ended("a", "1"), Ended("b", "2", failed=True)))

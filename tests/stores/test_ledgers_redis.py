@@ -22,7 +22,7 @@ from intervalq.ledger.rules import (
     Record,
     Verdict,
 )
-from intervalq_stores.redis_ledger import RedisLedgerStore
+from intervalq_stores.redis.ledgers import RedisLedgerStore
 from servers import redis_client
 
 HOUR = 3_600_000_000
@@ -62,7 +62,7 @@ def dump(client: Any, name: str) -> list[Any]:
 
 
 def test_the_script_has_the_constant_of_the_rules() -> None:
-    text = files("intervalq_stores").joinpath("redis_ledger.lua").read_text(encoding="utf-8")
+    text = files("intervalq_stores.redis").joinpath("ledgers.lua").read_text(encoding="utf-8")
     assert f"local FOREVER = {rules.FOREVER}\n" in text
 
 

@@ -11,9 +11,9 @@ import pytest
 from intervalq.tasks.rules import Begin, Count, Delete, Insert, Modify, Select, Session, Work
 from intervalq.tasks.store import open_task_store
 from intervalq.testing import TaskSuite, WakingTaskSuite
-from intervalq_stores import memory_tasks as module
-from intervalq_stores._memory_table import MemoryTable
-from intervalq_stores.memory_tasks import MemoryTaskStore
+from intervalq_stores.memory import tasks as module
+from intervalq_stores.memory._task_table import MemoryTable
+from intervalq_stores.memory.tasks import MemoryTaskStore
 
 
 class TestMemoryTaskStore(TaskSuite, WakingTaskSuite):

@@ -28,10 +28,10 @@ from intervalq.rules import (
     State,
 )
 from intervalq.testing import StoreSuite
-from intervalq_stores import _nats_history
-from intervalq_stores._nats_log import fold
-from intervalq_stores._nats_step import BEGIN
-from intervalq_stores.nats import NATSStore
+from intervalq_stores.nats._queue import stream as nats_queue_stream
+from intervalq_stores.nats._queue.log import fold
+from intervalq_stores.nats._queue.step import BEGIN
+from intervalq_stores.nats.queues import NATSStore
 from stores import nats_queues
 from stores.nats_queues import (
     HOURLY,
@@ -175,7 +175,7 @@ async def test_one_that_slept_for_longer_than_the_log_is_kept(nats_url: str, ope
     await awake.apply(queue, take(take=2), NOW)
     slept = await asleep.apply(queue, take(), NOW)
     assert slept.state is not None
-    count = _nats_history.KEPT + 100
+    count = nats_queue_stream.KEPT + 100
     for _ in range(count // 50):
         async with anyio.create_task_group() as group:
             for _ in range(50):

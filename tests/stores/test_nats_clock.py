@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intervalq_stores._nats_clock import ServerClock
+from intervalq_stores.nats._queue.clock import ServerClock
 from stores.nats_steps import NOW
 
 

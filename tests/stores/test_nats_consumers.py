@@ -15,10 +15,10 @@ from nats.aio.msg import Msg
 from intervalq import errors
 from intervalq.store import shown_url
 from intervalq.tasks import Claim, Tasks
-from intervalq_stores._nats_names import encoded
-from intervalq_stores._nats_task import STREAM
-from intervalq_stores._nats_url import made_by, options_of
-from intervalq_stores._nats_wire import Wire as StoreWire
+from intervalq_stores.nats._errors import Server as StoreServer
+from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._task.message import STREAM
+from intervalq_stores.nats._url import made_by, options_of
 from servers import Server
 from stores.nats_wire import PATIENCE, Wire
 
@@ -240,7 +240,7 @@ async def test_a_place_is_waited_for(nats_url: str, queue: str) -> None:
 
     await client.subscribe(f"$JS.API.{queue}", cb=answer)
     await client.flush()
-    wire = StoreWire(nats_url)
+    wire = StoreServer(nats_url)
     with pytest.raises(errors.StoreFull):  # what is asked otherwise says that the disk is full
         await wire.ask(queue)
     assert await wire.place(queue, {}) == {"done": True}

@@ -12,11 +12,13 @@ import pytest
 from intervalq.errors import StoreUnavailable
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Change, Delete, Modify, Select, Work
-from intervalq_stores import _nats_claims, _nats_held, _nats_pull
-from intervalq_stores._nats_commit import outdated
-from intervalq_stores._nats_holdings import Holdings
-from intervalq_stores._nats_task import STREAM
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq_stores.nats._task import claims as nats_task_claims
+from intervalq_stores.nats._task import held as nats_task_held
+from intervalq_stores.nats._task import pull as nats_task_pull
+from intervalq_stores.nats._task.commit import outdated
+from intervalq_stores.nats._task.holdings import Holdings
+from intervalq_stores.nats._task.message import STREAM
+from intervalq_stores.nats.tasks import NATSTaskStore
 from servers import Server
 from stores import nats_sessions
 from stores.nats_sessions import Open, begun, claim, done, ids_in, inserts, settled
@@ -82,7 +84,7 @@ async def test_a_claim_is_not_settled_by_a_connection_for_which_it_was_not_check
         async def restart(_: str) -> None:
             await anyio.to_thread.run_sync(server.stop)
             await anyio.to_thread.run_sync(server.start)
-            await store._stream.link()
+            await store._stream.connection()
 
         before_moves(monkeypatch, restart)
         with pytest.raises(StoreUnavailable):
@@ -95,8 +97,8 @@ async def test_a_claim_of_the_last_moments_is_given_up_however_long_it_was_waite
 ) -> None:
     """A server that was killed may have forgotten it."""
     waited = 100 * SECOND
-    monkeypatch.setattr(_nats_pull, "stopwatch", lambda: stopwatch() - waited)
-    monkeypatch.setattr(_nats_held, "_FORGOTTEN", waited // 2)
+    monkeypatch.setattr(nats_task_pull, "stopwatch", lambda: stopwatch() - waited)
+    monkeypatch.setattr(nats_task_held, "_FORGOTTEN", waited // 2)
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         session = await begun(store, 3600 * SECOND)
@@ -150,11 +152,11 @@ async def test_a_claim_that_came_by_a_connection_which_ended_before_it_was_looke
             if not theirs:
                 theirs.append("begin")
                 await anyio.to_thread.run_sync(restarted, server)
-                await one._sessions[session].holdings.link()
+                await one._sessions[session].holdings.connection()
                 theirs[:] = await claim(two, await begun(two), queue)
             return found
 
-        monkeypatch.setattr(_nats_claims, "outdated", late)
+        monkeypatch.setattr(nats_task_claims, "outdated", late)
         mine = await claim(one, session, queue)
         assert [row.id for row in theirs] == ["a"]
         assert mine == []
@@ -180,7 +182,7 @@ async def test_a_claim_whose_time_has_passed_while_it_was_looked_at_is_nobodys(
                     done_there.append(row.id)
         return found
 
-    monkeypatch.setattr(_nats_claims, "outdated", slow)
+    monkeypatch.setattr(nats_task_claims, "outdated", slow)
     with anyio.fail_after(30):
         assert await claim(first, mine, queue) == []
     assert done_there == ["a"]
@@ -195,21 +197,41 @@ async def test_a_claim_is_sure_while_there_is_a_connection_and_its_time_has_not_
         session = await begun(store)
         await store.apply(inserts(queue, "a"))
         (row,) = await claim(store, session, queue)
-        link = await store._stream.link()
+        connection = await store._stream.connection()
         assert store.holds(session, row)
         assert not store.holds("another", row)
         assert not store.holds(session, row._replace(version=row.version + 1))
         with monkeypatch.context() as later:
-            later.setattr("intervalq_stores._nats_holdings.stopwatch", lambda: stopwatch() + 3600 * SECOND)
+            later.setattr(
+                "intervalq_stores.nats._task.holdings.stopwatch", lambda: stopwatch() + 3600 * SECOND
+            )
             assert not store.holds(session, row)
         assert store.holds(session, row)
         await anyio.to_thread.run_sync(server.stop)
         with anyio.fail_after(30):
-            await link.ended.wait()
+            await connection.ended.wait()
         assert not store.holds(session, row)
         await anyio.to_thread.run_sync(restarted, server)
         await store.apply(Work(session))
         assert not store.holds(session, row), "it was given up"
+
+
+async def test_a_restart_shortens_claims_once_whoever_comes_first(
+    own_nats: Callable[..., Server], queue: str
+) -> None:
+    server = own_nats()
+    async with aclosing(NATSTaskStore(server.url)) as store:
+        session = await begun(store)
+        await store.apply(inserts(queue, "a"))
+        await claim(store, session, queue)
+        holdings = store._sessions[session].holdings
+        held = holdings.held["a"]
+        await anyio.to_thread.run_sync(restarted, server)
+        before = held.deadline
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(holdings.connection)
+        assert before - held.deadline <= SECOND
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -226,7 +248,7 @@ async def test_what_was_removed_with_the_stream_is_lost(
         ready = store._sessions[session].holdings.held["a"].ready
         if ready is not None:
             await ready
-        await other._stream.wire.ask(f"STREAM.DELETE.{STREAM}")
+        await other._stream.server.ask(f"STREAM.DELETE.{STREAM}")
         with pytest.raises(StoreUnavailable):
             await store.apply(Work(session, done(*mine)))
         if again:

@@ -11,9 +11,9 @@ import pytest
 
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Insert, Modify, Row, Session, Work
-from intervalq_stores._nats_stream import Stream
-from intervalq_stores._nats_task import PREFIX, token_of
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq_stores.nats._task.message import PREFIX, token_of
+from intervalq_stores.nats._task.stream import Stream
+from intervalq_stores.nats.tasks import NATSTaskStore
 from servers import Server
 
 EACH = 10

@@ -20,10 +20,10 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores import _nats_entry
-from intervalq_stores._nats_client import QuickMsg, status
-from intervalq_stores._nats_entry import Broken, Newer
-from intervalq_stores._nats_step import (
+from intervalq_stores.nats._client import QuickMsg, status
+from intervalq_stores.nats._queue import entry as wire
+from intervalq_stores.nats._queue.entry import Broken, Newer
+from intervalq_stores.nats._queue.step import (
     ONE,
     Entry,
     Full,
@@ -69,7 +69,7 @@ def message(step: Plain | Full, **headers: str) -> Msg:
             "Nats-Incr": f"+{more}",
             "Nats-Sequence": "12",
             "Nats-Time-Stamp": "2026-11-22T01:50:59.957937789Z",
-            _nats_entry.STEP: _nats_entry.written(step),
+            wire.STEP: wire.written(step),
             **headers,
         },
     )
@@ -79,10 +79,10 @@ def message(step: Plain | Full, **headers: str) -> Msg:
 @pytest.mark.parametrize(("now", "reset"), [(None, False), (-5, True)])
 def test_entries_come_back_as_they_were(command: Command, now: int | None, reset: bool) -> None:
     step = Full(command, now, reset)
-    text = _nats_entry.written(step)
+    text = wire.written(step)
     assert "\n" not in text
     assert len(text) < 60_000
-    entry = _nats_entry.entry(message(step))
+    entry = wire.entry(message(step))
     assert entry == Entry(12, 1_795_312_259_957_937, fingerprint(5), fingerprint(5) + 99, step)
 
 
@@ -90,7 +90,7 @@ def quick(step: Plain | Full, *, order: str = "") -> QuickMsg:
     """As it comes by the wire; with `order`, a header of another's before the command."""
     slow = message(step)
     assert slow.headers is not None
-    names = ["Nats-Incr", *order.split(), _nats_entry.STEP]
+    names = ["Nats-Incr", *order.split(), wire.STEP]
     lines = [f"{name}: {slow.headers.get(name, 'x')}" for name in names]
     lines += ["Nats-Stream: s", "Nats-Subject: a.b", "Nats-Sequence: 12"]
     lines += [f"Nats-Time-Stamp: {slow.headers['Nats-Time-Stamp']}", "Nats-Num-Pending: 3", "", ""]
@@ -100,11 +100,11 @@ def quick(step: Plain | Full, *, order: str = "") -> QuickMsg:
 def test_quick_and_slow_reading_give_the_same() -> None:
     steps: list[Plain | Full] = [Full(command, NOW, True) for command in COMMANDS]
     for step in (*steps, Plain(NOW, 2, 0, "g", (Slot(1, -2),))):
-        slow = _nats_entry.entry(message(step))
+        slow = wire.entry(message(step))
         for order in ("", "Nats-Msg-Id", "Nats-Msg-Id Theirs"):
             found = quick(step, order=order)
-            assert _nats_entry.entry(found) == slow
-            assert _nats_entry.entry(Msg(Client(), data=found.data, headers=found.headers)) == slow
+            assert wire.entry(found) == slow
+            assert wire.entry(Msg(Client(), data=found.data, headers=found.headers)) == slow
 
 
 def test_what_the_server_says_in_the_place_of_a_message() -> None:
@@ -129,7 +129,7 @@ def test_plain_entries_come_back_as_they_were() -> None:
         Plain(None, 3, 0, "g", ()),
         Plain(NOW, 3, 50, "g", (Slot(3, 4),), 70, 3, 20),
     ):
-        assert _nats_entry.entry(message(step)).step == step
+        assert wire.entry(message(step)).step == step
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_plain_entries_come_back_as_they_were() -> None:
 )
 def test_what_was_not_written_here_is_told(text: str) -> None:
     with pytest.raises(Broken):
-        _nats_entry.entry(message(Full(Hold(), None, False), **{_nats_entry.STEP: text}))
+        wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
 
 
 @pytest.mark.parametrize("slot", ["[1]", "[1,2,3,4]", '[1,"2"]', "[1,2,true]", "7"])
 def test_broken_slots(slot: str) -> None:
     step = Plain(2, 1, 0, None, ())
-    assert _nats_entry.entry(message(step)).step == step
+    assert wire.entry(message(step)).step == step
     with pytest.raises(Broken):
-        _nats_entry.entry(message(step, **{_nats_entry.STEP: f"[2,2,1,0,null,[{slot}]]"}))
+        wire.entry(message(step, **{wire.STEP: f"[2,2,1,0,null,[{slot}]]"}))
 
 
 def test_broken_messages() -> None:
@@ -182,43 +182,41 @@ def test_broken_messages() -> None:
             Client(), data=whole.data, headers={k: v for k, v in whole.headers.items() if k != name}
         )
         with pytest.raises(Broken):
-            _nats_entry.entry(lacking)
+            wire.entry(lacking)
     for increment_ in ("+1", "x", str(2 * ONE)):
         with pytest.raises(Broken):
-            _nats_entry.entry(message(Full(Hold(), None, False), **{"Nats-Incr": increment_}))
+            wire.entry(message(Full(Hold(), None, False), **{"Nats-Incr": increment_}))
     for data in (b"", b"{}", b'{"val":"x"}', b"7"):
         with pytest.raises(Broken):
-            _nats_entry.entry(Msg(Client(), data=data, headers=whole.headers))
-    assert _nats_entry.entry(Msg(Client(), data=b'{ "val" : "5" }', headers=whole.headers)).value == 5
+            wire.entry(Msg(Client(), data=data, headers=whole.headers))
+    assert wire.entry(Msg(Client(), data=b'{ "val" : "5" }', headers=whole.headers)).value == 5
 
 
 def test_newer_entries() -> None:
     for text in ('[3,"new"]', '{"v":3}'):
         with pytest.raises(Newer):
-            _nats_entry.entry(message(Full(Hold(), None, False), **{_nats_entry.STEP: text}))
+            wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
 
 
 def test_entries_of_layout_1_are_understood() -> None:
     asked = Advance(generation="g", take=2, slots=(Slot(3, 5),), high_water_mark=Mark(9, 7), notice=4)
     text = '{"v":1,"op":"advance","generation":"g","slots":[[3,5]],"take":2,"notice":4,"mark":[9,7]}'
     step = Full(asked, None, False)
-    assert _nats_entry.entry(message(step, **{_nats_entry.STEP: text})).step == step
+    assert wire.entry(message(step, **{wire.STEP: text})).step == step
     with pytest.raises(Broken):
-        _nats_entry.entry(message(step, **{_nats_entry.STEP: text.replace('"v":1', '"v":2')}))
+        wire.entry(message(step, **{wire.STEP: text.replace('"v":1', '"v":2')}))
     old = Plain(NOW, 2, 5, "g", (Slot(3, 5),))
     text = f'[1,{NOW},2,5,"g",[[3,5]]]'
-    assert _nats_entry.entry(message(old, **{_nats_entry.STEP: text})).step == old
-    assert _nats_entry.written(old) == f'[2,{NOW},2,5,"g",[[3,5]],null]'
+    assert wire.entry(message(old, **{wire.STEP: text})).step == old
+    assert wire.written(old) == f'[2,{NOW},2,5,"g",[[3,5]],null]'
 
 
 def test_what_may_end_a_hold_wakes() -> None:
-    ends = [
-        _nats_entry.ends_hold(_nats_entry.written(Full(command, None, False))) for command in COMMANDS[:8]
-    ]
+    ends = [wire.ends_hold(wire.written(Full(command, None, False))) for command in COMMANDS[:8]]
     assert ends == [False, False, True, True, True, False, True, True]
-    assert _nats_entry.ends_hold(_nats_entry.written(Full(TAKE, None, True)))
-    for text in ("", "{", "[1]", _nats_entry.written(Plain(1, 1, 1, "g", ()))):
-        assert not _nats_entry.ends_hold(text)
+    assert wire.ends_hold(wire.written(Full(TAKE, None, True)))
+    for text in ("", "{", "[1]", wire.written(Plain(1, 1, 1, "g", ()))):
+        assert not wire.ends_hold(text)
 
 
 @pytest.mark.parametrize(
@@ -231,4 +229,4 @@ def test_what_may_end_a_hold_wakes() -> None:
     ],
 )
 def test_times(stamp: str, micros: int) -> None:
-    assert _nats_entry.micros(stamp) == micros
+    assert wire.micros(stamp) == micros

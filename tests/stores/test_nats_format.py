@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Insert
-from intervalq_stores._nats_task import _FIELDS, filter_of
+from intervalq_stores.nats._task.message import _FIELDS, filter_of
 from servers import Server
 
 README = (Path(__file__).parents[2] / "stores" / "README.md").read_text()

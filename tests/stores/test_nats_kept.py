@@ -21,9 +21,9 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores import _nats_wire
-from intervalq_stores._nats_log import fold
-from intervalq_stores._nats_step import BEGIN, ONE
+from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats._queue.log import fold
+from intervalq_stores.nats._queue.step import BEGIN, ONE
 from servers import Server
 from stores import nats_queues
 from stores.nats_queues import (
@@ -92,7 +92,7 @@ async def test_a_lost_acknowledgement_is_asked_for_again(
     nats_url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has stored the command, and says so to whoever sends it again: it is done once."""
-    monkeypatch.setattr(_nats_wire, "_AGAIN", 0.05)
+    monkeypatch.setattr(nats_errors, "_AGAIN", 0.05)
     queue = fresh()
     async with proxied(nats_url) as proxy:
         store = opened(proxy.url)
@@ -114,7 +114,7 @@ async def test_a_lost_acknowledgement_is_asked_for_again(
 
 async def test_no_answer_at_all(nats_url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timeout, and the next call has a connection of its own."""
-    monkeypatch.setattr(_nats_wire, "WITHIN", 0.1)
+    monkeypatch.setattr(nats_errors, "WITHIN", 0.1)
     queue = fresh()
     async with proxied(nats_url) as proxy:
         store = opened(proxy.url)
@@ -124,11 +124,11 @@ async def test_no_answer_at_all(nats_url: str, opened: Open, monkeypatch: pytest
             with pytest.raises(errors.StoreTimeout):
                 await store.apply(queue, command, NOW)
             await proxy.heal()
-            monkeypatch.setattr(_nats_wire, "WITHIN", 5)
+            monkeypatch.setattr(nats_errors, "WITHIN", 5)
             await store.apply(queue, Resume(), NOW)
-            monkeypatch.setattr(_nats_wire, "WITHIN", 0.1)
+            monkeypatch.setattr(nats_errors, "WITHIN", 0.1)
         await store.aclose()
-    monkeypatch.setattr(_nats_wire, "WITHIN", 5)
+    monkeypatch.setattr(nats_errors, "WITHIN", 5)
     await opened(nats_url).apply(queue, Drop())
 
 
@@ -136,12 +136,12 @@ async def test_a_message_that_comes_again_after_the_server_forgot_it(
     own_nats: Callable[..., Server], opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a window for duplicates that is shorter than the patience: slots go unused, none is used twice."""
-    monkeypatch.setattr(_nats_wire, "_AGAIN", 0.3)
+    monkeypatch.setattr(nats_errors, "_AGAIN", 0.3)
     server = own_nats()
     store = opened(server.url)
     made = await history(store).streams()
     made[0]["duplicate_window"] = 100_000_000
-    await history(store).wire.ask("STREAM.UPDATE.intervalq-log", made[0])
+    await history(store).server.ask("STREAM.UPDATE.intervalq-log", made[0])
     async with proxied(server.url) as proxy:
         bad = opened(proxy.url)
         await bad.apply("q", take(take=3), NOW)
@@ -257,7 +257,7 @@ async def test_names_come_in_pages(nats_url: str, opened: Open, monkeypatch: pyt
     store, queues = opened(nats_url), sorted(fresh() for _ in range(5))
     for queue in queues:
         await store.apply(queue, take())
-    ask = history(store).wire.ask
+    ask = history(store).server.ask
 
     async def paged(subject: str, body: Any = None) -> Any:
         said = await ask(subject, None if body is None else {k: v for k, v in body.items() if k != "offset"})
@@ -267,7 +267,7 @@ async def test_names_come_in_pages(nats_url: str, opened: Open, monkeypatch: pyt
             said |= {"total": len(all_of_them), "state": {"subjects": dict.fromkeys(some, 1)}}
         return said
 
-    monkeypatch.setattr(history(store).wire, "ask", paged)
+    monkeypatch.setattr(history(store).server, "ask", paged)
     assert set(queues) <= set(await store.names())
     monkeypatch.undo()
     for queue in queues:
@@ -325,7 +325,7 @@ async def test_writes_that_were_lost_again(nats_url: str, opened: Open) -> None:
     assert (await one.apply(queue, take(take=500), NOW)).count == 500
     last = await history(one).last(queue)
     assert last is not None
-    await history(one).wire.ask("STREAM.MSG.DELETE.intervalq-log", {"seq": last.sequence})
+    await history(one).server.ask("STREAM.MSG.DELETE.intervalq-log", {"seq": last.sequence})
     for number in (6, 7):
         answer = await two.apply(queue, take(), NOW)
         assert answer.first is not None

@@ -16,8 +16,9 @@ from intervalq import errors
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import SECOND
 from intervalq.tasks.store import Lock
-from intervalq_stores import _nats_lock, _nats_wire
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import locks as nats_locks
+from intervalq_stores.nats.tasks import NATSTaskStore
 
 PATIENCE = 30
 
@@ -62,7 +63,7 @@ async def opened(nats_url: str) -> AsyncIterator[Open]:
 
 async def test_of_many_one_has_it(opened: Open, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And those who wait are told when it is free: none looks by itself."""
-    monkeypatch.setattr(_nats_lock, "_LOOK", 3600.0)
+    monkeypatch.setattr(nats_locks, "_LOOK", 3600.0)
     inside: list[int] = []
     done: list[int] = []
 
@@ -188,10 +189,10 @@ async def test_an_answer_that_was_lost_is_no_lock_that_is_lost(
     name: str, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks again has it already, and so has who refreshes; who gives up leaves it free."""
-    monkeypatch.setattr(_nats_wire, "WITHIN", 0.2)
+    monkeypatch.setattr(nats_errors, "WITHIN", 0.2)
     async with proxied(nats_url) as proxy, aclosing(NATSTaskStore(proxy.url)) as store:
         lock, other = store.lock(name, 60 * SECOND), store.lock(name, 60 * SECOND)
-        await store._stream.link()
+        await store._stream.connection()
         await proxy.begin(Fault.SWALLOW)
         with pytest.raises(errors.StoreTimeout):
             await lock.acquire()

@@ -23,8 +23,8 @@ from intervalq.rules import (
     State,
 )
 from intervalq.testing.commands import CommandSource
-from intervalq_stores._nats_log import Gap, beginning, fold, increment, plain
-from intervalq_stores._nats_step import (
+from intervalq_stores.nats._queue.log import Gap, beginning, fold, increment, plain
+from intervalq_stores.nats._queue.step import (
     BEGIN,
     ONE,
     Entry,

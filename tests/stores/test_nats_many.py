@@ -12,8 +12,9 @@ import pytest
 
 from faults.proxy import Fault, Proxy, proxied
 from intervalq.rules import Advance, Answer, Settings
-from intervalq_stores import _nats_wire, nats
-from intervalq_stores.nats import NATSStore
+from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import queues as nats_queues
+from intervalq_stores.nats.queues import NATSStore
 
 NEW = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
@@ -54,7 +55,7 @@ async def test_commands_of_many_queues_are_in_flight_together(
 ) -> None:
     """Answers are held back until all have arrived at the server, however long that takes."""
     for limit in ("WITHIN", "_AGAIN"):
-        monkeypatch.setattr(_nats_wire, limit, 60)
+        monkeypatch.setattr(nats_errors, limit, 60)
     queues = some(100)
     async with aclosing(NATSStore(proxy.url)) as store:
         assert await tickets(store, queues) == [1] * 100
@@ -79,16 +80,16 @@ async def test_the_time_limit_begins_when_a_command_has_its_turn(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits longer than its own limit for another's turn is sent after that."""
-    monkeypatch.setattr(nats, "_IN_FLIGHT", 1)
+    monkeypatch.setattr(nats_queues, "_IN_FLIGHT", 1)
     one, two = some(2)
     async with aclosing(NATSStore(proxy.url)) as store:
         await tickets(store, [one])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_nats_wire, "WITHIN", 1.0)
+            patch.setattr(nats_errors, "WITHIN", 1.0)
             await proxy.begin(Fault.SWALLOW, once=True)
             late = asyncio.create_task(tickets(store, [one]))
             await proxy.until(lambda: proxy.hits == 1)
-            patch.setattr(_nats_wire, "WITHIN", 0.5)
+            patch.setattr(nats_errors, "WITHIN", 0.5)
             waiting = asyncio.create_task(tickets(store, [two]))
             await anyio.wait_all_tasks_blocked()
         assert not late.done()

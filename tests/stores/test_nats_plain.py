@@ -24,8 +24,8 @@ from intervalq.rules import (
     State,
 )
 from intervalq.testing.commands import CommandSource
-from intervalq_stores._nats_log import fold, increment, is_over, plain
-from intervalq_stores._nats_step import (
+from intervalq_stores.nats._queue.log import fold, increment, is_over, plain
+from intervalq_stores.nats._queue.step import (
     Entry,
     Plain,
     Position,

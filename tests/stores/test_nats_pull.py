@@ -15,12 +15,12 @@ from nats.aio.msg import Msg
 from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.tasks import Claim, Tasks
-from intervalq.tasks import _desk as desk
-from intervalq_stores import _nats_pull
-from intervalq_stores._nats_names import encoded
-from intervalq_stores._nats_pull import Pulled, Puller
-from intervalq_stores._nats_task import STREAM
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq.tasks._session import batcher
+from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._task import pull as nats_task_pull
+from intervalq_stores.nats._task.message import STREAM
+from intervalq_stores.nats._task.pull import Pulled, Puller
+from intervalq_stores.nats.tasks import NATSTaskStore
 from stores.nats_wire import PATIENCE, Wire
 
 
@@ -102,14 +102,14 @@ async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
 async def pulling(nats_url: str, queue: str, ping: float = 60.0) -> AsyncIterator[Puller]:
     """One who asks a subject where nobody answers but the test."""
     store = NATSTaskStore(nats_url)
-    link = await store._stream.link()
+    connection = await store._stream.connection()
     given: list[Msg] = []
 
     async def stray(message: Msg) -> None:
         given.append(message)
 
     async with Puller(
-        link, "nats://x", {"durable_name": encoded(queue), "max_waiting": 2}, stray, ping
+        connection, "nats://x", {"durable_name": encoded(queue), "max_waiting": 2}, stray, ping
     ) as puller:
         yield puller
     assert given == []
@@ -184,7 +184,7 @@ async def test_a_request_that_the_server_has_forgotten_is_an_error(
     nats_url: str, queue: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is fine, and nothing is heard of the request; until then its heartbeats tell."""
-    monkeypatch.setattr(_nats_pull, "_HEARTBEAT", 0.05)
+    monkeypatch.setattr(nats_task_pull, "_HEARTBEAT", 0.05)
     async with pulling(nats_url, queue, 0.01) as puller, anyio.create_task_group() as group:
 
         async def answer() -> None:
@@ -282,7 +282,7 @@ async def test_a_worker_that_is_idle_has_a_request_waiting(
     tasks: Tasks, others: Tasks, queue: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which brings each task by itself."""
-    monkeypatch.setattr(desk, "CHECK", 3600.0)
+    monkeypatch.setattr(batcher, "CHECK", 3600.0)
     done: list[int] = []
     moved = anyio.Event()
 

@@ -22,7 +22,7 @@ from intervalq.tasks.rules import (
     Row,
     Select,
 )
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq_stores.nats.tasks import NATSTaskStore
 from stores import nats_sessions
 from stores.nats_sessions import Open, begun, claim, done, settled
 

@@ -20,7 +20,7 @@ from intervalq.tasks.rules import (
 )
 from intervalq.tasks.store import Locking, Pulling, Ranging, Transactional
 from intervalq.testing import TaskSuite, WakingTaskSuite
-from intervalq_stores.nats_tasks import NATSTaskStore
+from intervalq_stores.nats.tasks import NATSTaskStore
 from stores import nats_sessions
 from stores.nats_sessions import Open, begun, claim, done, ids_in, inserts, settled
 

@@ -23,10 +23,10 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores import _nats_wire
-from intervalq_stores._nats_log import fold
-from intervalq_stores._nats_step import BEGIN, ONE, TOLD, fingerprint
-from intervalq_stores.nats import NATSStore
+from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats._queue.log import fold
+from intervalq_stores.nats._queue.step import BEGIN, ONE, TOLD, fingerprint
+from intervalq_stores.nats.queues import NATSStore
 from servers import Server
 from stores import nats_queues
 from stores.nats_queues import (
@@ -70,7 +70,7 @@ async def test_what_is_not_ours_in_a_log_is_left_as_it_is(
 ) -> None:
     queue, store = fresh(), opened(nats_url)
     await store.apply(queue, take(), NOW)
-    await history(store).wire.publish(LOG + queue, headers)
+    await history(store).server.publish(LOG + queue, headers)
     for one in (store, opened(nats_url)):
         for command in (Inspect(), Hold(), take()):
             with pytest.raises(error) as raised:
@@ -101,7 +101,7 @@ async def test_a_broken_or_newer_checkpoint(nats_url: str, opened: Open) -> None
         ([], errors.CorruptState),
     ]
     for said, error in broken:
-        await history(store).wire.publish(STATE + queue, {}, json.dumps(said).encode())
+        await history(store).server.publish(STATE + queue, {}, json.dumps(said).encode())
         with pytest.raises(error, match=queue):
             await opened(nats_url).apply(queue, Inspect(), NOW)
     await purge(store, "intervalq-state", filter=STATE + queue)
@@ -120,12 +120,12 @@ async def test_what_was_written_in_layout_1(nats_url: str, opened: Open) -> None
         del record[name]
     kept = {"v": 1, "state": {**record, "version": 1}, "value": str(position.value)}
     said = json.dumps({**kept, "sequence": position.sequence}).encode()
-    await history(store).wire.publish(STATE + queue, {}, said)
+    await history(store).server.publish(STATE + queue, {}, said)
     plain_one = by_hand(f'[1,{NOW},2,0,"g",[[2,{NOW}]]]', ONE + TOLD + 2)
     text = f'{{"v":1,"op":"advance","generation":"g","take":1,"mark":[6,5],"now":{NOW}}}'
     full_one = by_hand(text, fingerprint(9))
     for headers in (plain_one, full_one):
-        await history(store).wire.publish(LOG + queue, headers)
+        await history(store).server.publish(LOG + queue, headers)
     await purge(store, "intervalq-log", filter=LOG + queue, seq=position.sequence + 1)
     newcomer = opened(nats_url)
     for number in range(64):
@@ -147,13 +147,13 @@ async def test_a_stream_that_does_not_count(own_nats: Callable[..., Server], ope
     plain_stream = {"name": "intervalq-log", "subjects": [f"{LOG}*"], "allow_direct": True}
     if when == "meanwhile":
         await store.apply("q", take(), NOW)
-        await history(store).wire.ask("STREAM.DELETE.intervalq-log")
-    await history(store).wire.ask("STREAM.CREATE.intervalq-log", plain_stream)
+        await history(store).server.ask("STREAM.DELETE.intervalq-log")
+    await history(store).server.ask("STREAM.CREATE.intervalq-log", plain_stream)
     with pytest.raises(errors.StoreError, match=re.escape("2.14 or newer")) as raised:
         await store.apply("q", take(), NOW)
     assert isinstance(raised.value, errors.UnsupportedOperation) == (when == "before")
     assert not isinstance(raised.value, errors.StoreUnavailable)
-    said = await history(store).wire.ask("STREAM.INFO.intervalq-log")
+    said = await history(store).server.ask("STREAM.INFO.intervalq-log")
     assert said["state"]["messages"] == 0
 
 
@@ -163,10 +163,10 @@ async def test_an_acknowledgement_without_a_count(
     store = opened(nats_url)
     await store.apply("q", Inspect())
 
-    async def uncounted(*_: Any) -> _nats_wire.Stored:
-        return _nats_wire.Stored(1, None, False, 0, 0)
+    async def uncounted(*_: Any) -> nats_errors.Stored:
+        return nats_errors.Stored(1, None, False, 0, 0)
 
-    monkeypatch.setattr(history(store).wire, "publish", uncounted)
+    monkeypatch.setattr(history(store).server, "publish", uncounted)
     with pytest.raises(errors.UnsupportedOperation, match=re.escape("2.14 or newer")):
         await store.apply(fresh(), take())
 
@@ -176,7 +176,7 @@ async def test_no_jetstream(own_nats: Callable[..., Server], opened: Open) -> No
     async with proxied(server.url):
         store = opened(server.url)
         await store.apply("q", take(), NOW)
-        await history(store).wire.ask("STREAM.DELETE.intervalq-log")
+        await history(store).server.ask("STREAM.DELETE.intervalq-log")
         with pytest.raises(errors.StoreUnavailable):
             await store.apply("q", take(), NOW)
         answer = await store.apply("q", take(generation="n"), NOW)
@@ -238,7 +238,7 @@ async def test_rights(
         async with listener.wakeups("q"):
             pytest.fail("the subject isn't allowed")
     assert (await listener.apply("q", take(), NOW)).count == 1
-    monkeypatch.setattr(_nats_wire, "WITHIN", 0.2)
+    monkeypatch.setattr(nats_errors, "WITHIN", 0.2)
     with pytest.raises(errors.Unauthorized, match="allow it to this user"):
         await writer.apply("q", take(), NOW)
 
@@ -327,7 +327,7 @@ async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     assert [level for level, _ in found] == ["ok", "warning", "warning"]
     assert re.search(r"NATS 2\.\d+", found[0][1])
     assert "sync_interval" in found[1][1]
-    wire, made = history(store).wire, await history(store).streams()
+    wire, made = history(store).server, await history(store).streams()
     for stream in made:
         await wire.ask(f"STREAM.DELETE.{stream['name']}")
     for stream in made:

@@ -25,8 +25,9 @@ from intervalq import errors, rules
 from intervalq.rules import Advance, Command, Configure, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.store import Store, Waking
 from intervalq.testing import StoreSuite
-from intervalq_stores import _postgres_wire, postgres
-from intervalq_stores.postgres import SCHEMA, PostgresStore
+from intervalq_stores.postgres import _connection as postgres_connection
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.postgres.queues import SCHEMA, PostgresStore
 from servers import free_port
 
 SECOND = Settings(interval=1_000_000)
@@ -141,7 +142,7 @@ async def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
             await store.apply("q", NEW)
         assert "error" in dict(await store.advice())
     with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="newer"):
-        connection.execute(postgres._FILE.read_bytes())
+        connection.execute(postgres_queues._FILE.read_bytes())
     assert _sql(url, "select number from intervalq.version") == [(7,)]
 
 
@@ -167,7 +168,7 @@ async def test_a_schema_that_another_makes_anew_meanwhile_is_not_made_once_more(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would change under all who work with it by then, and what they are doing would fail."""
-    monkeypatch.setattr(postgres, "_PATIENCE", 60.0)  # it waits here for as long as the test takes
+    monkeypatch.setattr(postgres_queues, "_PATIENCE", 60.0)  # it waits here for as long as the test takes
     waits = "select pid from pg_stat_activity where wait_event = 'advisory' and datname = current_database()"
     type_of_answers = "select 'intervalq._answer'::regtype::oid"
     async with aclosing(PostgresStore(url)) as store:
@@ -175,12 +176,12 @@ async def test_a_schema_that_another_makes_anew_meanwhile_is_not_made_once_more(
         _sql(url, "drop schema intervalq cascade")
         with psycopg.connect(url, autocommit=True) as other:
             other.execute(b"begin")
-            other.execute(_postgres_wire._LOCK)
+            other.execute(postgres_connection._LOCK)
             async with anyio.create_task_group() as group:
                 group.start_soon(store.apply, "q", NEW)
                 while not _sql(url, waits):
                     await anyio.lowlevel.checkpoint()
-                other.execute(postgres._FILE.read_bytes())
+                other.execute(postgres_queues._FILE.read_bytes())
                 made = _sql(url, type_of_answers)
         assert _sql(url, type_of_answers) == made
         assert await store.names() == ["q"]
@@ -192,11 +193,11 @@ async def test_without_the_right_to_create_it_says_what_an_administrator_does(ur
     theirs = f"postgresql://{role}:{CANARY}@{url.rpartition('@')[2]}"
     try:
         async with aclosing(PostgresStore(theirs)) as store:
-            with pytest.raises(errors.Unauthorized, match=re.escape(str(postgres._FILE))):
+            with pytest.raises(errors.Unauthorized, match=re.escape(str(postgres_queues._FILE))):
                 await store.names()
-            _sql(url, postgres._FILE.read_text())
+            _sql(url, postgres_queues._FILE.read_text())
             assert isinstance(await _caught(store.names()), errors.Unauthorized)
-            head = postgres._FILE.read_text().split("begin;")[0].splitlines()
+            head = postgres_queues._FILE.read_text().split("begin;")[0].splitlines()
             for grant in (line.strip("- ;") for line in head if line.startswith("--   grant ")):
                 _sql(url, grant.replace("some_role", role))
             assert (await store.apply("q", NEW)).count == 1
@@ -267,17 +268,17 @@ async def test_a_schema_of_version_1_is_brought_up_and_its_records_are_raised(ur
     assert _sql(url, f"select pronargs {functions} and proname in ('apply', '_shown', '_leases')") == [(4,)]
 
 
-@pytest.mark.parametrize("call", [b"select intervalq.apply(%s, %s, %s) -- %s", postgres._APPLY])
+@pytest.mark.parametrize("call", [b"select intervalq.apply(%s, %s, %s) -- %s", postgres_queues._APPLY])
 async def test_a_connected_client_of_an_older_version_is_told_to_upgrade(
     url: str, monkeypatch: pytest.MonkeyPatch, call: bytes
 ) -> None:
     """What it calls is undefined: nothing is done, and it looks at the version."""
-    monkeypatch.setattr(postgres, "_APPLY", call.replace(b"-- %s", b"where %s > 0"))
-    monkeypatch.setattr(postgres, "LAYOUT", rules.LAYOUT - 1)
+    monkeypatch.setattr(postgres_queues, "_APPLY", call.replace(b"-- %s", b"where %s > 0"))
+    monkeypatch.setattr(postgres_queues, "LAYOUT", rules.LAYOUT - 1)
     async with aclosing(PostgresStore(url)) as store:
         await store.names()
-        old = store._wire.schema._replace(number=SCHEMA - 1)
-        monkeypatch.setattr(store._wire, "schema", old)
+        old = store._server.schema._replace(number=SCHEMA - 1)
+        monkeypatch.setattr(store._server, "schema", old)
         with pytest.raises(errors.VersionMismatch, match=f"version {SCHEMA}.* version {SCHEMA - 1}: upgrade"):
             await store.apply("q", NEW)
         assert _sql(url, "select count(*) from intervalq.queues") == [(0,)]
@@ -416,7 +417,7 @@ async def test_nobody_there_and_nobody_who_answers(monkeypatch: pytest.MonkeyPat
     for call in (PostgresStore.names, PostgresStore.advice):
         store = PostgresStore(f"postgresql://somebody@127.0.0.1:{free_port()}/db")
         assert type(await _caught(call(store))) is errors.StoreUnavailable
-    monkeypatch.setattr(postgres, "_PATIENCE", 0.05)
+    monkeypatch.setattr(postgres_queues, "_PATIENCE", 0.05)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as silent:
         port = silent.extra(anyio.abc.SocketAttribute.local_port)
         store = PostgresStore(f"postgresql://somebody@127.0.0.1:{port}/db")
@@ -441,7 +442,7 @@ async def test_secrets_are_never_shown(url: str) -> None:
 
 
 def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _postgres_wire.driver.cache_clear()
+    postgres_connection.driver.cache_clear()
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(errors.MissingExtra, match=r"intervalq\[postgres\]"):
         PostgresStore("postgresql://host/db")
@@ -489,5 +490,5 @@ async def test_advice_names_what_is_wrong(
     starts = [said.split(":")[0] for said in await wrong(bad)]
     assert starts == ["synchronous_commit is off", "transactions are serializable"]
     assert "pooler" in " ".join(await wrong(pgbouncer_url))
-    monkeypatch.setattr(postgres, "_OLD", -1.0)
+    monkeypatch.setattr(postgres_queues, "_OLD", -1.0)
     assert "has been open" in " ".join(await wrong(url))

@@ -17,8 +17,8 @@ import pytest
 from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.rules import Advance, Answer, Configure, Inspect, Settings
-from intervalq_stores import postgres
-from intervalq_stores.postgres import PostgresStore
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.postgres.queues import PostgresStore
 
 SECOND = Settings(interval=1_000_000)
 NEW = Advance(settings=SECOND, nonce="n", take=1)
@@ -216,11 +216,11 @@ async def test_the_time_limit_begins_when_a_command_is_sent(store: PostgresStore
     """What waits longer than its own limit for another's statement is sent after that."""
     queues = some(6)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "_PATIENCE", 1.0)
+        patch.setattr(postgres_queues, "_PATIENCE", 1.0)
         await proxy.begin(Fault.SWALLOW, once=True)
         lost = asyncio.create_task(outcomes(store, queues[:1]))
         await proxy.until(lambda: proxy.hits == 1)
-        patch.setattr(postgres, "_PATIENCE", 0.5)
+        patch.setattr(postgres_queues, "_PATIENCE", 0.5)
         waiting = asyncio.create_task(outcomes(store, queues[1:]))
         await anyio.wait_all_tasks_blocked()
     assert not lost.done()
@@ -257,7 +257,7 @@ async def test_who_is_cancelled_harms_nobody_else(store: PostgresStore, proxy: P
 async def test_a_statement_that_nobody_waits_for_holds_nobody_up(store: PostgresStore, proxy: Proxy) -> None:
     queues = some(30)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "_PATIENCE", 3600.0)
+        patch.setattr(postgres_queues, "_PATIENCE", 3600.0)
         await proxy.begin(Fault.BLACK_HOLE, once=True)
         sent = [asyncio.create_task(outcomes(store, [queue])) for queue in queues[:20]]
         await proxy.until(lambda: proxy.hits == 1)
@@ -298,7 +298,7 @@ async def test_the_same_queues_in_another_order_do_not_wait_for_each_other(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No deadlock, which would be an error here as nothing is asked again."""
-    monkeypatch.setattr(postgres, "_TURNS", 1)
+    monkeypatch.setattr(postgres_queues, "_TURNS", 1)
     queues = some(80)
     async with aclosing(PostgresStore(url)) as one, aclosing(PostgresStore(url)) as two:
         await one.names()

@@ -35,9 +35,9 @@ from intervalq.tasks.rules import (
 )
 from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking, Watched
 from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
-from intervalq_stores import postgres_tasks
-from intervalq_stores._postgres_commands import uuid_of
-from intervalq_stores.postgres_tasks import SCHEMA, PostgresTaskStore
+from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres._task_statements import uuid_of
+from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
 from servers import Server, free_port
 
 CANARY: Final = "canary-7Hq2"
@@ -104,9 +104,13 @@ def _inserts(*ids: str, **more: Any) -> Modify:
     return Modify(inserts=tuple(Insert("q", f'"{id_}"', id_, **more) for id_ in ids))
 
 
-async def _for_ever(watch: Callable[[], Awaitable[object]]) -> None:
+async def _once(watch: Callable[[float], Awaitable[Watched]]) -> Watched:
+    return await watch(3600)
+
+
+async def _for_ever(watch: Callable[[float], Awaitable[object]]) -> None:
     while True:
-        await watch()
+        await watch(0)
         await anyio.lowlevel.checkpoint()
 
 
@@ -188,7 +192,7 @@ async def test_without_the_right_to_create_it_says_what_an_administrator_does(ur
     theirs = f"postgresql://{role}:{CANARY}@{url.rpartition('@')[2]}"
     try:
         async with aclosing(PostgresTaskStore(theirs)) as store:
-            with pytest.raises(errors.Unauthorized, match=r"postgres_tasks\.sql"):
+            with pytest.raises(errors.Unauthorized, match=r"postgres.tasks\.sql"):
                 await store.apply(Count())
             _sql(url, postgres_tasks._FILE.read_text())
             assert isinstance(await _caught(store.apply(Count())), errors.Unauthorized)
@@ -205,7 +209,7 @@ async def test_without_the_right_to_create_it_says_what_an_administrator_does(ur
             await store.apply(work)
             await store.apply(work)
             async with store.wakeups("s"), store.guard("s") as guard:
-                assert not (await guard()).removed
+                assert not (await guard(0)).removed
             await store.apply(Beat("other"))
             await store.apply(End("s"))
             assert {row.id for row in await store.apply(Select())} >= {"t"}
@@ -290,19 +294,33 @@ async def test_a_dead_process_is_seen_by_the_next_of_the_ring(url: str, store: P
     assert len(await _claim(store, "c")) == 1
     async with AsyncExitStack() as guards:
         watches = {name: await guards.enter_async_context(store.guard(name)) for name in names}
-        seen = [await watches[name]() for name in names]
+        seen = [await watches[name](0) for name in names]
         assert seen == [Watched(removed=False, is_idle=name != "b") for name in names]
         for name in "bc":
             line = store._direct._lines[name].connection.info.backend_pid
             assert _sql(url, "select pg_terminate_backend(%s, 5000)", line) == [(True,)]
-        assert not (await watches["d"]()).removed
-        assert (await watches["a"]()).removed
+        assert not (await watches["d"](0)).removed
+        assert (await watches["a"](0)).removed
         assert [session.id for session in await store.apply(Sessions())] == ["a", "d"]
         [row] = await store.apply(Select())
         assert (row.session, row.version, row.error) == (None, 2, "host:7 was lost")
-        assert not (await watches["a"]()).removed
+        assert not (await watches["a"](0)).removed
         assert type(await _caught(_for_ever(watches["b"]))) is errors.StoreUnavailable
     assert [session.id for session in await store.apply(Sessions())] == ["a", "d"]
+
+
+async def test_a_watch_ends_its_pause_with_a_beat_that_has_looked(store: PostgresTaskStore) -> None:
+    """Else a neighbour that has begun to work is looked at as rarely as one that does nothing."""
+    await _begun(store, "a", "b")
+    await store.apply(_inserts("t"))
+    async with store.guard("a") as watch, store.guard("b"), asyncio.TaskGroup() as group:
+        watching = group.create_task(_once(watch))
+        await anyio.lowlevel.checkpoint()
+        assert len(await _claim(store, "b")) == 1
+        await store.apply(Beat("b"))
+        assert not watching.done()
+        await store.apply(Beat("a"))
+        assert await watching == Watched(removed=False, is_idle=False)
 
 
 async def test_a_guard_that_leaves_and_one_that_never_was_are_not_taken_for_dead(
@@ -311,8 +329,8 @@ async def test_a_guard_that_leaves_and_one_that_never_was_are_not_taken_for_dead
     await _begun(store, "a", "b", "c")
     async with store.guard("a") as watch:
         async with store.guard("b"), store.wakeups("b"):
-            assert not (await watch()).removed
-        assert not (await watch()).removed
+            assert not (await watch(0)).removed
+        assert not (await watch(0)).removed
         assert len(await store.apply(Sessions())) == 3
 
 
@@ -327,9 +345,9 @@ async def test_after_a_restart_nobody_is_judged_by_a_lock_of_before(
             server.start()
             await store.aclose()
         async with store.guard("a") as watch:
-            assert not (await watch()).removed
+            assert not (await watch(0)).removed
             async with store.guard("b"):
-                assert not (await watch()).removed
+                assert not (await watch(0)).removed
             assert len(await store.apply(Sessions())) == 2
 
 
@@ -338,7 +356,7 @@ async def test_behind_a_pooler_nobody_wakes_or_is_judged(pgbouncer_url: str) -> 
     async with aclosing(PostgresTaskStore(pgbouncer_url)) as store:
         await _begun(store, session)
         async with store.guard(session) as guard:
-            assert not (await guard()).removed
+            assert not (await guard(0)).removed
             with pytest.raises(UnsupportedOperation, match="pooler"):
                 async with store.wakeups(session):
                     pass
@@ -626,7 +644,7 @@ async def test_advice_names_what_is_wrong(
     assert await wrong(url) == ""
     assert "synchronous_commit is off" in await wrong(_with(url, "synchronous_commit=off"))
     assert "pooler" in await wrong(pgbouncer_url)
-    monkeypatch.setattr("intervalq_stores._postgres_advice._OLD", -1.0)
+    monkeypatch.setattr("intervalq_stores.postgres._advice._OLD", -1.0)
     assert "has been open" in await wrong(url)
 
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from intervalq.tasks.rules import SECOND, Begin, Delete, Insert, Modify, Row, Select, Session, Work
-from intervalq_stores.postgres_tasks import PostgresTaskStore
+from intervalq_stores.postgres.tasks import PostgresTaskStore
 
 LONG: Final = 8_000
 

@@ -15,7 +15,7 @@ import pytest
 
 from intervalq.errors import TransactionConflict
 from intervalq.tasks.rules import SECOND, Beat, Begin, End, Finished, Select, Session, Work, Worked
-from intervalq_stores.postgres_tasks import PostgresTaskStore
+from intervalq_stores.postgres.tasks import PostgresTaskStore
 
 LEFT: Final = "select (select count(*) from intervalq.heads), (select count(*) from intervalq.floors)"
 

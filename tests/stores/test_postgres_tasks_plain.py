@@ -25,7 +25,7 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
-from intervalq_stores.postgres_tasks import PostgresTaskStore
+from intervalq_stores.postgres.tasks import PostgresTaskStore
 
 
 @pytest.fixture

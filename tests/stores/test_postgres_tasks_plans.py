@@ -1,4 +1,4 @@
-"""Claims stay cheap, however many tasks wait, are for later, or are dead rows: plans and buffers."""
+"""Claims and looks stay cheap, however many tasks wait, are for later, claimed or dead: plans and buffers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from intervalq_stores import postgres_tasks
-from intervalq_stores._postgres_commands import uuid_of
+from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres._task_statements import uuid_of
 
 WAITING: Final = 1_000_000
 DEAD: Final = 100_000
@@ -22,6 +22,7 @@ FILL: Final = """
     select gen_random_uuid(), {at}, {at}, 0, 0, '{queue}', 'null' from generate_series(1, {number}) as n
 """
 LINES: Final = 100_000
+CLAIMED: Final = 200_000
 LINE: Final = """
     insert into intervalq.tasks
         (id, ready, at, created, modified, queue, json, own, key, place, waiting)
@@ -30,8 +31,8 @@ LINE: Final = """
 """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
-        's', %(ids)s::uuid[], %(versions)s::integer[], null, null, array[%(queue)s], %(limit)s, null, null,
-        false, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 0, '{}', 1000000000
+        's', %(ids)s::uuid[], %(versions)s::integer[], null, null, array[%(queue)s], %(limit)s, %(lease)s,
+        null, false, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 0, '{}', 1000000000
     )
 """
 
@@ -81,7 +82,7 @@ class Watched:
 
     def work(self, queue: str, limit: int = 0, **more: Any) -> list[tuple[Any, ...]]:
         """The claimed tasks, and the plans of this call only."""
-        asked = {"ids": None, "versions": None, "since": None, "since_id": None, **more}
+        asked = {"ids": None, "versions": None, "since": None, "since_id": None, "lease": None, **more}
         self.plans.clear()
         rows = self.connection.execute(WORK.encode(), {**asked, "queue": queue, "limit": limit}).fetchall()
         return [row for row in rows if row[0] == "t"]
@@ -190,14 +191,23 @@ def _stats(watched: Watched, queue: str, now: int) -> tuple[Any, ...]:
 
 
 def test_few_are_counted_in_indexes_alone(watched: Watched) -> None:
-    watched.connection.execute(FILL.format(at="n", queue="few", number=10_000).encode())
-    assert _stats(watched, "few", 0) == (10_000, 0, 0, 10_000, 0, True)
-    assert watched.rows() < 50_000
+    watched.connection.execute(FILL.format(at="n", queue="few", number=2_000).encode())
+    assert _stats(watched, "few", 0) == (2_000, 0, 0, 2_000, 0, True)
+    assert watched.rows() < 20_000
     scans = {scan for scan in watched.scans() if scan[0] in {"tasks", "plain", "ranges"}}
     assert scans <= {
         (table, f"Index{only} Scan") for table in ("tasks", "plain", "ranges") for only in ("", " Only")
     }
     assert ("tasks", "Index Only Scan") in scans
+
+
+@pytest.mark.parametrize(("number", "exact"), [(2_001, True), (10_000, True), (10_001, False)])
+def test_up_to_ten_thousand_are_counted(watched: Watched, number: int, exact: bool) -> None:
+    watched.connection.execute(FILL.format(at="n", queue=f"n{number}", number=number).encode())
+    size, claimed, ready, future, inbox, is_exact = _stats(watched, f"n{number}", 0)
+    assert (claimed, ready, inbox, is_exact) == (0, 0, 0, exact)
+    assert size == future
+    assert size == number if exact else size >= number
 
 
 @pytest.mark.parametrize("now", [8_000, 1_000_000_000])
@@ -212,7 +222,7 @@ def test_a_million_are_estimated_by_a_look_at_few(watched: Watched, now: int) ->
     else:
         assert abs(ready - WAITING // 2) < WAITING // 20
     assert size == ready + future
-    assert watched.rows() < 150_000
+    assert watched.rows() < 100_000
     assert ("tasks", "Tid Range Scan") in watched.scans()
     assert ("tasks", "Seq Scan") not in watched.scans()
 
@@ -228,6 +238,120 @@ def test_lines_and_plain_tasks_are_estimated_as_well(watched: Watched) -> None:
     assert not exact
     assert abs(inbox - LINES) < LINES // 5
     assert size - claimed - inbox <= 1
+
+
+@pytest.fixture(scope="module")
+def claimed(server: str) -> str:
+    """All tasks of queue `gone` are claimed, and most of `claimed`, by two sessions in turns."""
+    with psycopg.connect(server, autocommit=True) as inside:
+        inside.execute(b"set synchronous_commit = off")
+        inside.execute(b"select intervalq.begin_session('t', '', 0, '', 1, 0)")
+        inside.execute(FILL.format(at="n", queue="claimed", number=CLAIMED).encode())
+        inside.execute(FILL.format(at="n", queue="gone", number=CLAIMED).encode())
+        for number, who in enumerate(("t", "s") * 10):
+            queue = "claimed" if number < 10 else "gone"
+            inside.execute(
+                b"select count(*) from intervalq.work(%s, null, null, null, null, array[%s], %s, null, null,"
+                b" false, array[null]::bigint[], array[null]::uuid[], 0, '{}', 1000000000)",
+                [who, queue, CLAIMED // 10],
+            )
+        inside.execute(FILL.format(at="n - 1", queue="claimed", number=3_000).encode())
+    return server
+
+
+def test_tasks_that_are_claimed_are_estimated_by_a_look_at_few(claimed: str, watched: Watched) -> None:
+    del claimed
+    found = _stats(watched, "claimed", 1_000_000_000)
+    size, held, ready, future, inbox, exact = found
+    assert (ready, future, inbox, exact) == (3_000, 0, 0, False)
+    assert abs(held - CLAIMED) < CLAIMED // 5
+    assert size == held + ready
+    assert watched.rows() < CLAIMED // 3
+    assert ("tasks", "Seq Scan") not in watched.scans()
+
+
+def test_queues_whose_tasks_are_all_claimed_are_found_by_a_look_at_few(
+    claimed: str, watched: Watched
+) -> None:
+    del claimed
+    watched.plans.clear()
+    found = watched.connection.execute(
+        "select u from intervalq._queues('{}', '{c,g}', intervalq._holders()) as u"
+    )
+    assert {name for (name,) in found} == {"claimed", "gone"}
+    assert watched.rows() < 400
+    watched.plans.clear()
+    found = watched.connection.execute("select name from intervalq.stats('{}', '{gone}', null, 1000000000)")
+    assert found.fetchall() == [("gone",)]
+    assert watched.rows() < CLAIMED // 3
+
+
+def test_the_first_of_those_that_are_claimed_are_the_first(claimed: str, watched: Watched) -> None:
+    """Of all states and sessions, by time, whatever comes behind."""
+    del claimed
+    for number, (queue, times) in enumerate((("claimed", [0, 1, 1, 2, 2, 3]), ("gone", [1, 2, 3, 4, 5, 6]))):
+        watched.plans.clear()
+        ask = "select at, session from intervalq.tasks_of(%s, null, null, 6, true)"
+        found = watched.connection.execute(ask, [queue]).fetchall()
+        assert [at for at, _ in found] == times, number
+        assert {session for _, session in found} >= {"t"}
+        assert watched.rows() < 200
+        assert ("tasks", "Seq Scan") not in watched.scans()
+
+
+def test_the_highest_number_of_claims_is_found_by_a_look_at_few(claimed: str, watched: Watched) -> None:
+    """First claims are in no index of it; only later ones are."""
+    ask = "select most_claims, seen from intervalq._counts('{gone}', %s, intervalq._holders(), 1000000000)"
+    bounds = [10] * 5
+    [(most, seen)] = watched.connection.execute(ask, [bounds]).fetchall()
+    assert (most, seen) == (1, [0, 0, 0, 0, 21])
+    with psycopg.connect(claimed) as inside:
+        inside.execute(b"update intervalq.tasks set claims = 7 where queue = 'gone' and at = 150000")
+    watched.plans.clear()
+    [(most, _)] = watched.connection.execute(ask, [bounds]).fetchall()
+    assert most == 7
+    assert watched.rows() < 400
+    ask = "select pg_relation_size('intervalq.tasks_again')"
+    [(size,)] = watched.connection.execute(ask.encode()).fetchall()
+    assert size < 1_000_000
+
+
+@pytest.mark.parametrize(("number", "exact"), [(2_001, True), (9_997, True), (10_000, True), (10_001, False)])
+@pytest.mark.parametrize("lease", [None, 5])
+def test_up_to_ten_thousand_claims_are_counted(
+    claimed: str, watched: Watched, number: int, lease: int | None, exact: bool
+) -> None:
+    """Among very many of other queues; with tasks for later beside them, and some that are ready."""
+    del claimed
+    queue = f"held{number}-{lease}"
+    watched.connection.execute(b"set auto_explain.log_min_duration = -1")
+    watched.connection.execute(FILL.format(at="n", queue=queue, number=number + 3).encode())
+    watched.connection.execute(FILL.format(at="2000000000 + n", queue=queue, number=4).encode())
+    assert len(watched.work(queue, number, lease=lease)) == number
+    size, held, ready, future, inbox, is_exact = _stats(watched, queue, 1_000_000_000)
+    assert (ready, future, inbox, is_exact) == (3, 4, 0, exact)
+    assert size == held + 7
+    assert held == number if exact else held >= number
+    if lease is not None and number + 3 <= 10_000:
+        # Claims that have ended are ready.
+        assert _stats(watched, queue, 1_000_000_006) == (number + 7, 0, number + 3, 4, 0, True)
+
+
+def test_a_look_at_very_many_queues_is_few_statements(watched: Watched) -> None:
+    names = [f"many{number:04}" for number in range(2_500)]
+    fill = FILL.replace("'{queue}'", "'many' || lpad((n - 1)::text, 4, '0')").format(at="n", number=2_500)
+    watched.connection.execute(fill.encode())
+    watched.plans.clear()
+    found = watched.connection.execute(
+        "select name, size from intervalq.stats('{}', '{many}', null, 1000000000)"
+    ).fetchall()
+    assert found == [(name, 1) for name in names]
+    assert len(watched.plans) < 20
+    watched.plans.clear()
+    found = watched.connection.execute(
+        "select name, size from intervalq.stats('{}', '{many}', 7, 1000000000)"
+    ).fetchall()
+    assert found == [(name, 1) for name in names[:7]]
 
 
 def test_who_finds_nothing_does_not_look_at_the_tasks_of_later(watched: Watched) -> None:

@@ -14,7 +14,7 @@ import servers
 from intervalq import errors, rules
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.testing import StoreSuite
-from intervalq_stores.redis import RedisStore
+from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
 HOURLY = Settings(interval=3_600_000_000)
@@ -64,7 +64,7 @@ def take(nonce: str = "n", settings: Settings = HOURLY, reach: int = 0, lease: i
 
 
 def test_the_script_has_the_constants_of_the_rules() -> None:
-    text = files("intervalq_stores").joinpath("redis.lua").read_text(encoding="utf-8")
+    text = files("intervalq_stores.redis").joinpath("queues.lua").read_text(encoding="utf-8")
     written = {
         name: int(value) for name, value in re.findall(r"^local ([A-Z_]+) = (\d+)$", text, re.MULTILINE)
     }

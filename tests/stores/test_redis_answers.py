@@ -9,7 +9,7 @@ import pytest
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Inspect
 from intervalq.store import open_store
-from intervalq_stores import _redis_tls
+from intervalq_stores.redis import _tls as redis_tls
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def anyio_backend() -> str:
 
 @pytest.mark.anyio
 async def test_an_answer_without_an_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_redis_tls, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(redis_tls, "MAX_BYTES", 1 << 20)
     sent = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

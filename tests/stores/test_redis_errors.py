@@ -20,8 +20,8 @@ from redis.exceptions import ResponseError
 import servers
 from intervalq import errors
 from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
-from intervalq_stores import _redis_link
-from intervalq_stores.redis import RedisStore
+from intervalq_stores.redis import _link as redis_link
+from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
 CANARY = "c4n4ry"
@@ -71,7 +71,7 @@ async def test_other_ways_to_a_server(own: OwnServer, opened: Open, monkeypatch:
     assert (await store.apply("q", TAKE)).count == 1
     with redis_client(f"{server.url[:-1]}3") as client:
         assert client.keys() == [b"intervalq:{q}"]
-    monkeypatch.setattr(_redis_link, "WITHIN", 0.05)
+    monkeypatch.setattr(redis_link, "WITHIN", 0.05)
     for scheme in ("rediss", "rediss+cluster"):  # these servers have no TLS, so nothing may get through
         with pytest.raises(errors.StoreUnavailable):
             await opened(f"{scheme}://127.0.0.1:{server.port}").apply("q", TAKE)
@@ -266,7 +266,7 @@ async def test_a_lost_answer_is_not_asked_for_again(opened: Open) -> None:
 
 
 async def test_no_answer(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_redis_link, "WITHIN", 0.05)
+    monkeypatch.setattr(redis_link, "WITHIN", 0.05)
     async with fake(lambda data: b"+OK\r\n" * data.count(b"CLIENT")) as url:
         store = opened(url)
         for _ in range(2):

@@ -19,12 +19,12 @@ from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.rules import Advance, Answer, Inspect, Settings
 from intervalq.store import stopwatch
-from intervalq_stores import _redis_link
-from intervalq_stores.redis import RedisStore
+from intervalq_stores.redis import _link as redis_link
+from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
 KEYED = Settings(interval=1_000_000, ephemeral=True)
-MOST = _redis_link.WITHIN
+MOST = redis_link.WITHIN
 OwnRedis = Callable[..., Server]
 
 
@@ -115,7 +115,7 @@ async def test_ten_thousand_callers_wait_for_one_round_trip(
     proxy: Proxy, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No answer gets through before all commands have come, so none waits for the answer to another."""
-    monkeypatch.setattr(_redis_link, "WITHIN", 60)  # what is counted isn't how fast this machine is
+    monkeypatch.setattr(redis_link, "WITHIN", 60)  # what is counted isn't how fast this machine is
     await proxy.begin(Fault.HOLD_ANSWERS)
     async with anyio.create_task_group() as group:
         callers = Callers(store, group)

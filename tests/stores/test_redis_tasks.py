@@ -27,11 +27,11 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
 )
-from intervalq.tasks.store import MOST_ROWS, Ranging, Transactional
+from intervalq.tasks.store import MAX_ROWS, Ranging, Transactional
 from intervalq.testing import TaskSuite, WakingTaskSuite
-from intervalq_stores import redis_tasks
-from intervalq_stores._redis_client import Script
-from intervalq_stores.redis_tasks import RedisTaskStore
+from intervalq_stores.redis import tasks as redis_tasks
+from intervalq_stores.redis._ports import Script
+from intervalq_stores.redis.tasks import RedisTaskStore
 from servers import Server, redis_client
 
 TASKS, INDEX, SESSIONS, MARKS, META = (
@@ -230,24 +230,24 @@ async def test_each_database_has_tasks_of_its_own(store: RedisTaskStore, server:
 async def test_as_many_parts_as_a_command_may_have(store: RedisTaskStore, client: Any) -> None:
     """In one line, where each delete feeds the next one, and each change moves it."""
     await begun(store, "s")
-    ids = [f"t{number}" for number in range(MOST_ROWS)]
+    ids = [f"t{number}" for number in range(MAX_ROWS)]
     await store.apply(inserts(*ids, key="k"))
-    assert await store.apply(Count()) == (QueueStats("q", MOST_ROWS, ready=1, inbox=MOST_ROWS - 1),)
+    assert await store.apply(Count()) == (QueueStats("q", MAX_ROWS, ready=1, inbox=MAX_ROWS - 1),)
     await store.apply(Modify(depends=tuple(Depend(id_, 0) for id_ in ids)))
     changes = tuple(Change(id_, 0, queue="other", json="1", delay=SECOND**2) for id_ in ids)
     moved = (await store.apply(Modify(changes=changes))).changed
-    assert [(row.place, row.waiting) for row in moved] == [(n + 1, n > 0) for n in range(MOST_ROWS)]
-    assert await store.apply(Count()) == (QueueStats("other", MOST_ROWS, future=1, inbox=MOST_ROWS - 1),)
+    assert [(row.place, row.waiting) for row in moved] == [(n + 1, n > 0) for n in range(MAX_ROWS)]
+    assert await store.apply(Count()) == (QueueStats("other", MAX_ROWS, future=1, inbox=MAX_ROWS - 1),)
     await store.apply(Modify(deletes=deleted(moved)))
     assert kept(client) == []
     await store.apply(inserts(*ids))
-    rows = await claim(store, "s", MOST_ROWS)
+    rows = await claim(store, "s", MAX_ROWS)
     assert sorted(row.id for row in rows) == sorted(ids)
     again = tuple(Change(row.id, 1, error="no") for row in rows)
-    worked = await store.apply(Work("s", again, queues=("q",), limit=MOST_ROWS))
+    worked = await store.apply(Work("s", again, queues=("q",), limit=MAX_ROWS))
     assert {(row.version, row.claims, row.error) for row in worked.claimed} == {(3, 2, "no")}
     (stats,) = await store.apply(Count())
-    assert stats == QueueStats("q", MOST_ROWS, claimed=MOST_ROWS, most_claims=2)
+    assert stats == QueueStats("q", MAX_ROWS, claimed=MAX_ROWS, most_claims=2)
     await store.apply(End("s"))
     await store.apply(Modify(deletes=tuple(Delete(id_, 4) for id_ in ids)))
     assert kept(client) == []
@@ -287,7 +287,7 @@ async def test_what_a_command_costs_does_not_grow_with_those_that_wait(
         client.flushdb()
         await begun(store, "s")
         for number in range(thousands):
-            ids = [f"{number} {each}" for each in range(MOST_ROWS)]
+            ids = [f"{number} {each}" for each in range(MAX_ROWS)]
             await store.apply(Modify(inserts=tuple(Insert("q", "1", id_, at=0) for id_ in ids)))
         await store.apply(inserts(*(f"line {number}" for number in range(line)), key="k"))
         found = []

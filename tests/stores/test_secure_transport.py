@@ -16,9 +16,11 @@ from intervalq.errors import InsecureTransport, StoreUnavailable
 from intervalq.rules import Inspect
 from intervalq.store import open_store
 from intervalq.tasks.store import open_task_store
-from intervalq_stores import _nats_url, _redis_advice, _transport
+from intervalq_stores import _transport
 from intervalq_stores._transport import is_near
-from intervalq_stores.postgres import PostgresStore
+from intervalq_stores.nats import _url as nats_url
+from intervalq_stores.postgres.queues import PostgresStore
+from intervalq_stores.redis import _advice as redis_advice
 from secure_wire import SECRET, SSL_REQUEST, Certificates, Front, answering, stripping
 from servers import Server
 
@@ -303,7 +305,7 @@ def test_what_is_near() -> None:
     ],
 )
 def test_what_is_said_of_the_way_to_a_redis(url: str, level: str) -> None:
-    assert _redis_advice.way(url)[0] == level
+    assert redis_advice.way(url)[0] == level
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_what_is_said_of_the_way_to_a_redis(url: str, level: str) -> None:
     ],
 )
 def test_what_is_said_of_the_way_to_a_nats(url: str, encrypted: bool, level: str) -> None:
-    assert _nats_url.way(url, encrypted=encrypted)[0] == level
+    assert nats_url.way(url, encrypted=encrypted)[0] == level
 
 
 async def test_what_is_said_of_the_way_to_a_postgres(certificates: Certificates, postgres_url: str) -> None:

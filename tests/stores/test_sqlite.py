@@ -15,16 +15,15 @@ from intervalq import rules
 from intervalq.errors import (
     InsecurePath,
     InvalidOption,
-    StoreError,
     StoreFull,
     StoreUnavailable,
 )
 from intervalq.rules import Advance, Command, Drop, Hold, Inspect, Resume, Settings
 from intervalq.store import open_store
 from intervalq.testing import StoreSuite
-from intervalq_stores import _database, _shared_file
-from intervalq_stores import sqlite as module
-from intervalq_stores.sqlite import SQLiteStore
+from intervalq_stores._files import locked_file
+from intervalq_stores.sqlite import _queue_database, _store, queues
+from intervalq_stores.sqlite.queues import SQLiteStore
 
 EACH_SECOND = Settings(interval=1_000_000)
 EPHEMERAL = Settings(interval=1_000_000, ephemeral=True)
@@ -65,7 +64,7 @@ async def test_each_step_is_synced_to_a_log(store: SQLiteStore) -> None:
     modes: list[object] = []
     commit = store._database.commit
 
-    def look(changes: dict[str, _database.Change], sweep: int | None) -> None:
+    def look(changes: dict[str, _queue_database.Change], sweep: int | None) -> None:
         modes.extend(store._database._rows("SELECT * FROM pragma_synchronous, pragma_journal_mode")[0])
         commit(changes, sweep)
 
@@ -173,7 +172,9 @@ async def test_a_new_record_looks_at_a_bounded_number_of_old_ones_and_gets_throu
         await store.apply(f"new{number}", TAKE)
         left.append(len([name for name in await store.names() if name.startswith("q:")]))
     assert left[-1] == 50
-    assert all(before - after <= _database._SWEPT for before, after in zip([100, *left], left, strict=False))
+    assert all(
+        before - after <= _queue_database._SWEPT for before, after in zip([100, *left], left, strict=False)
+    )
 
 
 async def test_steps_that_wait_share_one_transaction_and_each_sees_the_one_before(
@@ -183,7 +184,7 @@ async def test_steps_that_wait_share_one_transaction_and_each_sees_the_one_befor
     commits: list[int] = []
     commit = store._database.commit
 
-    def counted(changes: dict[str, _database.Change], sweep: int | None) -> None:
+    def counted(changes: dict[str, _queue_database.Change], sweep: int | None) -> None:
         commits.append(len(changes))
         commit(changes, sweep)
 
@@ -193,10 +194,10 @@ async def test_steps_that_wait_share_one_transaction_and_each_sees_the_one_befor
         tickets.append((await store.apply("q", TAKE)).taken[0].ticket)
 
     async with anyio.create_task_group() as group:
-        with _shared_file.SharedFile(path, store.url).locked():
+        with locked_file.SharedFile(path, store.url).locked():
             for number in range(1, 51):
                 group.start_soon(take)
-                while len(store._clerk._jobs) < number:
+                while len(store._thread._jobs) < number:
                     await checkpoint()
     assert sorted(tickets) == list(range(1, 51))
     assert commits == [1]
@@ -216,12 +217,12 @@ async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
         else:
             outcomes.append("none" if answer.state is None else "some")
 
-    monkeypatch.setattr(_database, "MOST_TEXT", 100)
+    monkeypatch.setattr(_queue_database, "MAX_TEXT", 100)
     async with anyio.create_task_group() as group:
-        with _shared_file.SharedFile(path, store.url).locked():
+        with locked_file.SharedFile(path, store.url).locked():
             for number, command in enumerate(commands, 1):
                 group.start_soon(attempt, command)
-                while len(store._clerk._jobs) < number:
+                while len(store._thread._jobs) < number:
                     await checkpoint()
     monkeypatch.undo()
     assert sorted(outcomes) == ["full", "full", "none"]  # the last one saw what was not kept
@@ -277,16 +278,10 @@ async def test_a_path_below_a_file_is_unavailable(tmp_path: Path) -> None:
     assert any(level == "error" for level, _ in await store.advice())
 
 
-def test_a_platform_without_flock_is_told_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_shared_file, "HAS_FLOCK", False)
-    with pytest.raises(StoreError, match=r"redis://.*memory://"):
-        open_store(f"sqlite://{path}")
-
-
 async def test_a_network_file_system_is_refused(
     store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "file_system", lambda _: "nfs4")
+    monkeypatch.setattr(_store, "file_system", lambda _: "nfs4")
     for call in (lambda: store.apply("q", TAKE), store.names):
         with pytest.raises(InsecurePath, match=r"network file system \(nfs4\).*local disk"):
             await call()
@@ -330,12 +325,12 @@ async def test_a_change_in_the_same_tick_as_the_last_look_wakes_too(
 ) -> None:
     """The log's size and time can be the same before and after: it's looked at again a moment later."""
     await store.apply("q", Hold(settings=EACH_SECOND, nonce="n"))
-    monkeypatch.setattr(module, "stamp", lambda _: (1, 1, 1))
-    monkeypatch.setattr(module, "_TICK", 2**63)
+    monkeypatch.setattr(queues, "stamp", lambda _: (1, 1, 1))
+    monkeypatch.setattr(queues, "_TICK", 2**63)
     with anyio.fail_after(20):
         async with store.wakeups("q") as wait:
             await store.apply("q", Resume())
-            monkeypatch.setattr(module, "_TICK", 0)
+            monkeypatch.setattr(queues, "_TICK", 0)
             await wait()
 
 

@@ -16,8 +16,9 @@ import layouts
 from databases import at_rest, make, opened, rows, text
 from intervalq.errors import CorruptState, VersionMismatch
 from intervalq.rules import Advance, Drop, Finish, Inspect, Settings
-from intervalq_stores import _database, _shared_file
-from intervalq_stores.sqlite import SQLiteStore
+from intervalq_stores._files import locked_file
+from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
+from intervalq_stores.sqlite.queues import SQLiteStore
 
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)
@@ -102,7 +103,7 @@ BAD = {
     "infinite": (stored(text().replace('"seen": 0', '"seen": 1e999')), CorruptState),
     "many digits": (stored(text().replace('"seen": 0', f'"seen": {"9" * 5000}')), CorruptState),
     "deep": (stored("[" * 100_000 + "]" * 100_000), CorruptState),
-    "huge": (stored(text() + " " * _shared_file.MOST_BYTES), CorruptState),
+    "huge": (stored(text() + " " * locked_file.MAX_BYTES), CorruptState),
     "ticket not whole": (ours(ticket=1.0), CorruptState),
     "ticket negative": (ours(ticket=-1), CorruptState),
     "ticket missing": (stored(text().replace('"ticket"', '"tickets"')), CorruptState),
@@ -164,10 +165,10 @@ async def test_a_broken_record_does_not_concern_other_queues(store: SQLiteStore,
             outcomes[queue].append("queue 'q' is broken: 'ticket' must be a whole number" in str(error))
 
     async with anyio.create_task_group() as group:
-        with _shared_file.SharedFile(path, store.url).locked():
+        with locked_file.SharedFile(path, store.url).locked():
             for number in range(1, 7):
                 group.start_soon(take, "q" if number % 2 else "other")
-                while len(store._clerk._jobs) < number:
+                while len(store._thread._jobs) < number:
                     await checkpoint()
     assert outcomes == {"other": [1, 1, 1], "q": [True, True, True]}
     await at_rest(store)
@@ -197,7 +198,7 @@ async def test_a_database_that_is_removed_or_replaced_is_not_written_any_more(
     await store.apply("old", TAKE)
     path.unlink()
     if again:
-        for end in _database.BESIDE:
+        for end in sqlite_queue_database.BESIDE:
             path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
         make(path, {"new": text()})
     answer = await store.apply("q", TAKE)
@@ -214,7 +215,7 @@ def attempt(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
     async def take(written: bytes) -> None:
         path.write_bytes(written)
         path.chmod(0o600)
-        for end in _database.BESIDE:
+        for end in sqlite_queue_database.BESIDE:
             path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
         store = SQLiteStore(f"sqlite://{path}")
         with contextlib.suppress(CorruptState, VersionMismatch):

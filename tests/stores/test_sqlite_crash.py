@@ -15,16 +15,16 @@ from anyio.lowlevel import checkpoint
 from databases import TAKING, at_rest, line, make, names, opened, process, text, whole
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings
-from intervalq_stores import _database
-from intervalq_stores._shared_file import SharedFile
-from intervalq_stores.sqlite import SQLiteStore
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
+from intervalq_stores.sqlite.queues import SQLiteStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
 HOLD = """
 import sys
 from pathlib import Path
-from intervalq_stores._shared_file import SharedFile
+from intervalq_stores._files.locked_file import SharedFile
 with SharedFile(Path(sys.argv[1]), "x").locked():
     print("held", flush=True)
     sys.stdin.read()
@@ -86,7 +86,7 @@ async def test_a_lock_file_removed_in_the_middle_of_a_step_stops_the_writing(
     await store.apply("q", TAKE)
     commit = store._database.commit
 
-    def unlocked(changes: dict[str, _database.Change], sweep: int | None) -> None:
+    def unlocked(changes: dict[str, sqlite_queue_database.Change], sweep: int | None) -> None:
         path.with_name("state.db.lock").unlink(missing_ok=True)
         commit(changes, sweep)
 
@@ -111,7 +111,7 @@ async def test_a_program_that_holds_the_database_is_told_apart_from_ours(
         for _ in range(2):
             with pytest.raises(StoreTimeout, match=r"another program held the database.*nothing was done"):
                 await store.apply("q", TAKE)
-        assert not SharedFile(path, "x").is_locked() or store._clerk._thread is not None
+        assert not SharedFile(path, "x").is_locked() or store._thread._thread is not None
         assert await store.names() == ["q"]  # to look is no harm in this mode
     store.patience = 60
     assert (await store.apply("q", TAKE)).taken[0].ticket == 2

@@ -12,8 +12,8 @@ import pytest
 from databases import at_rest, make, names, opened, rows, text
 from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from intervalq.rules import Advance, Settings
-from intervalq_stores import _database
-from intervalq_stores.sqlite import SQLiteStore
+from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
+from intervalq_stores.sqlite.queues import SQLiteStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
@@ -163,7 +163,7 @@ async def test_a_place_where_sqlite_can_keep_no_log_is_refused(
 # --- what is not to be trusted ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["", ".lock", *_database.BESIDE])
+@pytest.mark.parametrize("end", ["", ".lock", *sqlite_queue_database.BESIDE])
 @pytest.mark.parametrize(
     "what", ["link", "dangling link", "hard link", "pipe", "folder", "anybody's", "other's"]
 )

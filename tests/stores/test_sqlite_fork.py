@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from databases import TAKING, line, names, process, whole
-from intervalq_stores._fork_gate import GATE
+from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_parent_that_closes_does_not_take_the_log_away_from_its_child(path: Pa
     script = f"""{TAKING}
 async def close():
     await store.aclose()
-    while store._clerk._thread is not None:
+    while store._thread._thread is not None:
         await anyio.lowlevel.checkpoint()
 take()
 in_parent, in_child = os.pipe(), os.pipe()
@@ -90,13 +90,13 @@ def test_a_child_forked_while_the_disk_hangs_says_that_it_can_not_use_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"""{TAKING}
-from intervalq_stores._fork_gate import GATE
+from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq.errors import StoreError
-GATE.patience = 0.01
+FORK_GUARD.patience = 0.01
 take()
 inside, done = threading.Event(), threading.Event()
 def hang():
-    with GATE.inside():
+    with FORK_GUARD.inside():
         inside.set()
         done.wait()
 threading.Thread(target=hang).start()
@@ -123,17 +123,17 @@ def test_the_gate_lets_nobody_in_during_a_fork() -> None:
     entered = threading.Event()
 
     def enter() -> None:
-        with GATE.inside():
+        with FORK_GUARD.inside():
             entered.set()
 
-    GATE.before()
+    FORK_GUARD.before()
     thread = threading.Thread(target=enter)
     thread.start()
     try:
         assert not entered.is_set()
-        assert GATE._inside == 0
+        assert FORK_GUARD._inside == 0
     finally:
-        GATE.after_in_parent()
+        FORK_GUARD.after_in_parent()
         thread.join(60)
     assert entered.is_set()
-    assert not GATE.spoiled
+    assert not FORK_GUARD.spoiled

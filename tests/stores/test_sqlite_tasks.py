@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 import stat
 from pathlib import Path
+from typing import Final
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from intervalq import rules as queue_rules
 from intervalq.errors import (
+    CorruptState,
     DependencyError,
     InvalidOption,
     InvalidTask,
@@ -22,11 +24,13 @@ from intervalq.errors import (
 from intervalq.tasks.rules import Begin, Change, Count, Delete, Insert, Modify, Select, Session, Work
 from intervalq.tasks.store import open_task_store
 from intervalq.testing import TaskSuite, TransactionalTaskSuite
-from intervalq_stores import _sqlite_tasks_fast as fast
-from intervalq_stores._shared_file import SharedFile
-from intervalq_stores._sqlite_tasks_table import SCHEMA
-from intervalq_stores.sqlite import SQLiteStore
-from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores.sqlite import _task_batches as fast
+from intervalq_stores.sqlite._task_table import SCHEMA
+from intervalq_stores.sqlite.queues import SQLiteStore
+from intervalq_stores.sqlite.tasks import SQLiteTaskStore
+
+OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 class TestSQLiteTaskStore(TaskSuite, TransactionalTaskSuite):
@@ -147,7 +151,7 @@ async def test_commands_that_wait_share_one_transaction_and_one_that_fails_spoil
         with SharedFile(path, store.url).locked():
             for number in range(1, 31):
                 group.start_soon(insert, number)
-                while len(store._clerk._jobs) < number:
+                while len(store._thread._jobs) < number:
                     await checkpoint()
     assert commits == [1]
     assert sorted(refused) == ["DependencyError"] * 3 + ["InvalidTask"] * 3
@@ -165,7 +169,7 @@ async def test_each_command_of_a_shared_transaction_sees_those_before(
         with SharedFile(path, store.url).locked():
             for number, command in enumerate(commands, 1):
                 group.start_soon(store.apply, command)
-                while len(store._clerk._jobs) < number:
+                while len(store._thread._jobs) < number:
                     await checkpoint()
     rows = await store.apply(Select(queue="q"))
     assert sorted((row.id, row.session, row.waiting) for row in rows) == [
@@ -213,14 +217,70 @@ async def test_another_program_that_holds_the_database_is_waited_for_with_a_boun
     assert await there(store) == ["a", "c"]
 
 
+async def test_what_is_claimed_at_once_is_told_as_it_is_kept(store: SQLiteTaskStore) -> None:
+    """Tasks that are new, and those of which the answer of the statement doesn't have everything."""
+    await store.apply(put("new", "again", "failed"), 1)
+    await store.apply(put("kept", dedupe="d"), 1)
+    tried = Insert("q", "1", "tried", attempt=2), Insert("q", "1", "wrong", error="no")
+    await store.apply(Modify(inserts=tried), 1)
+    await store.apply(put("first", "behind", key="k"), 1)
+    await store.apply(Begin(Session("s")), 1)
+    for now, begins in ((2, 0), (3, 1)):
+        worked = await store.apply(Work("s", queues=("q",), limit=9, begins=begins), now)
+        assert len(worked.claimed) == 7
+        assert {row.id: row for row in await store.apply(Select(session="s"))} == {
+            row.id: row for row in worked.claimed
+        }
+        back = [
+            Change(row.id, row.version, error="no" if row.id == "failed" else None) for row in worked.claimed
+        ]
+        await store.apply(Work("s", tuple(back[now - 2 :])), now)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("version", 1 << 62),
+        ("at", "x"),
+        ("at", -(1 << 62)),
+        ("created", 1.5),
+        ("json", b"1"),
+    ],
+)
+async def test_one_damaged_task_among_others_is_not_handed_out(
+    store: SQLiteTaskStore, path: Path, column: str, value: object
+) -> None:
+    await store.apply(put("a", "b", "c"))
+    await store.apply(Begin(Session("s")))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE intervalq_tasks SET {column} = ? WHERE id = 'b'", [value])
+        connection.commit()
+    with pytest.raises(CorruptState, match="task 'b'"):
+        await store.apply(Work("s", queues=("q",), limit=3))
+    assert {row.claims for row in await store.apply(Select(ids=("a", "c")))} == {0}
+
+
+@pytest.mark.skipif(not OPEN_FILES.exists(), reason="where a process sees its open files")
+async def test_what_can_be_undone_is_not_written_to_a_temporary_file(store: SQLiteTaskStore) -> None:
+    await store.apply(put(*map(str, range(1_000))))
+    changes = Modify(changes=tuple(Change(str(number), 0, json="2") for number in range(1_000)))
+    async with store.transaction("serializable") as transaction:
+        await transaction.apply(changes)
+        there = [str(file.readlink()) for file in OPEN_FILES.iterdir() if file.is_symlink()]
+        assert [file for file in there if "app.db-wal" in file]
+        assert not [file for file in there if "etilqs" in file]  # SQLite's name for its own
+
+
 def test_the_frequent_statements_go_by_their_index() -> None:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         for statement in SCHEMA:
             connection.execute(statement)
         for statement, index in (
             (fast._SETTLE, "sqlite_autoindex_intervalq_tasks_1 (id=?)"),
-            (fast._CLAIM_OF_ONE, "COVERING INDEX intervalq_tasks_ready (queue=? AND ready<?)"),
-            (fast._READY, "COVERING INDEX intervalq_tasks_ready (queue=? AND ready<?)"),
+            (fast._CLAIM, "INTEGER PRIMARY KEY (rowid=?)"),
+            (fast._READ + fast._READY, "INDEX intervalq_tasks_ready (queue=? AND ready<?)"),
+            (fast._READ + fast._CHOSEN, "INTEGER PRIMARY KEY (rowid=?)"),
+            (fast._NUMBERS + fast._READY, "COVERING INDEX intervalq_tasks_ready (queue=? AND ready<?)"),
         ):
             plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * statement.count("?"))
             steps = [step for *_, step in plan]

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from intervalq.tasks.rules import Begin, Count, Delete, Insert, Modify, QueueStats, Select, Session, Work
-from intervalq_stores import _sqlite_tasks_database as database
-from intervalq_stores import _sqlite_tasks_table as table
-from intervalq_stores._sqlite_tasks_fast import do
-from intervalq_stores._sqlite_tasks_table import SQLiteTable
+from intervalq_stores.sqlite import _task_database as database
+from intervalq_stores.sqlite import _task_table as table
+from intervalq_stores.sqlite._task_batches import do
+from intervalq_stores.sqlite._task_table import SQLiteTable
 
 LINE: Final = """
     WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)

@@ -15,13 +15,26 @@ import pytest
 
 from faults.fake_clock import FakeClock
 from intervalq.errors import DependencyError
-from intervalq.tasks.rules import SECOND, Beat, Begin, Delete, End, Insert, Modify, Row, Session, Work
+from intervalq.tasks.rules import (
+    SECOND,
+    Beat,
+    Begin,
+    Change,
+    Delete,
+    End,
+    Insert,
+    Modify,
+    Row,
+    Select,
+    Session,
+    Work,
+)
 from intervalq.tasks.store import TaskStore
-from intervalq_stores import sqlite_tasks
-from intervalq_stores.memory_tasks import MemoryTaskStore
-from intervalq_stores.postgres_tasks import PostgresTaskStore
-from intervalq_stores.redis_tasks import RedisTaskStore
-from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from intervalq_stores.memory.tasks import MemoryTaskStore
+from intervalq_stores.postgres.tasks import PostgresTaskStore
+from intervalq_stores.redis.tasks import RedisTaskStore
+from intervalq_stores.sqlite import tasks as sqlite_tasks
+from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 from servers import Server
 
 HOUR: Final = 3600
@@ -207,9 +220,8 @@ async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[Task
     assert await _ids(store) == ["leased"]
 
 
-@pytest.mark.parametrize("opened", ["memory", "sqlite"], indirect=True)
 async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, Go]) -> None:
-    """Others may change the task then; on Postgres and Redis once somebody has looked for tasks."""
+    """Others may change the task then, whether anybody has looked for tasks or not."""
     store, go = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     await _insert(store, "leased")
@@ -225,6 +237,58 @@ async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, Go]) -
     await go(30)
     await store.apply(Beat("s"))
     await store.apply(removal)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+async def test_a_lease_that_ended_before_the_step_is_nobodys(
+    opened: tuple[TaskStore, Go], replace: bool
+) -> None:
+    """Its time is up, and comes only once: also for a task that takes the place of others of its key."""
+    store, go = opened
+    await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
+    await store.apply(Modify(inserts=(Insert("q", "1", "leased", key="k"),)))
+    (row,) = await _claimed(store, "s", 300 * SECOND)
+    await go(310)
+    await store.apply(Beat("s"))
+    await go(-HOUR)
+    await store.apply(Beat("s"))
+    await go(1)
+    if replace:
+        new = Insert("q", "2", "new", key="k", inbox=1, replace=True)
+        await store.apply(Modify(inserts=(new,)))
+        assert await _ids(store) == ["new"]
+    else:
+        change = Change(row.id, row.version, json="3")
+        await store.apply(Modify(changes=(change,)))
+        assert [each.json for each in await _claimed(store)] == ["3"]
+
+
+@pytest.mark.parametrize("way", ["change", "settle", "end"])
+async def test_what_is_changed_or_given_back_waits_no_longer(opened: tuple[TaskStore, Go], way: str) -> None:
+    """What was claimed or inserted before the step is ready when it is given back or changed after it."""
+    store, go = opened
+    for session in ("s", "other"):
+        await store.apply(Begin(Session(session, expiry=10 * HOUR * SECOND)))
+    await _insert(store, "a")
+    await _insert(store, "later", delay=20 * MINUTE * SECOND)
+    rows = await _claimed(store, "other") if way in ("settle", "end") else []
+    named = {row.id: row for row in (rows or [*await store.apply(Select("q"))])}
+    await store.apply(Beat("s"))
+    await go(-HOUR)
+    await store.apply(Beat("s"))
+    await go(1)
+    change = Change("a", named["a"].version, json="2")
+    if way == "end":
+        await store.apply(End("other"))
+    elif way == "settle":
+        assert (await store.apply(Work("other", (change,)))).lost == ()
+    else:
+        await store.apply(Modify("s", changes=(change, Change("later", named["later"].version))))
+    assert await _ids(store) == ["a"]
+    await go(19 * MINUTE)
+    assert await _ids(store) == []
+    await go(2 * MINUTE)
+    assert await _ids(store) == ["later"]
 
 
 async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[TaskStore, Go]) -> None:
@@ -246,3 +310,30 @@ async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[
     assert await insert("3") == 0
     await go(15)
     assert await insert("4") == 1
+
+
+async def test_a_user_s_transaction_after_the_step_holds_up_no_beat(empty_postgres_url: str) -> None:
+    """Who inserts in it may be the first to see the step, and may take long."""
+    async with aclosing(PostgresTaskStore(empty_postgres_url)) as store:
+        await store.apply(Begin(Session("s", expiry=HOUR * SECOND)))
+        await store.apply(Beat("s"))
+        with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
+            admin.execute("update intervalq.clock set seen = seen + 3600000000")
+            admin.execute("update intervalq.beats set beaten = beaten + 3600000000")
+        async with await psycopg.AsyncConnection.connect(empty_postgres_url) as mine:
+            await mine.execute("select 1")
+            await store.apply_on(mine, Modify(inserts=(Insert("q", "1", "a"),)))
+            assert (await store.apply(Beat("s"))).alive
+
+
+async def test_what_is_delayed_while_a_command_is_on_its_way_is_not_taken_for_older(
+    empty_postgres_url: str,
+) -> None:
+    """It was written after the instant that the command has read, and after the step."""
+    async with aclosing(PostgresTaskStore(empty_postgres_url)) as store:
+        await store.apply(Begin(Session("s", expiry=HOUR * SECOND)))
+        await store.apply(Modify(inserts=(Insert("q", "1", "a", delay=HOUR * SECOND // 2),)))
+        with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
+            admin.execute("update intervalq.clock set since = seen, behind = 3600000000")
+            admin.execute("update intervalq.tasks set modified = modified + 500000")
+        assert (await store.apply(Work("s", queues=("q",), limit=1))).claimed == ()

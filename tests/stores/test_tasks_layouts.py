@@ -31,10 +31,10 @@ from intervalq.tasks.rules import (
     Work,
 )
 from intervalq.tasks.store import TaskStore, open_task_store
-from intervalq_stores import postgres_tasks
-from intervalq_stores._sqlite_tasks_table import LAYOUT
-from intervalq_stores.postgres_tasks import SCHEMA, PostgresTaskStore
-from intervalq_stores.sqlite_tasks import SQLiteTaskStore
+from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
+from intervalq_stores.sqlite._task_table import LAYOUT
+from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 from servers import Server, redis_client
 
 FILES: Final = Path(__file__).parent

@@ -28,7 +28,7 @@ from intervalq.tasks.rules import (
 )
 from intervalq.tasks.store import Isolation
 from intervalq.testing.virtual import virtual_micros
-from intervalq_stores.memory_tasks import MemoryTaskStore
+from intervalq_stores.memory.tasks import MemoryTaskStore
 
 A = TypeVar("A")
 

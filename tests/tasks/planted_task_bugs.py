@@ -10,9 +10,10 @@ from unittest import mock
 
 import anyio
 
-from intervalq.tasks import _commit, rules
-from intervalq.tasks._desk import Desk
-from intervalq.tasks._session import WorkSession
+from intervalq.tasks import rules
+from intervalq.tasks._session import commit as _commit
+from intervalq.tasks._session.batcher import Batcher
+from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
 
 Plant = Callable[[], Iterator[None]]
@@ -58,7 +59,7 @@ def _() -> Iterator[None]:
     together = WorkSession.ack_with
 
     async def apart(self: WorkSession, claim: Any, changes: Any) -> None:
-        await self.store.apply(_commit.modification(changes, self.desk.session))
+        await self.store.apply(_commit.modification(changes, self.batcher.session))
         await together(self, claim, ())
 
     return instead(WorkSession, "ack_with", apart)
@@ -101,16 +102,16 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """What was claimed by a call whose answer was lost is never given back."""
 
-    async def nothing(self: Desk) -> None:
+    async def nothing(self: Batcher) -> None:
         self._doubt = False
 
-    return instead(Desk, "_recover", nothing)
+    return instead(Batcher, "_recover", nothing)
 
 
 @bug("settles-forgotten", "lossy")
 def _() -> Iterator[None]:
     """What could not be told to the store is not told again."""
-    return instead(Desk, "_back", lambda self, *_args: None)
+    return instead(Batcher, "_back", lambda self, *_args: None)
 
 
 @bug("lapse-unnoticed", "stalls")

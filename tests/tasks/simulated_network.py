@@ -14,7 +14,7 @@ import anyio
 from intervalq.errors import IntervalqError, StoreTimeout, StoreUnavailable
 from intervalq.tasks.rules import Command, Modify, Row, Work
 from intervalq.testing.simulation.loop import Process
-from intervalq_stores.memory_tasks import MemoryTaskStore
+from intervalq_stores.memory.tasks import MemoryTaskStore
 
 A = TypeVar("A")
 

@@ -24,7 +24,8 @@ import anyio
 import anyio.lowlevel
 
 from intervalq.errors import InboxFull, StoreError, StoreUnavailable
-from intervalq.tasks import Reject, Retry, Task, Tasks, _ids
+from intervalq.tasks import Reject, Retry, Task, Tasks
+from intervalq.tasks._spec import ids as _ids
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from tasks.simulated_network import Line, Network, WakingLine
 
@@ -318,9 +319,9 @@ def simulate(mix: str, seed: int) -> Run:
     clock = mock.Mock(side_effect=itertools.count(10**18, 10**6).__next__)
     try:
         with (
-            mock.patch("intervalq.tasks._ids._last", _ids._Last()),
-            mock.patch("intervalq.tasks._ids.os.urandom", dice.randbytes),
-            mock.patch("intervalq.tasks._ids.time.time_ns", clock),
+            mock.patch("intervalq.tasks._spec.ids._last", _ids._Last()),
+            mock.patch("intervalq.tasks._spec.ids.os.urandom", dice.randbytes),
+            mock.patch("intervalq.tasks._spec.ids.time.time_ns", clock),
         ):
             world = World(MIXES[mix], f"{mix}:{seed}", loop)
             loop.run_until_complete(world.run())

@@ -8,11 +8,11 @@ from collections import Counter
 import anyio
 
 from intervalq.tasks import Task
-from intervalq.tasks._begun import TOLD_AFTER
-from intervalq.tasks._crew import FIRST, SHARE
-from intervalq.tasks._gate import PATIENCE
+from intervalq.tasks._session.alone import PATIENCE
+from intervalq.tasks._session.begun import TOLD_AFTER
+from intervalq.tasks._worker.pool import FIRST, SHARE
 from intervalq.tasks.rules import Work
-from intervalq_stores.memory_tasks import MemoryTaskStore
+from intervalq_stores.memory.tasks import MemoryTaskStore
 from tasks.fake_store import BACKENDS, FakeStore, handle, scene, until
 
 

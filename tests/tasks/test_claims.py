@@ -178,7 +178,7 @@ def test_an_acknowledgement_may_say_itself_what_becomes_of_the_task(backend: str
             row = await store.row(claim.id)
             assert (row.queue, row.json, row.session) == ("next", "2", None)
             assert (row.attempt, row.claims, row.error) == (0, 2, "")
-            assert tasks.session().desk.held == {}
+            assert tasks.session().batcher.held == {}
             with pytest.raises(ClaimLost):
                 await claim.ack()
             claim = await tasks.claim("next")
@@ -279,7 +279,7 @@ def test_a_cancelled_claim_gives_back_what_it_had_just_been_given(backend: str) 
             await anyio.sleep(1)
             (row,) = await store.rows()
             assert (row.session, row.attempt) == (None, 0)
-            assert tasks.session().desk.held == {}
+            assert tasks.session().batcher.held == {}
 
     scene(scenario, backend=backend)
 
@@ -302,7 +302,7 @@ def test_what_came_for_a_caller_who_left_does_not_end_the_wait_of_others(backend
                 await anyio.sleep(0.1)
                 assert tasks.session().waiting() == 1
                 await tasks.insert("q", 5)
-            assert not tasks.session().desk.wanted
+            assert not tasks.session().batcher.wanted
             return values[0]
 
     assert scene(scenario, backend=backend) == 5
@@ -566,7 +566,7 @@ def test_an_acknowledgement_that_is_cancelled_is_done_all_the_same() -> None:
             claim = await claimed(tasks)
             with anyio.move_on_after(0.001):
                 await claim.ack()
-            await until(lambda: not tasks.session().desk.held)
+            await until(lambda: not tasks.session().batcher.held)
             assert await store.rows() == []
 
     scene(scenario)
@@ -586,7 +586,7 @@ def test_claims_are_changed_by_modify_too() -> None:
                 await claim.ack()
             assert await store.sizes() == {"later": 1}
             for session in tasks._sessions.values():
-                assert session.desk.held == {}
+                assert session.batcher.held == {}
             claim = await tasks.claim("later")
             with pytest.raises(DependencyError) as caught:
                 await handle(store.line()).modify(claim.delete())

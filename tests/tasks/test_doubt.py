@@ -12,7 +12,7 @@ from intervalq import IntervalQueue
 from intervalq.tasks import Task
 from intervalq.tasks.rules import Row, Work
 from intervalq.testing.virtual import virtual_micros
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 from tasks.fake_store import BACKENDS, FakeStore, handle, scene, until
 
 

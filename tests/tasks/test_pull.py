@@ -186,9 +186,9 @@ def test_a_fetch_that_is_cancelled_leaves_nothing_behind(backend: str) -> None:
                 if moment == 40:
                     await tasks.put("q", range(5))
             session = tasks.session("me")
-            await until(lambda: not session.desk._settles and not session.desk.busy)
+            await until(lambda: not session.batcher._settles and not session.batcher.busy)
             assert session.waiting() == 0
-            assert not session.desk.wanted
+            assert not session.batcher.wanted
             rows = await store.rows()
             assert {row.session for row in rows} == {None}
             assert {row.attempt for row in rows} == {0}

@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.lowlevel import checkpoint
 
 from intervalq.errors import CorruptState, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks import Claim, ClaimLost
@@ -368,8 +369,8 @@ def test_what_was_claimed_by_a_call_whose_answer_was_lost_is_given_back(backend:
             await anyio.sleep(1)
             rows = await store.rows()
             assert [row.id for row in rows] == [claim.id]
-            assert set(tasks.session().desk.held) == {claim.id}
-            assert rows[0].version == tasks.session().desk.held[claim.id].version
+            assert set(tasks.session().batcher.held) == {claim.id}
+            assert rows[0].version == tasks.session().batcher.held[claim.id].version
 
     scene(scenario, backend=backend)
 
@@ -401,8 +402,8 @@ def test_what_was_not_sent_is_not_taken_for_done() -> None:
         async with handle(store) as tasks:
             claim = await claimed(tasks)
             await store.force(claim.id, queue="q", at=2_000_000_000_000_000)
-            desk = tasks.session().desk
-            desk._doubt = True
+            batcher = tasks.session().batcher
+            batcher._doubt = True
             lost = once(Select)
             store.fails = lambda command: StoreUnavailable("fake", "away") if lost(command) else None
             with pytest.raises(ClaimLost):
@@ -464,5 +465,25 @@ def test_a_session_is_not_begun_twice_and_ends_as_often_as_it_begins(backend: st
         assert store.sent(Begin) == store.sent(End) == 3
         await tasks.aclose()
         assert store.sent(End) == 3
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_a_renewal_that_nobody_waits_for_any_more_leaves_nothing(backend: str) -> None:
+    """As where the work renews its claim beside itself, and is done."""
+
+    async def scenario() -> None:
+        store = FakeStore()
+        async with handle(store) as tasks:
+            claim = await claimed(tasks)
+            async with anyio.create_task_group() as group:
+                group.start_soon(claim.in_progress)
+                while not tasks.session()._renewals:
+                    await checkpoint()
+                group.cancel_scope.cancel()
+            await claim.ack()
+            await anyio.sleep(1)
+            assert not tasks.session()._renewals
 
     scene(scenario, backend=backend)

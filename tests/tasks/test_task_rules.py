@@ -6,7 +6,7 @@ import pytest
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks import rules
-from intervalq.tasks._transitions import rest
+from intervalq.tasks._spec.transitions import rest
 from intervalq.tasks.rules import (
     SECOND,
     Beat,
@@ -25,7 +25,7 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
-from intervalq_stores._memory_table import MemoryTable
+from intervalq_stores.memory._task_table import MemoryTable
 
 A = TypeVar("A")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from intervalq.tasks import _desk
+from intervalq.tasks._session import batcher as _batcher
 from intervalq.tasks.rules import Change, Work
 from tasks.fake_store import BACKENDS, FakeStore, claimed, handle, once, scene
 
@@ -43,7 +43,7 @@ def test_a_queue_with_more_than_enough_does_not_starve_another(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call brings less than its callers want, and all that is wanted goes with one call after the other."""
-    monkeypatch.setattr(_desk, "MOST_ROWS", 5)
+    monkeypatch.setattr(_batcher, "MAX_ROWS", 5)
 
     async def scenario() -> list[tuple[str, ...]]:
         store = FakeStore(delay=0.01)

@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, InvalidTask
-from intervalq.tasks import Task, Tasks, _ids, _values
-from intervalq.tasks._ids import new_id, new_ids
+from intervalq.tasks import Task, Tasks
+from intervalq.tasks._claim import values as _values
+from intervalq.tasks._spec import ids as _ids
+from intervalq.tasks._spec.ids import new_id, new_ids
 from intervalq.tasks.rules import Change, Insert, Row
 
 tasks = Tasks("memory://")
@@ -329,7 +331,7 @@ def test_ids_are_uuids_of_version_seven_that_rise() -> None:
 
 def test_ids_carry_the_time_and_rise_though_the_clock_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [5_000_000_000_000_000_000]
-    monkeypatch.setattr("intervalq.tasks._ids.time.time_ns", lambda: clock[0])
+    monkeypatch.setattr("intervalq.tasks._spec.ids.time.time_ns", lambda: clock[0])
     monkeypatch.setattr(_ids, "_last", _ids._Last())
     ids = []
     for step in (0, 10**6, -(10**12), 0, 1, 10**9, 2 * 10**12, 10**6):

@@ -21,7 +21,7 @@ from intervalq.errors import CorruptState, DependencyError, InvalidOption, Trans
 from intervalq.tasks import Claim, Reject, Retry, Task, Tasks
 from intervalq.tasks.rules import Modify, Work
 from intervalq.testing.virtual import virtual_micros
-from intervalq_stores.memory import MemoryStore
+from intervalq_stores.memory.queues import MemoryStore
 from tasks.fake_store import BACKENDS, FakeStore, TransactionStore, at_once, handle, once, scene, until
 
 
@@ -476,7 +476,7 @@ def test_a_function_that_swallows_its_cancellation_harms_only_itself(backend: st
                 group.start_soon(tasks.run)
                 await anyio.sleep(1)
                 await store.force(id_, queue="elsewhere")
-                tasks._crews[0]._ahead = 3  # so that others wait for this runner
+                tasks._pools[0]._ahead = 3  # so that others wait for this runner
                 await tasks.put("q", range(1, 4))
                 await until(lambda: len(ended) == 4)
                 tasks.stop()
@@ -530,7 +530,7 @@ def test_a_thousand_claims_ahead_that_are_lost_are_only_lost() -> None:
                 if task.value == 5000 and task.attempt == 1:
                     await store.lapse()
                     tasks.session().lapsed()
-                    assert sum(len(crew._waiting) for crew in tasks._crews) > 990
+                    assert sum(len(pool._waiting) for pool in tasks._pools) > 990
 
             await tasks.put("q", range(100))
             async with anyio.create_task_group() as group:
@@ -563,7 +563,7 @@ def test_stop_lets_what_runs_end_and_begins_nothing(backend: str) -> None:
                 await anyio.sleep(1)
                 tasks.stop()
                 before = anyio.current_time()
-                while tasks._crews:
+                while tasks._pools:
                     await anyio.sleep(0.01)
                 assert anyio.current_time() - before < 4.1
             assert len(ended) == 3
@@ -586,7 +586,7 @@ def test_stop_when_nothing_runs_is_at_once(backend: str) -> None:
                 await anyio.sleep(1.01)
                 before = anyio.current_time()
                 tasks.stop()
-                while tasks._crews:
+                while tasks._pools:
                     await anyio.sleep(0.001)
                 assert anyio.current_time() - before < 0.01
 
@@ -760,9 +760,9 @@ def test_what_was_claimed_ahead_and_does_not_begin_is_given_back() -> None:
                 await tasks.put("q", ["slow"])
                 await tasks.put("q", ["slow"] * 50)
                 await anyio.sleep(0.5)
-                held = len(tasks.session().desk.held)
+                held = len(tasks.session().batcher.held)
                 await anyio.sleep(2)
-                assert len(tasks.session().desk.held) == 1
+                assert len(tasks.session().batcher.held) == 1
                 assert held > 1
                 group.start_soon(others.run)
                 await until(lambda: len(taken) == 50)

@@ -19,7 +19,12 @@ Mixes
     long (jobs of 30 s outlive their leases); anew (the same where records are lost); drift (250 ppm);
     changed (interval, burst and limit while running); loops (processes that die again and again);
     interrupted (a process that was granted stops around then; requests arrive twice, messages are lost, the
-    store fails over); all.
+    store fails over); callers (each wants the next slot once its last job has ended, and stays away now and
+    then); regulars (the same with faults); swift (the same at 20 to 200 us); threads (plain functions, which
+    get their slots early and may come too late for them); crowd (some hundred jobs, most are cancelled);
+    withdrawn (a job of a process that was granted is cancelled around then); exits (processes that end when
+    their handles are closed); shaky (limits, lost messages, outages, handles that are closed meanwhile);
+    backlog (nothing but jobs that wait); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
@@ -45,6 +50,14 @@ What is checked, by true time and from outside
                 it asks sixteen times at most until a job begins, however late its timers are
     waiting     a process that is told that the queue goes on asks at once; a slot that is granted in time
                 isn't slept through while a job waits; the store hears within six seconds that a job ended
+    waste       where nothing goes wrong, no slot passes empty that a job waits for, but for those of callers
+                that stay away
+    questions   then a process asks three times for a job at most, once more when nobody waits any more, and
+                eight times at first
+    tickets     then a job begins with the ticket that its caller was told
+    closing     a handle that is closed starts nothing any more but what it is to drain, and that it does;
+                when its process ends, the store knows which of its jobs ended
+    reports     a handle says that its store lost its record if, and only if, it did
     misses      a slot is missed only when it is past its tolerance, holds taken off
     record      counters and the queue's clock never go back, but for late grants; no process is told of a
                 lower ticket or of less late grants than it knew of; a question that reaches the store
@@ -72,81 +85,6 @@ Allowances, each for what can't be known, and no more
                 loss excuses; the model and the rules' own tests see to it
     processes   a stall falls between two steps of the event loop, never between the last check and the first
                 instruction of an async job: there is no step in between
-
-How sharp the judges are: the bugs in `bugs_in_shards`, `bugs_in_rules` and `bugs_found` (those were real)
-are planted with `--bug NAME`; a test plants each of them. So many schedules of a mix it takes to find them:
-
-    bug                           mix            found
-    question-of-another-record    failover          41
-    leases-of-keys                calm              41
-    no-notice                     interrupted       28
-    slots-crowd                   calm               1
-    clock-runs-on                 calm              48
-    hold-ignored                  calm               5
-    heal-goes-back                failover           1
-    not-healed                    failover          11
-    step-not-absorbed             clock              3
-    missed-granted                stalls             1
-    gap-ignored                   stalls             1
-    late-for-nothing              taken              1
-    set-back-short                taken              1
-    late-before-it-came           taken            378
-    late-in-a-pause               late             211
-    late-forgotten                failover         390
-    copy-granted-late             interrupted       15
-    new-at-once                   stalls             3
-    freed-not-dead                calm              31
-    void-ignored                  calm               2
-    generation-ignored            failover         454
-    old-rate                      calm              19
-    dead-waited-for               crashes            1
-    no-last-check                 stalls             1
-    check-before-answer           stalls             1
-    too-tolerant                  stalls             1
-    tolerance-not-widened         calm              43
-    early-for-nothing             stalls             1
-    late-ones-crowd               late              66
-    way-is-nothing                slow               4
-    clocks-compared               calm               3
-    slot-used-again               lossy              8
-    used-given-back               stalls             1
-    order-lost                    stalls             1
-    last-in-first-out             calm               1
-    wakeup-lost                   calm               5
-    cost-forgotten                calm              16
-    leases-kept                   calm              32
-    error-halved                  stalls           4
-    drift-ignored                 drift            5
-    perhaps-late                  stalls           9
-    moved-too-far                 late             1
-    cost-takes-one                calm            16
-    granted-given-back            interrupted     53
-    healed-without-slot           failover       135
-    old-burst                     changed          3
-    hold-ends-when-seen           calm             1
-    slots-stay-in-a-hold          calm             4
-    one-more-running              long             1
-    leases-not-renewed            long             1
-    leases-for-ever               long             9
-    leases-not-moved              long             9
-    finish-of-another-record      anew            59
-    lookahead-ignored             calm            49
-    leases-of-another-record      anew             8
-    step-unseen                   stepped          21
-    ready-before-they-open        local           634
-    nobody-looks                  local           208
-    resumed-unheard               calm             32
-    woken-for-nothing             calm              6
-    held-by-a-lost-record         anew             17
-    lost-grants-used              all            10,000,026
-    lease-of-the-next             long              1
-    renewed-by-chance             long              1
-    ends-forgotten                long             43
-    priorities-swapped            calm              4
-    cancelled-counts              calm              3
-    rows-across-holds             stepped          30
-    old-reading                   stepped          65
-    tried-again-at-once           calm              9
 """
 
 from intervalq.testing.simulation.mixes import MIXES

@@ -7,11 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
-from intervalq.testing.simulation.bugs import BUGS, planted
-from intervalq.testing.simulation.many import Tally, in_chunks
+from intervalq.testing.simulation.many import Planted, Tally, in_chunks
 from intervalq.testing.simulation.mixes import MIXES
 from intervalq.testing.simulation.run import Run, simulate
 
@@ -22,11 +21,11 @@ _REPORTED: Final = 5
 """Broken schedules that are shown with their traces."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; 1: a promise was broken."""
+def main(arguments: list[str] | None = None, planted: Planted = nullcontext) -> int:
+    """Run what the command line asks for, with something planted; 1: a promise was broken."""
     wanted = _parsed(arguments)
     if wanted.trace:
-        with planted(wanted.bug):
+        with planted():
             run = simulate(wanted.mix or "all", wanted.seed or 0, trace=True)
         _say("\n".join([*run.lines, f"trace {run.digest}", *map(str, run.violations)]))
         return int(bool(run.violations))
@@ -38,15 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     shown = 0
     try:
         with _progress(len(mixes) * schedules) as advance:
-            for part in in_chunks(
-                mixes, range(first, first + schedules), bug=wanted.bug, processes=wanted.processes
-            ):
+            seeds = range(first, first + schedules)
+            for part in in_chunks(mixes, seeds, planted=planted, processes=wanted.processes):
                 tallies[part.mix].merge(part)
                 advance(part.schedules)
                 for run in part.broken:
                     shown += 1
                     if shown <= _REPORTED:
-                        _report(run, wanted.bug)
+                        _report(run)
     except KeyboardInterrupt:
         _say("interrupted")
     _sum_up(list(tallies.values()), time.monotonic() - began)
@@ -64,20 +62,18 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, help="of the first schedule")
     parser.add_argument("--trace", action="store_true", help="print all that happens in one schedule")
-    parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug, to see that it is found")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many work at it")
     return parser.parse_args(arguments)
 
 
-def _report(run: Run, bug: str) -> None:
-    options = f"--mix {run.mix} --seed {run.seed}" + (f" --bug {bug}" if bug else "")
+def _report(run: Run) -> None:
     _say(
         "\n".join(
             [
                 f"mix {run.mix}, seed {run.seed}: {len(run.violations)} broken promises",
                 *run.lines[-_TAIL:],
                 *(f"broken: {violation}" for violation in run.violations),
-                f"again: python -m intervalq.testing.simulation {options} --trace",
+                f"again: the same command with --mix {run.mix} --seed {run.seed} --trace",
                 "",
             ]
         )

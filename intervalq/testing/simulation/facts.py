@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from intervalq.rules import Settings, State
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import PlannedJob
+from intervalq.testing.simulation.plans import PlannedJob
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -23,6 +23,8 @@ class ObservedJob:
     """Its caller wanted no more of it."""
     outcome: str | None = None
     ended: float = 0.0
+    expects: int | None = None
+    """The ticket that its caller was told when the job was queued."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -162,6 +164,10 @@ class Facts:
     """When it fell back to an older copy that had the record."""
     died: dict[Process, float] = field(default_factory=dict)
     closed: dict[Process, float] = field(default_factory=dict)
+    drains: dict[Process, bool] = field(default_factory=dict)
+    """Whether jobs that waited when a handle was closed were to begin."""
+    exited: dict[Process, float] = field(default_factory=dict)
+    """When a process ended by itself, its handle being closed."""
     violations: list[Violation] = field(default_factory=list)
     calls: int = 0
     alone: list[tuple[float, Process, int]] = field(default_factory=list)

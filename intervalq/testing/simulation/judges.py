@@ -6,14 +6,17 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Final
 
+from intervalq._queue.threads import EARLY
 from intervalq._shard.leases import LEASE
 from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges_of_starts import GRAIN, Findings, Starts, candour, named
+from intervalq.testing.simulation.judges_of_thrift import asked, expected, turns, wasted
 from intervalq.testing.simulation.judges_of_wakefulness import freed, unused, wakeups
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import CHANGES, Plan
+from intervalq.testing.simulation.mixes import CHANGES
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
 
 _QUESTIONS: Final = 16
 """So many commands at most does a lone caller need to begin: some only sharpen what it knows of the clock,
@@ -23,6 +26,9 @@ FAR: Final = float("inf")
 
 _TIMERS: Final = 0.1
 """Seconds by which a process asks earlier because its timers are late, at most."""
+
+_THREAD: Final = EARLY / 1e6
+"""Seconds before its slot at which a thread has it, so that no job that comes then is before it."""
 
 
 def judge(seen: Observer, plan: Plan) -> None:
@@ -43,6 +49,11 @@ def judge(seen: Observer, plan: Plan) -> None:
         wakeups,
         unused,
         freed,
+        closing,
+        wasted,
+        asked,
+        expected,
+        turns,
     ):
         for at, what in court(seen, plan):
             seen.violated(what, at)
@@ -86,7 +97,7 @@ def _lines(seen: Observer) -> Findings:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
                 if (higher == 0 and second.number < first.number) or (
-                    higher > 0 and second.added < began[0].at
+                    higher > 0 and second.added < began[0].at - (_THREAD if first.plan.way == "thread" else 0)
                 ):
                     yield began[1].at, f"{named(began[0])} began before {named(began[1])}, which was first"
 
@@ -341,6 +352,25 @@ def _disturbed(seen: Observer, earlier: Start, later: Start) -> bool:
     return any(begin <= at <= later.at for at in (*seen.losses, *(step for step, _ in seen.steps)))
 
 
+def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
+    """Whether a job was in line when its handle was closed, and let those begin that were.
+
+    One that has begun and is to be tried again is waited for only if it isn't its caller's.
+    """
+    is_waited_for = job.plan.way == "add" or not job.starts
+    return seen.drains[job.process] and job.added < seen.closed[job.process] and is_waited_for
+
+
+def closing(seen: Observer, plan: Plan) -> Findings:
+    """A handle that is closed without waiting for its jobs starts none any more, nor any that comes later."""
+    del plan
+    for process, at in seen.closed.items():
+        for start in seen.starts:
+            late = start.job.added > at or not seen.drains[process]
+            if start.job.process is process and start.at > at + GRAIN and late:
+                yield start.at, f"{named(start)} began, and its handle was closed at {at:.6f}"
+
+
 def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
     """What is wrong with how a job ended; None: nothing."""
     wanted, starts, outcome = job.plan, len(job.starts), job.outcome
@@ -356,7 +386,7 @@ def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
         "JobError": starts == attempts and wanted.fails > wanted.retries,
         "cancelled": job.cancelled and starts <= attempts,
         "JobCancelled": job.cancelled and starts <= attempts,
-        "QueueClosed": closed <= job.ended and starts < attempts,
+        "QueueClosed": closed <= job.ended and starts < attempts and not _was_to_begin(seen, job),
         "SlotTimeout": wanted.timeout is not None and starts < attempts,
         "StoreTimeout": given_up and starts < attempts,
         "StoreUnavailable": given_up and starts < attempts,

@@ -14,8 +14,8 @@ from typing import Final
 
 from intervalq.testing.simulation.facts import Grant, Start
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import Plan
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
 
 GRAIN: Final = 10e-6
 """Readings are rounded to microseconds, a few times over."""
@@ -31,7 +31,7 @@ Findings = Iterator[tuple[float, str]]
 
 @dataclass(slots=True)
 class Fault:
-    """What the README excuses: a step forward of the store's clock, or writes that it lost."""
+    """What docs/promises.md excuses: a step forward of the store's clock, or writes that it lost."""
 
     at: float
     left: int = 1

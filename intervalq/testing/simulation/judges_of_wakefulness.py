@@ -8,8 +8,8 @@ from typing import Final
 from intervalq.testing.simulation.facts import Grant, ObservedJob
 from intervalq.testing.simulation.judges_of_starts import Findings, Starts
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import Plan
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.05
 """Seconds for what takes no time in a process that runs."""
@@ -78,6 +78,12 @@ def freed(seen: Observer, plan: Plan) -> Findings:
         if not heard:
             continue  # an answer that was lost
         process = heard[-1].process
+        gone = seen.exited.get(process, until)
+        if gone < until and ends.get(slot, gone) <= gone and not seen.failures[process]:
+            yield (
+                until,
+                f"ticket {slot[1]} of {slot[0]} counts as running, and its process ended at {gone:.6f}",
+            )
         end = ends.get(slot) or _idle(seen, process, until)
         if until <= end + _TELLS or _is_away(seen, process, end, until):
             continue

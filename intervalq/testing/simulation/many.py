@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
-from intervalq.testing.simulation.bugs import planted
 from intervalq.testing.simulation.run import Run, simulate
 
 _CHUNK: Final = 50
@@ -20,6 +19,10 @@ _CHUNK: Final = 50
 
 _SHOWN: Final = 3
 """Of so many broken schedules of a chunk the traces are kept; they are long."""
+
+
+Planted: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""What is changed while schedules run, to see that it is found."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class Tally:
     calls: int = 0
     used: int = 0
     wanted: float = 0.0
+    waited: float = 0.0
     seconds: float = 0.0
     """Virtual ones."""
     broken: list[Run] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Tally:
         self.calls += run.calls
         self.used += run.used
         self.wanted += run.wanted
+        self.waited += run.waited
         self.seconds += run.seconds
         if run.violations:
             self.broken.append(run)
@@ -57,7 +62,19 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Count all the schedules of another one."""
-        for name in ("schedules", "jobs", "starts", "given_up", "late", "calls", "used", "wanted", "seconds"):
+        sums = (
+            "schedules",
+            "jobs",
+            "starts",
+            "given_up",
+            "late",
+            "calls",
+            "used",
+            "wanted",
+            "waited",
+            "seconds",
+        )
+        for name in sums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.broken += other.broken
 
@@ -71,28 +88,37 @@ class Tally:
         """Commands to the store."""
         return self.calls / self.jobs if self.jobs else 0.0
 
+    @property
+    def wait(self) -> float:
+        """Seconds that a job waited, on average."""
+        return self.waited / self.starts if self.starts else 0.0
 
-def several(mix: str, seeds: range, *, bug: str = "") -> Tally:
+
+def several(mix: str, seeds: range, *, planted: Planted = nullcontext) -> Tally:
     """Run the schedules of a mix, one after the other."""
     tally = Tally(mix)
-    with _quiet(), planted(bug):
+    with _quiet(), planted():
         for seed in seeds:
             tally.add(simulate(mix, seed))
     return tally
 
 
-def in_chunks(mixes: list[str], seeds: range, *, bug: str = "", processes: int = 1) -> Iterator[Tally]:
+def in_chunks(
+    mixes: list[str], seeds: range, *, planted: Planted = nullcontext, processes: int = 1
+) -> Iterator[Tally]:
     """Run the schedules of several mixes; gives figures of a chunk at a time, as they come."""
     chunks = [(mix, seeds[first : first + _CHUNK]) for mix in mixes for first in range(0, len(seeds), _CHUNK)]
     if processes == 1:
         for mix, part in chunks:
-            yield several(mix, part, bug=bug)
+            yield several(mix, part, planted=planted)
         return
     context = multiprocessing.get_context("spawn")
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=ignore)
     try:
-        pending: list[Future[Tally]] = [pool.submit(several, mix, part, bug=bug) for mix, part in chunks]
+        pending: list[Future[Tally]] = [
+            pool.submit(several, mix, part, planted=planted) for mix, part in chunks
+        ]
         for done in as_completed(pending):
             yield done.result()
     finally:

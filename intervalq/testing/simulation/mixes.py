@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
+
+from intervalq.testing.simulation.plans import Plan, PlannedJob, PlannedProcess, Route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,26 @@ class Mix:
     """The most times that interval, burst and limit are changed, beside what other mixes do."""
     loops: int = 0
     """The most processes more that join, and die soon."""
+    callers: tuple[int, ...] = ()
+    """Of how many callers each process has one number: each wants the next slot once its last job ended."""
+    thinks: tuple[float, float] = (0.0, 0.0)
+    """How many intervals a caller takes in between."""
+    threads: float = 0.0
+    """The share of jobs that are plain functions, and begin in a thread."""
+    cancelled: float = 0.06
+    """The share of jobs that are cancelled after a while, unless they have begun."""
+    lookaheads: tuple[int | None, ...] = (1, 3, 16, None)
+    """What handles choose from."""
+    withdrawn: float = 0.0
+    """The chance of a process that is granted that a job of it is cancelled around then."""
+    closes: float = 0.05
+    """The chance of a handle to be closed while the others go on."""
+    exits: bool = False
+    """A process is no more once its handle is closed, as at the end of a program."""
+    verbs: bool = True
+    """Whether queues are paused, cooled down, reconfigured and so on."""
+    measured: float = 0.0
+    """A store's driver says when it sent and received, and takes up to so many seconds beside that."""
 
 
 MIXES: Final = {
@@ -93,85 +115,58 @@ MIXES: Final = {
     "drift": Mix(ppm=250.0, interval=(1.0, 60.0), jobs=(4, 15), stalls=1),
     "changed": Mix(changes=6, bursts=(1, 1, 2, 5, 10), limited=0.5, stalls=1),
     "loops": Mix(loops=12, crashes=0.2, limited=0.3),
+    "callers": Mix(
+        callers=(1, 1, 1, 2, 5),
+        thinks=(0.0, 0.5),
+        interval=(0.05, 1.0),
+        jobs=(30, 120),
+        near=True,
+        limited=0.0,
+        cancelled=0.0,
+        verbs=False,
+    ),
+    "regulars": Mix(
+        callers=(1, 1, 2),
+        thinks=(0.0, 3.0),
+        interval=(0.05, 1.0),
+        jobs=(20, 60),
+        near=True,
+        lost=0.03,
+        stalls=1,
+        losses=1,
+        steps=1,
+    ),
+    "swift": Mix(
+        callers=(1, 1, 2, 8, 30),
+        thinks=(0.0, 3.0),
+        interval=(20e-6, 200e-6),
+        jobs=(40, 100),
+        near=True,
+        way=(1e-6, 1e-5),
+        bursts=(1, 1, 2, 10),
+        limited=0.0,
+        measured=5e-6,
+        withdrawn=0.1,
+    ),
+    "threads": Mix(threads=0.6, late=0.2, stalls=1, interval=(0.02, 0.5), measured=0.01),
+    "crowd": Mix(jobs=(140, 180), interval=(0.002, 0.02), cancelled=0.7, limited=0.1, threads=0.1),
+    "withdrawn": Mix(withdrawn=0.5, limited=0.5, takes=(0.0, 1.0), threads=0.1, interval=(0.02, 1.0)),
+    "exits": Mix(closes=0.7, exits=True, limited=0.8, takes=(0.0, 4.0), jobs=(8, 30), interval=(0.05, 0.5)),
+    "shaky": Mix(lost=0.05, outages=2, limited=1.0, takes=(0.1, 12.0), jobs=(4, 15), closes=0.5),
+    "backlog": Mix(
+        lookaheads=(1, 1, 1, 3, 16, None),
+        interval=(0.02, 0.5),
+        jobs=(20, 80),
+        verbs=False,
+        cancelled=0.0,
+        limited=0.0,
+    ),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }
 """The mixes by name."""
 
 CHANGES: Final = {"configure": "interval", "burst": "burst", "limit": "max_running"}
 """The verbs that change a setting, and which."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Route:
-    """The way between a process and the store, one way each, in seconds."""
-
-    up: tuple[float, float]
-    down: tuple[float, float]
-    deadline: float
-    """When an answer that has not come is given up."""
-
-
-@dataclass(slots=True, kw_only=True)
-class PlannedJob:
-    """One job: when it is added, how, and what becomes of it."""
-
-    at: float
-    way: str
-    priority: int = 0
-    cost: int = 1
-    takes: float = 0.0
-    fails: int = 0
-    """How many of its attempts raise."""
-    retries: int = 0
-    timeout: float | None = None
-    cancelled_after: float | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class PlannedProcess:
-    """One process with a handle of the queue."""
-
-    name: str
-    options: dict[str, Any]
-    route: Route
-    base: int
-    ppm: float
-    lateness: float
-    at: float = 0.0
-    """When it joins."""
-    jobs: list[PlannedJob] = field(default_factory=list)
-    close: tuple[float, bool] | None = None
-    """When its handle is closed, and whether that drains."""
-    outages: list[tuple[float, float]] = field(default_factory=list)
-    stalls: list[tuple[float, int, float]] = field(default_factory=list)
-    """From when on, before which step, for how long."""
-    turn: float | None = None
-    """The processor is taken away once in so many seconds; None: never."""
-    crash: tuple[float, int] | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Plan:
-    """All that is settled before a run begins."""
-
-    interval: float
-    burst: int
-    max_running: int | None
-    tolerance: float | None
-    waking: bool
-    """Whether the store can wake held shards."""
-    store_base: int
-    store_ppm: float
-    processes: list[PlannedProcess]
-    keyed: bool
-    """Whether it is the queue of one key, whose record may be forgotten."""
-    verbs: list[tuple[float, str | None, str, float]]
-    """When who (None: an operator, in a process of his own) pauses, resumes, and so on, and how."""
-    steps: list[tuple[float, float]]
-    losses: list[tuple[float, float | None]]
-    """When the store loses writes, and how old the copy is that it falls back to; None: nothing is left."""
-    ends: float
-    """When the faults end."""
 
 
 def plan(mix: Mix, seed: str) -> Plan:
@@ -230,7 +225,10 @@ class _Planner:
         for _ in range(self.total):
             process = random.choice(busy)
             process.jobs.append(self.job(process.at))
-        if mix.near:
+        if mix.callers:
+            for process in processes:
+                self.call(process)
+        elif mix.near and mix.comes:
             for process in processes:
                 self.stream(process)
         names = [process.name for process in processes]
@@ -273,7 +271,7 @@ class _Planner:
             crash = (self.moment(), random.randint(1, 30))
         return PlannedProcess(
             name=name,
-            options={**given, "lookahead": random.choice((1, 3, 16, None))},
+            options={**given, "lookahead": random.choice(mix.lookaheads)},
             route=self.route(),
             base=random.randint(0, 10**12),
             ppm=random.uniform(-mix.ppm, mix.ppm),
@@ -282,7 +280,7 @@ class _Planner:
             stalls=stalls,
             turn=self.interval * self.spread(0.05, 2) if mix.taken else None,
             crash=crash,
-            close=(self.moment(), self.likely(0.5)) if self.likely(0.05) else None,
+            close=(self.moment(), self.likely(0.5)) if self.likely(mix.closes) else None,
         )
 
     def loop(self, number: int, given: dict[str, Any]) -> PlannedProcess:
@@ -299,6 +297,21 @@ class _Planner:
             job.at = at = max(at, process.at + 1e-6) + gap
             job.way, job.retries = self.random.choice(self.mix.comes), 0
 
+    def call(self, process: PlannedProcess) -> None:
+        """A process's jobs are those of some callers: each comes back when its last job has ended."""
+        random, jobs = self.random, process.jobs
+        jobs.sort(key=lambda job: job.at)
+        callers, longest = random.choice(self.mix.callers), random.uniform(*self.mix.thinks)
+        for number in range(min(callers, len(jobs))):
+            own = jobs[number::callers]
+            for job in own:
+                job.way, job.retries = random.choice(("slot", "slot", "run")), 0
+                if self.likely(0.9):
+                    job.plain, job.priority, job.cost, job.timeout = True, 0, 1, None
+            thinks = [random.uniform(1, 5) if self.likely(0.1) else random.uniform(0, longest) for _ in own]
+            process.callers.append((own, [self.interval * each for each in thinks]))
+        process.jobs = []
+
     def lateness(self) -> float:
         late = self.spread(0.00002, 0.002)
         return self.interval * self.random.uniform(0, self.mix.late) if self.mix.late else late
@@ -311,11 +324,13 @@ class _Planner:
         return Route(up=(0.7 * up, 1.3 * up), down=(0.7 * down, 1.3 * down), deadline=deadline)
 
     def job(self, earliest: float) -> PlannedJob:
-        random = self.random
+        random, mix = self.random, self.mix
         at = self.random.uniform(0, self.interval) if self.backlog else self.moment()
         fails = random.choice((0, 0, 1, 2)) if self.failing else 0
         longest = 2.5 if self.max_running else 0.5
         way = random.choice(("add", "add", "add", "slot", "run"))
+        if mix.threads and self.likely(mix.threads):
+            way, fails = "thread", 0
         return PlannedJob(
             at=max(at, earliest + 1e-6),
             way=way,
@@ -325,7 +340,7 @@ class _Planner:
             fails=fails,
             retries=random.randint(0, 2) if fails and way != "slot" else 0,
             timeout=self.interval * random.uniform(1, 15) if self.impatient else None,
-            cancelled_after=random.uniform(0, self.length / 2) if self.likely(0.06) else None,
+            cancelled_after=random.uniform(0, self.length / 2) if self.likely(mix.cancelled) else None,
         )
 
     def takes(self, longest: float) -> float:
@@ -336,6 +351,8 @@ class _Planner:
     def verbs(self, names: list[str]) -> list[tuple[float, str | None, str, float]]:
         random = self.random
         verbs: list[tuple[float, str | None, str, float]] = []
+        if not self.mix.verbs:
+            return verbs
         if self.likely(0.25):
             # By the operator: a shard's pause might come after the end of all faults, for ever.
             at = self.moment()

@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
 import anyio
 
+from intervalq._timing.clock import CLOCK
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command, Resume, State
 from intervalq.store import DocumentStore, Step, T
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import Mix, Route
+from intervalq.testing.simulation.mixes import Mix
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Route
 
 R = TypeVar("R")
 
@@ -81,6 +84,8 @@ class Network:
         self.listeners: dict[Callable[[], None], Line] = {}
         self.interrupt: Callable[[Process, float, float], None] = lambda *_: None
         """Stops a process in so many seconds, for so many."""
+        self.withdraw: Callable[[Process, float], None] = lambda *_: None
+        """Cancels a job of a process in so many seconds."""
         self._mix = mix
         self._random = random
 
@@ -107,6 +112,11 @@ class Network:
         """How much later a request arrives for the second time."""
         return self._random.choice((0.0, 0.002, 0.05, 0.5, 2.0)) * self._random.random()
 
+    def busy(self, line: Line) -> float:
+        """How long its driver is busy with a message, in seconds."""
+        most = 0.0 if self.is_healthy or line.is_good else self._mix.measured
+        return self._random.uniform(0, most) if most else 0.0
+
     def _happens(self, line: Line, share: float) -> bool:
         return bool(share) and not (self.is_healthy or line.is_good) and self._random.random() < share
 
@@ -132,6 +142,8 @@ class Network:
             self.interrupt(
                 line.process, self._random.uniform(0, 0.05), interval * self._random.uniform(0.1, 3)
             )
+        if (answer.granted or answer.begun) and self._happens(line, self._mix.withdrawn):
+            self.withdraw(line.process, self._random.uniform(0, 0.06))
         if not self.loses(line):
             delay, context = self.delay(line, line.route.down), line.process.context
             loop.call_later(delay, line.receive, reply, answer, self.primary, context=context)
@@ -164,7 +176,9 @@ class Line:
         """See `Store.apply`."""
         assert (queue, now) == (self.queue, None)
         network, loop = self.network, asyncio.get_running_loop()
-        sent = loop.time()
+        if busy := network.busy(self):
+            await anyio.sleep(busy)
+        sent, since = loop.time(), CLOCK.get().now()
         if self.is_cut:
             network.observer.questions[self.process].append(sent)
             await anyio.sleep(network.delay(self, self.route.up))
@@ -188,6 +202,9 @@ class Line:
         finally:
             timer.cancel()
         network.observer.answered(self.process, command, answer, sent)
+        if busy := network.busy(self):
+            answer = replace(answer, trip=(since, CLOCK.get().now()))
+            await anyio.sleep(busy)
         return answer
 
     def receive(self, reply: asyncio.Future[Answer], answer: Answer, primary: int) -> None:

@@ -20,7 +20,7 @@ from intervalq.rules import (
 )
 from intervalq.testing.simulation.facts import Facts, Grant, Miss, ObservedJob, Start, Violation
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import PlannedJob
+from intervalq.testing.simulation.plans import PlannedJob
 from intervalq.testing.simulation.trace import Trace
 
 _SITS_OUT: Final = 29.0

@@ -28,6 +28,8 @@ class Run:
     """How many slots the starts took."""
     wanted: float
     """How many slots there were while jobs waited."""
+    waited: float
+    """Seconds that jobs waited for their first starts, all together."""
     given_up: int
     late: int
     """How many slots were granted late."""
@@ -61,6 +63,7 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
         starts=len(seen.starts),
         used=sum(start.job.plan.cost for start in seen.starts),
         wanted=seen.wanted,
+        waited=sum(job.starts[0].at - job.added for job in seen.jobs if job.starts),
         given_up=sum(actor.shard.given_up for actor in world.actors if actor.shard is not None),
         late=seen.late,
         calls=seen.calls,

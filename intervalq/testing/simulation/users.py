@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import anyio
 
 from intervalq import IntervalQueue
+from intervalq._queue.attempts import late
+from intervalq._queue.threads import EARLY
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
 from intervalq.testing.simulation.facts import ObservedJob
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import CHANGES, PlannedJob
+from intervalq.testing.simulation.mixes import CHANGES
 from intervalq.testing.simulation.network import Line
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import PlannedJob
 
 
 class JobError(Exception):
@@ -51,7 +55,7 @@ class Actor:
                 return grant
 
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
-            shard.dispatcher.take_ready = noting_ready  # type: ignore[method-assign]
+            shard.dispatcher.take_ready = shard.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard
 
 
@@ -60,6 +64,11 @@ class Users:
 
     def __init__(self, seen: Observer) -> None:
         self.seen = seen
+        self.exits = False
+        """Whether processes end when their handles are closed."""
+        self.gone: Callable[[Actor], None] = lambda _: None
+        """Called with one that does."""
+        self._scopes: dict[ObservedJob, anyio.CancelScope] = {}  # of the jobs that have not ended
         self.over = False
         """Nobody looks any more."""
 
@@ -68,6 +77,7 @@ class Users:
         actor.open()
         job = self.seen.added(actor.process, planned)
         with anyio.CancelScope() as scope:
+            self._scopes[job] = scope
             cancelling = None
             if planned.cancelled_after is not None:
                 loop = asyncio.get_running_loop()
@@ -78,8 +88,15 @@ class Users:
             finally:
                 if cancelling is not None:  # it would count as a timer of a process that is idle
                     cancelling.cancel()
+                del self._scopes[job]
                 if not self.over:
                     self.seen.ended(job, outcome)
+
+    async def caller(self, actor: Actor, jobs: list[PlannedJob], thinks: list[float]) -> None:
+        """Add jobs one after the other, each when the one before has ended."""
+        for planned, seconds in zip(jobs, thinks, strict=True):
+            await self.job(actor, planned)
+            await anyio.sleep(seconds)
 
     async def _outcome(self, actor: Actor, job: ObservedJob) -> str:
         async def body() -> None:
@@ -100,9 +117,12 @@ class Users:
         timing: dict[str, Any] = {
             "priority": wanted.priority, "cost": wanted.cost, "timeout": wanted.timeout,
         }  # fmt: skip
+        if wanted.plain:
+            timing.clear()
         try:
             if wanted.way == "add":
                 added = await actor.queue.add(body, retries=wanted.retries, **timing)
+                job.expects = added.ticket
                 try:
                     await added
                 except asyncio.CancelledError:
@@ -110,6 +130,8 @@ class Users:
                     raise
             elif wanted.way == "run":
                 await actor.queue.run(body, retries=wanted.retries, **timing)
+            elif wanted.way == "thread":
+                await self._in_thread(actor, job)
             else:
                 async with actor.queue.slot(**timing) as slot:
                     actor.begins = cast("Grant", slot)
@@ -118,19 +140,50 @@ class Users:
             return type(error).__name__
         return "done"
 
+    async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:
+        """What `attempts` and `threads` do for a plain function, whose thread is a while of virtual time."""
+        wanted, clock = job.plan, actor.process.clock
+        waiter = Waiter(wanted.priority, wanted.cost, EARLY)
+        while True:
+            shard, grant = await actor.queue.acquire(waiter, wanted.timeout)
+            assert shard.state is not None
+            record = shard.state.generation
+            try:
+                await clock.sleep_until(grant.opens)
+                if shard.is_open(grant):
+                    self.seen.started(job, grant.ticket, record)
+                    try:
+                        await anyio.sleep(wanted.takes)
+                    finally:
+                        self.seen.stopped(job)
+                    return
+            finally:
+                shard.leases.ended(grant.ticket)
+            waiter = late(shard, grant, waiter)
+
     def _cancel(self, job: ObservedJob, scope: anyio.CancelScope) -> None:
         if job.outcome is None:
             job.cancelled = True
             self.seen.say(job.process.name, "cancels", job.number)
             scope.cancel()
 
+    def cancel_first(self, process: Process) -> None:
+        """The job of a process that waits for longest is cancelled."""
+        waiting = [job for job in self._scopes if job.process is process and not job.starts]
+        if waiting:
+            self._cancel(waiting[0], self._scopes[waiting[0]])
+
     async def close(self, actor: Actor, *, drain: bool) -> None:
         """Close the handle."""
         actor.open()
         self.seen.closed[actor.process] = self.seen.time()
+        self.seen.drains[actor.process] = drain
         self.seen.say(actor.process.name, "closes", "and drains" if drain else "")
         await actor.queue.close(drain=drain)
         self.seen.say(actor.process.name, "closed")
+        if self.exits:
+            self.seen.exited[actor.process] = self.seen.time()
+            self.gone(actor)
 
     async def verb(self, actor: Actor, verb: str, amount: float) -> None:
         """Pause, resume and so on."""

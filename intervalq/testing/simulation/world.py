@@ -16,9 +16,10 @@ import anyio.lowlevel
 from intervalq import IntervalQueue
 from intervalq.testing.simulation.judges import judge
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
-from intervalq.testing.simulation.mixes import MIXES, PlannedProcess, Route, plan
+from intervalq.testing.simulation.mixes import MIXES, plan
 from intervalq.testing.simulation.network import Line, Network, Records, WakingLine
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import PlannedProcess, Route
 from intervalq.testing.simulation.users import Actor, Users
 
 QUEUE: Final = "simulated"
@@ -52,6 +53,8 @@ class World:
         self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose
         self.network = Network(self.records, self.mix, self.dice, self.seen)
         self.network.interrupt = self._interrupt
+        self.users.exits, self.users.gone = self.mix.exits, self._exit
+        self.network.withdraw = self._withdraw
         self.actors: list[Actor] = []
         self.busy = 0  # the sum of theirs
         self.idle: asyncio.Future[None] = loop.create_future()
@@ -83,6 +86,8 @@ class World:
             actor = self._actor(planned)
             for job in planned.jobs:
                 self._call(job.at, actor, partial(self.users.job, actor, job))
+            for jobs, thinks in planned.callers:
+                self._call(jobs[0].at, actor, partial(self.users.caller, actor, jobs, thinks))
             if planned.close is not None:
                 when, drain = planned.close
                 self._call(when, actor, partial(self.users.close, actor, drain=drain))
@@ -148,6 +153,10 @@ class World:
         actor = next(actor for actor in self.actors if actor.process is process)
         self._at(self.loop.time() + delay, self._stall, actor, seconds)
 
+    def _withdraw(self, process: Process, delay: float) -> None:
+        """Whoever is first in line may have the slot by then, or not yet."""
+        self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
+
     def _take_turns(self, actor: Actor, turn: float) -> None:
         """Take the processor away for a part of each turn, now and in all that follow."""
         if self.loop.time() < self.plan.ends:
@@ -156,9 +165,15 @@ class World:
 
     def _crash(self, actor: Actor) -> None:
         if self.loop.time() < self.plan.ends:
-            actor.process.dead = True
-            self.seen.dies(actor.process)
-            self._back(actor, actor.busy)
+            self._end(actor, actor.busy)
+
+    def _exit(self, actor: Actor) -> None:
+        self._end(actor, actor.busy - 1)  # the call that closed the handle comes back by itself
+
+    def _end(self, actor: Actor, calls: int) -> None:
+        actor.process.dead = True
+        self.seen.dies(actor.process)
+        self._back(actor, calls)
 
     def _step_clock(self, seconds: float) -> None:
         self.records.set_clock(seconds)
@@ -188,6 +203,7 @@ class World:
         self.ended = self.loop.time()
         if not self.seen.violations:
             await self._rest()
+        self._reports()
         judge(self.seen, self.plan)
         self.users.over = True
         await self._sweep()
@@ -215,8 +231,10 @@ class World:
         slots, takes = 0, 0.0
         for planned, actor in zip(self.plan.processes, self.actors, strict=False):
             if not actor.process.dead:
-                slots += sum(job.cost * (1 + min(job.fails, job.retries)) for job in planned.jobs)
-                takes += sum(job.takes * (1 + min(job.fails, job.retries)) for job in planned.jobs)
+                jobs = [*planned.jobs, *(job for jobs, _ in planned.callers for job in jobs)]
+                slots += sum(job.cost * (1 + min(job.fails, job.retries)) for job in jobs)
+                takes += sum(job.takes * (1 + min(job.fails, job.retries)) for job in jobs)
+                takes += sum(sum(thinks) for _, thinks in planned.callers)
         return self.loop.time() + (outstanding + (2 * slots + 10) * interval) / 1e6 + takes + _PATIENCE
 
     def _expire(self) -> None:
@@ -238,6 +256,21 @@ class World:
             for task in process.tasks:
                 if task.done() and not task.cancelled() and task.exception() is not None:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
+
+    def _reports(self) -> None:
+        """A handle says that its store lost its record if, and only if, that happened."""
+        gone = [at for at in self.seen.losses if at not in self.seen.failovers]
+        for actor in self.actors:
+            process = actor.process
+            said = actor.shard.regressions if actor.shard is not None else 0
+            if said and not self.seen.losses:
+                self.seen.violated(f"{process.name} says that its store lost writes, and it did not")
+            heard = self.seen.attached[process]
+            knew = [
+                at for at in gone if any(each < at for each in heard) and any(each > at for each in heard)
+            ]
+            if knew and not said and not self.seen.failovers and not self.plan.keyed and not process.dead:
+                self.seen.violated(f"{process.name} does not say that its store lost its record")
 
     async def _sweep(self) -> None:
         """End what is left, out of the judges' sight: what is dropped while it waits complains."""

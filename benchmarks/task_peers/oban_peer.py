@@ -1,0 +1,56 @@
+"""oban-py, over psycopg as its own command has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# It needs Python 3.12, which those who check this may not have.
+import oban  # type: ignore[import-not-found,unused-ignore]
+from oban.schema import install  # type: ignore[import-not-found,unused-ignore]
+
+from task_peers.base import QUEUE, Adapter, Seen, Work, batches
+
+
+class Peer(Adapter):
+    """Options: limit (at the same time)."""
+
+    def __init__(self, work: Work, seen: Seen) -> None:
+        super().__init__(work, seen)
+        note = self.job()
+
+        @oban.worker(queue=QUEUE)
+        class Job:
+            async def process(self, job: Any) -> None:  # noqa: ANN401 - it has no types here
+                note(job.args)
+
+        self._job: Any = Job
+
+    def number(self, carried: Any) -> int:  # noqa: ANN401 - a dict
+        """See `Adapter.number`."""
+        return int(carried["n"])
+
+    async def install(self) -> None:
+        """See `Adapter.install`."""
+        await self.open()
+        await install(self._pool)
+        await self._pool.close()
+
+    async def open(self) -> None:
+        """See `Adapter.open`."""
+        self._pool = await oban.Oban.create_pool(self.given.url)
+        # One that only inserts has no queues, and is never started.
+        limit = self.given.options.get("limit", 10)
+        self._oban = oban.Oban(pool=self._pool, queues={QUEUE: limit} if self.given.role == "work" else {})
+
+    async def fill(self, count: int) -> None:
+        """See `Adapter.fill`."""
+        for numbers in batches(count):
+            await self._oban.enqueue_many([self._job.new({"n": number}) for number in numbers])
+
+    async def insert(self, number: int) -> None:
+        """See `Adapter.insert`."""
+        await self._oban.enqueue(self._job.new({"n": number}))
+
+    async def work(self) -> None:
+        """See `Adapter.work`."""
+        await self._oban.start()

@@ -1,0 +1,76 @@
+"""The class that a URL's scheme stands for: of the backends that come along, or of an installed package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from intervalq.errors import UnknownStore
+
+QUEUES: Final = "intervalq.stores"
+TASKS: Final = "intervalq.task_stores"
+LEDGERS: Final = "intervalq.ledgers"
+
+_BACKENDS: Final = {
+    "memory": "memory",
+    "file": "json",
+    "sqlite": "sqlite",
+    **dict.fromkeys(("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"), "redis"),
+    **dict.fromkeys(("postgresql", "postgres"), "postgres"),
+    **dict.fromkeys(("nats", "tls"), "nats"),
+}
+"""Which folder of `intervalq_stores` has a scheme. They are named here, and by no entry points, so that
+they are found where an application was packed without the metadata of its parts."""
+
+_CLASSES: Final = {
+    QUEUES: {
+        "memory": "MemoryStore",
+        "json": "JSONFileStore",
+        "sqlite": "SQLiteStore",
+        "redis": "RedisStore",
+        "postgres": "PostgresStore",
+        "nats": "NATSStore",
+    },
+    TASKS: {
+        "memory": "MemoryTaskStore",
+        "sqlite": "SQLiteTaskStore",
+        "redis": "RedisTaskStore",
+        "postgres": "PostgresTaskStore",
+        "nats": "NATSTaskStore",
+    },
+    LEDGERS: {
+        "memory": "MemoryLedgerStore",
+        "json": "JSONLedgerStore",
+        "sqlite": "SQLiteLedgerStore",
+        "redis": "RedisLedgerStore",
+        "postgres": "PostgresLedgerStore",
+    },
+}
+_MODULES: Final = {QUEUES: "queues", TASKS: "tasks", LEDGERS: "ledgers"}
+
+
+def backend(group: str, scheme: str) -> Callable[[str], Any]:
+    """The class that a store of this scheme is made from, with a URL.
+
+    Args:
+        group: which kind of store: `QUEUES`, `TASKS` or `LEDGERS`. Other packages bring theirs by entry
+            points of that group; those that come along can't be replaced.
+        scheme: in small letters.
+
+    Raises:
+        UnknownStore: there is none.
+        MissingExtra, StoreError: as its module raises where a driver is missing.
+    """
+    if (folder := _BACKENDS.get(scheme)) in _CLASSES[group]:
+        module = import_module(f"intervalq_stores.{folder}.{_MODULES[group]}")
+        found: Callable[[str], Any] = getattr(module, _CLASSES[group][folder])
+        return found
+    installed = {point.name: point for point in entry_points(group=group)}
+    if scheme in installed:
+        found = installed[scheme].load()
+        return found  # noqa: RET504 - what the package brings is of no known type
+    known = {*installed, *(name for name, folder in _BACKENDS.items() if folder in _CLASSES[group])}
+    paces = group != QUEUES and (scheme in _BACKENDS or bool(entry_points(group=QUEUES, name=scheme)))
+    raise UnknownStore(scheme, sorted(known), group=group, paces=paces)

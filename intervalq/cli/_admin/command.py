@@ -1,0 +1,211 @@
+"""The commands on whole queues: status, pause, resume, cool-down, configure, reclaim, drop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import click
+
+from intervalq import IntervalQueue, QueueNotFound, QueueState
+from intervalq._show import as_json, console, exact
+from intervalq.cli._admin.states import facts, table
+from intervalq.cli._app import Failed
+from intervalq.cli._options import examples, json_option, pace_options, queue_of, store_option
+from intervalq.errors import InvalidOption
+from intervalq.store import open_store
+
+R = TypeVar("R")
+
+
+@click.command(epilog=examples("intervalq status", "intervalq status api --json"))
+@click.argument("name", required=False)
+@store_option
+@json_option
+def status(name: str | None, store: str | None, *, as_json_: bool) -> None:
+    """Show a queue, or all queues of the store.
+
+    NAME:KEY is the queue of one key.
+    """
+    if name is not None:
+        state = _do(name, store, IntervalQueue.inspect)
+        _show(state, as_json_=as_json_)
+        return
+    states = anyio.run(inspect_all, store)
+    if as_json_:
+        click.echo(as_json([state.to_dict() for state in states]))
+    elif states:
+        console().print(table(states))
+    else:
+        click.echo("no queues")
+
+
+async def inspect_all(store: str | None) -> list[QueueState]:
+    """The states of all queues of a store."""
+    opened = open_store(store)
+    states = []
+    try:
+        for name in await opened.names():
+            name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is of no use
+            queue = IntervalQueue(name, store=opened)
+            try:
+                states.append(await (queue[key] if colon else queue).inspect())
+            except QueueNotFound:  # dropped since
+                continue
+    finally:
+        await opened.aclose()
+    return states
+
+
+@click.command(epilog=examples("intervalq pause api"))
+@click.argument("name")
+@store_option
+@json_option
+def pause(name: str, store: str | None, *, as_json_: bool) -> None:
+    """Stop a queue everywhere until it is resumed."""
+    _change(name, store, IntervalQueue.pause, "paused; `intervalq resume` ends that", as_json_=as_json_)
+
+
+@click.command(epilog=examples("intervalq resume api"))
+@click.argument("name")
+@store_option
+@json_option
+def resume(name: str, store: str | None, *, as_json_: bool) -> None:
+    """End all pauses and cool-downs of a queue."""
+    _change(name, store, IntervalQueue.resume, "resumed", as_json_=as_json_)
+
+
+@click.command("cool-down", epilog=examples("intervalq cool-down api 30s"))
+@click.argument("name")
+@click.argument("duration")
+@store_option
+@json_option
+def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) -> None:
+    """Stop a queue everywhere for a while.
+
+    Queues with retry_after=True do this by themselves when a server asks for it.
+    """
+    cool = partial(_cool_down, duration=duration)
+    _change(name, store, cool, f"cools down for {duration}", as_json_=as_json_)
+
+
+@click.command(epilog=examples("intervalq configure api --rate 10/s"))
+@click.argument("name")
+@pace_options
+@click.option(
+    "--burst", type=click.IntRange(1), metavar="N", help="Jobs that may start at once after an idle time."
+)
+@click.option(
+    "--max-running",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Jobs that may run at the same time. 0: no limit.",
+)
+@store_option
+@json_option
+def configure(
+    name: str,
+    *,
+    interval: str | None,
+    rate: str | None,
+    burst: int | None,
+    max_running: int | None,
+    store: str | None,
+    as_json_: bool,
+) -> None:
+    """Change the settings of a queue for everybody."""
+    if interval is None and rate is None and burst is None and max_running is None:
+        raise InvalidOption("nothing to change: give --interval, --rate, --burst or --max-running")
+
+    async def change(queue: IntervalQueue) -> None:
+        await queue.configure(interval=interval, rate=rate, burst=burst, max_running=max_running)
+
+    _change(name, store, change, "configured", as_json_=as_json_)
+
+
+@click.command(epilog=examples("intervalq reclaim api"))
+@click.argument("name")
+@store_option
+@json_option
+def reclaim(name: str, store: str | None, *, as_json_: bool) -> None:
+    """Free the slots of processes that died.
+
+    Processes that are alive take new slots by themselves.
+    """
+    freed = _do(name, store, IntervalQueue.reclaim)
+    if as_json_:
+        click.echo(as_json({"name": name, "reclaimed": freed}))
+    else:
+        click.echo(f"{name}: {freed} outstanding {'ticket' if freed == 1 else 'tickets'} reclaimed")
+
+
+@click.command(epilog=examples("intervalq drop api --yes"))
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+@json_option
+def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
+    """Remove a queue's record.
+
+    The next job of the queue creates it again.
+    """
+    state = _do(name, store, IntervalQueue.inspect)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidOption(f"--yes is needed to drop {name!r} where nobody can be asked")
+        waits = f" with {state.outstanding} outstanding tickets" if state.outstanding else ""
+        if not click.confirm(f"Drop the queue {name!r}{waits}?", err=True):
+            raise Failed("nothing was dropped")
+    _do(name, store, IntervalQueue.drop)
+    click.echo(as_json({"name": name, "dropped": True}) if as_json_ else f"{name}: dropped")
+
+
+async def _cool_down(queue: IntervalQueue, duration: str) -> None:
+    await queue.cool_down(duration)
+
+
+def _do(name: str, store: str | None, action: Callable[[IntervalQueue], Awaitable[R]]) -> R:
+    """Do something with a queue that exists, and close what was opened for it."""
+    queue = queue_of(name, store)
+
+    async def do() -> R:
+        try:
+            return await action(queue)
+        finally:
+            await queue.close(drain=False)
+
+    return anyio.run(do)
+
+
+def _change(
+    name: str,
+    store: str | None,
+    action: Callable[[IntervalQueue], Awaitable[None]],
+    done: str,
+    *,
+    as_json_: bool,
+) -> None:
+    """Change a queue, and say so; as JSON, say what it is now."""
+
+    async def change(queue: IntervalQueue) -> QueueState:
+        await action(queue)
+        return await queue.inspect()
+
+    state = _do(name, store, change)
+    if as_json_:
+        _show(state, as_json_=True)
+    else:
+        click.echo(
+            f"{name}: {done} ({exact(state.interval)} between starts, {state.outstanding} outstanding)"
+        )
+
+
+def _show(state: QueueState, *, as_json_: bool) -> None:
+    if as_json_:
+        click.echo(as_json(state.to_dict()))
+    else:
+        for what, value in facts(state):
+            click.echo(f"{what:>12}  {value}")

@@ -1,0 +1,65 @@
+"""`intervalq top`: a live view of queues."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from functools import partial
+
+import anyio
+import click
+from rich.live import Live
+
+from intervalq import QueueNotFound, QueueState
+from intervalq._show import console
+from intervalq.cli._admin.command import inspect_all
+from intervalq.cli._admin.states import table
+from intervalq.cli._options import examples, store_option
+from intervalq.errors import InvalidOption
+
+
+@click.command(epilog=examples("intervalq top", "intervalq top api --every 0.2"))
+@click.argument("name", required=False)
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks at the store.",
+)
+@click.option("--once", is_flag=True, help="Show the queues once and exit.")
+@store_option
+def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
+    """Show queues live, until Ctrl-C."""
+    if math.isnan(every):  # which no range keeps out
+        raise InvalidOption("--every nan is no time")
+    if once or not sys.stdout.isatty():
+        console().print(table(anyio.run(_states, name, store)))
+    else:
+        anyio.run(partial(_live, name, store, every))
+
+
+async def _states(name: str | None, store: str | None) -> list[QueueState]:
+    states = await inspect_all(store)
+    if name is None:
+        return states
+    if not (found := [state for state in states if state.name == name]):
+        raise QueueNotFound(name)
+    return found
+
+
+async def _live(name: str | None, store: str | None, every: float) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def until_told() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    group.cancel_scope.cancel()
+
+        group.start_soon(until_told)
+        with Live(console=console(), auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(table(await _states(name, store)), refresh=True)
+                await anyio.sleep(every)

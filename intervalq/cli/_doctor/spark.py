@@ -1,0 +1,51 @@
+"""What `intervalq doctor` says of Spark: its version, and the Java that it will use."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from intervalq._show import escaped
+from intervalq.errors import JavaNotFound
+from intervalq.spark._runtime.java import find_java
+
+_OLDEST: Final = (4, 1)
+"""Of the extra `spark`."""
+
+_NEEDS: Final = ("pyarrow", "pandas")
+"""What it can't move rows without, and doesn't install by itself."""
+
+
+def about_spark() -> dict[str, str] | None:
+    """A level and a sentence, as of stores, or None where PySpark isn't installed. A look changes nothing."""
+    spark = _version("pyspark")
+    if spark is None:
+        return None
+    remedy = "pip install 'intervalq[spark]'"
+    if tuple(int(part) for part in spark.split(".")[:2] if part.isdecimal()) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        return _warning(f"pyspark {spark} is older than {oldest}, so intervalq.spark can't use it: {remedy}")
+    missing = [name for name in _NEEDS if _version(name) is None]
+    if missing:
+        return _warning(f"pyspark {spark} is of no use without {' and '.join(missing)}: {remedy}")
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        return _warning(f"pyspark {spark} can't start: {error}")
+    return {"level": "ok", "what": f"pyspark {spark}, with Java {java.version} of {java.source}: {java.home}"}
+
+
+def show_spark(said: dict[str, str] | None) -> list[str]:
+    """Its lines; none without PySpark."""
+    return [] if said is None else ["spark", f"{said['level']:>9}  {escaped(said['what'])}"]
+
+
+def _warning(what: str) -> dict[str, str]:
+    return {"level": "warning", "what": what}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

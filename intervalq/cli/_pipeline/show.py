@@ -1,0 +1,106 @@
+"""How a pipeline is going, on standard error, and what it has come to."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import click
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
+
+from intervalq._show import console, escaped, seconds, warn
+from intervalq.pipeline import Look, Outcome, Watch
+
+_LINE: Final = 10.0
+"""Seconds from one line to the next, where there is no terminal."""
+
+
+class Lines(Watch):
+    """A line for each step, and now and then one for the calls."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def said(self, text: str) -> None:
+        """See `Watch.said`."""
+        warn(text)
+
+    def looked(self, look: Look) -> None:
+        """See `Watch.looked`."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE
+            warn(words(look))
+
+
+class Bar(Watch):
+    """A bar while there are calls, and a line for each step."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def said(self, text: str) -> None:
+        """See `Watch.said`."""
+        (console(stderr=True) if self._bar is None else self._bar.console).print(
+            f"intervalq: {escaped(text)}"
+        )
+
+    def looked(self, look: Look) -> None:
+        """See `Watch.looked`."""
+        if self._bar is None:
+            columns: list[ProgressColumn] = [
+                SpinnerColumn("line"),
+                BarColumn(24),
+                TextColumn("{task.description}"),
+            ]
+            self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=look.rows)
+        self._bar.update(self._task, completed=look.done + look.failed, description=words(look))
+        self._bar.refresh()
+
+    def called(self) -> None:
+        """See `Watch.called`."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def words(look: Look) -> str:
+    """How the calls are going, in a line."""
+    parts = [f"{look.done:,}/{look.rows:,} done", f"{look.rate:.3g}/s"]
+    if look.possible:
+        parts.append(f"{look.used:,} of {look.possible:,} slots used")
+    parts += [f"{look.in_flight + look.waiting:,} waiting", f"{look.failed:,} errors"]
+    if look.held:
+        parts.append("the queue is held")
+    elif look.left is not None:
+        parts.append(f"{seconds(look.left)} left")
+    return ", ".join(parts)
+
+
+def show(outcome: Outcome, spec: str) -> None:
+    """What a run has come to, on standard output."""
+    for one in outcome.passes:
+        pace = "" if one.rate is None else f", {one.rate:,.1f}/s"
+        ledger = f", {one.replayed:,} from the ledger" if one.replayed else ""
+        click.echo(f"pass {one.id}: {one.calls:,} calls{pace}{ledger}")
+        click.echo(f"  {one.results:,} results, {one.failed:,} failed")
+        for reason, count in one.rejected.items():
+            click.echo(f"  {count:,} rejected: {escaped(reason)}")
+    if outcome.stopped:
+        click.echo(f"stopped; to go on: intervalq pipeline run {escaped(spec)}")
+        return
+    if not outcome.passes:
+        click.echo(f"nothing to call: {outcome.before:,} of {outcome.rows:,} rows have results")
+    if outcome.audit is not None:
+        verdict(outcome.audit, outcome.report)
+
+
+def verdict(audit: dict[str, Any], page: str | None) -> None:
+    """What an audit found, in a few lines."""
+    for name, found in audit["violations"].items():
+        click.echo(f"violation: {name}, {found['count']:,} times: {found['meaning']}")
+    if audit["ok"]:
+        click.echo(f"audit: {audit['starts']:,} starts, no violations")
+    click.echo(f"report: {page}" if page else "no report page: pip install matplotlib, then `pipeline audit`")

@@ -1,0 +1,196 @@
+"""A shard of a run, in a process of its own: begins each job in a slot, and tells the parent of it.
+
+The parent writes JSON lines to its standard input: first the queue's options, then `job`s, then `end` (no
+more jobs), `stop` (begin no more) or `kill` (and end those that run). When that input closes without a word
+the parent is dead, and the shard ends whatever it has running. It answers on standard output: `ready` for
+jobs; `begins` before a job's program is started, so that a job is known to have begun even if its shard dies,
+`runs` with its process, and `ended`; `failed` when it can't begin jobs any more; after `stop`, `unused`
+slots, which the parent gives back together with those of the other shards; `bye` at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from intervalq import IntervalqError, IntervalQueue, QueueClosed, QueueNotFound
+from intervalq._shard.shard import Shard
+from intervalq.cli._run.program import GRACE, end_program, run_program
+from intervalq.cli._run.protocol import Forward, Pipes
+
+_LOOKS: Final = 3
+"""Round trips before the first job."""
+
+_FAREWELL: Final = 10.0
+"""Seconds that the store gets to take unused tickets back; without it they lapse, each an empty slot."""
+
+
+class ShardProcess:
+    """One shard of `intervalq run`, in a process of its own."""
+
+    def __init__(self, wire: Pipes, options: dict[str, Any]) -> None:
+        self._wire = wire
+        self._queue = IntervalQueue(**options)
+        self._running: set[int] = set()
+        self._no_more = anyio.Event()
+        self._closing = self._killing = False
+        # Each program needs some descriptors here, and running out of them would fail jobs.
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._room = anyio.Semaphore(max(1, (min(soft, 1 << 20) - 64) // 4))
+
+    async def serve(self) -> None:
+        """Until the parent has no more jobs and all that began have ended."""
+        shard = self._queue.shard()
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._heed_signals)
+            async with anyio.create_task_group() as jobs:
+                background.start_soon(self._obey, jobs)
+                background.start_soon(self._get_ready)
+                await self._no_more.wait()
+            with anyio.move_on_after(_FAREWELL):
+                await self._queue.close()
+            self._tell_unused(shard)
+            self._wire.send(bye=True, calls=shard.calls)
+            self._wire.flush()
+            background.cancel_scope.cancel()
+
+    async def _get_ready(self) -> None:
+        """Know the store and its clock before the first job: first round trips are slow, and say little."""
+        try:
+            for _ in range(_LOOKS):
+                with suppress(QueueNotFound):
+                    await self._queue.inspect()
+        except QueueClosed:
+            return
+        except IntervalqError as error:
+            await self._fail(str(error))
+        else:
+            self._wire.send(ready=True)
+
+    async def _obey(self, jobs: TaskGroup) -> None:
+        while (message := await self._wire.receive()) is not None:
+            if "job" in message:
+                if not self._closing:
+                    jobs.start_soon(self._run, message["job"], message["argv"])
+            elif "kill" in message:
+                self._kill(jobs)
+                await self._stop(keeps=True)
+            elif "stop" in message:
+                await self._stop(keeps=True)
+            else:
+                self._no_more.set()
+        self._kill(jobs)
+        await self._stop()
+
+    async def _run(self, number: int, argv: list[str]) -> None:
+        try:
+            shard = self._queue.shard()
+        except QueueClosed:
+            return  # told to end before this job was looked at
+        ids: set[int] = set()
+
+        def runs(pid: int) -> None:
+            ids.add(pid)
+            self._running.add(pid)
+            self._wire.send(runs=number, pid=pid)
+            self._wire.flush()
+            if self._killing:
+                end_program(pid, kill=True)
+
+        try:
+            async with self._room, self._queue.slot() as slot:
+                begins = {"begins": number, "ticket": slot.ticket, "due": slot.due}
+                self._wire.send(**begins, started=_time(shard))
+                self._wire.flush()
+                ended = await run_program(argv, lambda: _time(shard), runs)
+        except QueueClosed:
+            return  # the parent knows which jobs did not begin
+        except IntervalqError as error:
+            await self._fail(str(error))
+            return
+        finally:
+            self._running -= ids
+        self._wire.send(
+            ended=number, at=ended.at, exit_code=ended.exit_code, stdout=ended.stdout, stderr=ended.stderr,
+            calls=shard.calls,
+        )  # fmt: skip
+
+    async def _fail(self, why: str) -> None:
+        """Begin no more jobs here: other shards may be able to."""
+        if not self._closing:
+            self._wire.send(failed=why)
+            await self._stop()
+
+    async def _stop(self, *, keeps: bool = False) -> None:
+        """Begin no more jobs. `keeps`: the parent gives back what all shards did not use."""
+        shard = self._queue.shard() if keeps and not self._closing else None
+        if shard is not None:
+            shard.conversation.kept = []
+        self._closing = True
+        self._no_more.set()
+        with anyio.move_on_after(_FAREWELL):
+            await self._queue.close(drain=False)
+        if shard is not None:
+            self._tell_unused(shard)
+
+    def _tell_unused(self, shard: Shard) -> None:
+        """Tell the parent, once, what it is to give back: jobs may run on for long."""
+        kept, shard.conversation.kept = shard.conversation.kept, None
+        if kept is not None:
+            generation = "" if shard.state is None else shard.state.generation
+            self._wire.send(unused=kept, generation=generation)
+            self._wire.flush()
+
+    def _kill(self, jobs: TaskGroup) -> None:
+        self._killing = True
+        if asked := frozenset(self._running):
+            for pid in asked:
+                end_program(pid, kill=False)
+            jobs.start_soon(_kill_later, asked)
+
+    async def _heed_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for received in signals:
+                await self._fail(f"it was told to end by {received.name}")
+
+
+async def _kill_later(asked: frozenset[int]) -> None:
+    """Kill what is left of these process groups after a while, or return as soon as nothing is."""
+    with anyio.move_on_after(GRACE):
+        while any(_has_members(pid) for pid in asked):  # noqa: ASYNC110 - nothing tells of groups
+            await anyio.sleep(0.02)
+    for pid in asked:
+        end_program(pid, kill=True)
+
+
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _time(shard: Shard) -> float:
+    return round(shard.store_time(), 6)
+
+
+async def _main() -> None:
+    wire = Pipes()
+    logging.getLogger("intervalq").addHandler(Forward(wire))
+    options = await wire.receive()
+    if options is not None:
+        await ShardProcess(wire, options).serve()
+
+
+if __name__ == "__main__":
+    anyio.run(_main)

@@ -1,0 +1,118 @@
+"""`intervalq exec`: waits for the next slot, then becomes another program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from typing import NoReturn
+
+import anyio
+import click
+
+from intervalq import IntervalQueue, SlotTimeout
+from intervalq._queue.options import wait_of
+from intervalq._shard.wait_queue import Waiter
+from intervalq.cli._app import Failed
+from intervalq.cli._options import BeforeCommand, examples, pace_options, shared_store, store_option
+from intervalq.cli._run.program import NOT_FOUND, NOT_STARTED
+from intervalq.errors import InvalidOption
+
+_TEMPORARY = 75
+"""EX_TEMPFAIL of sysexits.h: it may work later."""
+
+_FAREWELL = 5.0
+"""Seconds that the store gets for a last word."""
+
+
+@click.command(
+    "exec", cls=BeforeCommand, epilog=examples('intervalq exec --name mails --interval 1m -- echo "my turn"')
+)
+@click.option(
+    "--name", required=True, help="Name of the queue. Everybody who uses this name shares its pace."
+)
+@pace_options
+@click.option("--timeout", metavar="D", help="Wait at most this long for a slot, then exit with code 75.")
+@store_option
+@click.pass_context
+def exec_(
+    ctx: click.Context,
+    *,
+    name: str,
+    interval: str | None,
+    rate: str | None,
+    timeout: str | None,
+    store: str | None,
+    command: tuple[str, ...],
+) -> None:
+    """Wait for the queue's next slot, then run COMMAND.
+
+    However many of these run at once, for example from cron on many machines, their commands start one
+    interval apart. The exit code is that of the command, 75 after --timeout, or 127 if there is no such
+    command.
+    """
+    if not command:
+        raise InvalidOption("give the command to become after --, for example: -- echo hello")
+    queue = IntervalQueue(name, interval=interval, rate=rate, store=store)
+    shared_store(store)
+    seconds = wait_of(timeout)
+    _check(command[0])
+    ctx.exit(anyio.run(_become, queue, seconds, command))
+
+
+def _check(program: str) -> None:
+    """Know before the wait that there is nothing to wait for."""
+    if shutil.which(program) is not None:
+        return
+    if os.path.dirname(program) and os.path.exists(program):  # noqa: PTH110, PTH120 - text, as execvp takes it
+        raise Failed(f"{program}: can't be executed", NOT_STARTED)
+    raise Failed(f"{program}: not found", NOT_FOUND)
+
+
+async def _become(queue: IntervalQueue, seconds: float | None, command: tuple[str, ...]) -> int:
+    """Returns only if the command could not begin: the exit code."""
+    code = _TEMPORARY
+    async with anyio.create_task_group() as group:
+
+        async def heed() -> None:
+            nonlocal code
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+                async for received in signals:
+                    code = 128 + received
+                    group.cancel_scope.cancel()
+
+        group.start_soon(heed)
+        with anyio.move_on_after(seconds):
+            await _turn(queue, command)
+        Failed(str(SlotTimeout(queue.name, seconds or 0))).show()
+        group.cancel_scope.cancel()
+    return code
+
+
+async def _turn(queue: IntervalQueue, command: tuple[str, ...]) -> NoReturn:
+    while True:
+        try:
+            shard, slot = await queue.acquire(Waiter(), None)
+        finally:
+            # Connections are closed in order: a ticket that isn't used goes back, a slot stays used.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
+                await queue.close(drain=False)
+        # The last check: nothing but the system stands between it and the command.
+        if shard.is_open(slot):
+            _exec(command)
+        queue = queue.twin()
+
+
+def _exec(command: tuple[str, ...]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and what is ignored stays so
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - what this is for
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+        sys.stderr.write(f"intervalq: {command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(code)

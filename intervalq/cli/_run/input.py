@@ -1,0 +1,97 @@
+"""The input of a run: lines of a file or of standard input, read as they are needed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+
+from intervalq.cli._run.jobs import LONGEST, BadLine
+
+_CHUNK: Final = 1 << 16
+
+
+class Input:
+    """Numbered lines. A regular file can be read twice; anything else gives each line once, as it comes."""
+
+    def __init__(self, path: str | None) -> None:
+        self.name = "standard input" if path is None else os.fspath(path)
+        self._file = 0 if path is None else os.open(path, os.O_RDONLY)
+        self._own = path is not None
+        self.regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+        self._start = os.lseek(self._file, 0, os.SEEK_CUR) if self.regular else 0
+
+    def scan(self) -> Iterator[tuple[int, str]]:
+        """All lines of a regular file, from where it stood when it was opened; then it stands there again.
+
+        Raises:
+            BadLine: a line is too long.
+        """
+        splitter = _Splitter(self.name)
+        while chunk := os.read(self._file, _CHUNK):
+            yield from splitter.feed(chunk)
+        yield from splitter.end()
+        os.lseek(self._file, self._start, os.SEEK_SET)
+
+    async def lines(self) -> AsyncIterator[tuple[int, str]]:
+        """The lines as they come.
+
+        Raises:
+            BadLine: a line is too long.
+        """
+        splitter = _Splitter(self.name)
+        while chunk := await self._chunk():
+            for line in splitter.feed(chunk):
+                yield line
+        for line in splitter.end():
+            yield line
+
+    async def _chunk(self) -> bytes:
+        if self.regular:
+            await anyio.lowlevel.checkpoint()
+        else:
+            try:
+                await anyio.wait_readable(self._file)
+            except PermissionError:  # an event loop can't wait for everything: /dev/null is always ready
+                await anyio.lowlevel.checkpoint()
+        return os.read(self._file, _CHUNK)
+
+    def close(self) -> None:
+        """Close a file that was opened here."""
+        if self._own:
+            os.close(self._file)
+
+
+class _Splitter:
+    """Bytes to numbered lines."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._number = 0
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[int, str]]:
+        first, *more = chunk.split(b"\n")
+        self._rest += first
+        for piece in more:
+            yield self._line(self._rest)
+            self._rest = piece
+        if len(self._rest) > LONGEST:
+            self._line(self._rest)
+
+    def end(self) -> Iterator[tuple[int, str]]:
+        if self._rest:
+            yield self._line(self._rest)
+
+    def _line(self, line: bytes) -> tuple[int, str]:
+        self._number += 1
+        if len(line) > LONGEST:
+            raise BadLine(self._name, self._number, f"is longer than {LONGEST} bytes")
+        if self._number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
+        # Not every file name is UTF-8: as elsewhere in Python, other bytes pass through as they are.
+        return self._number, line.removesuffix(b"\r").decode(errors="surrogateescape")

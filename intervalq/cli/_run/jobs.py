@@ -1,0 +1,156 @@
+"""Lines of input to jobs: what a line says, and the words of the command that it becomes. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any, Final
+
+from intervalq._spec import strict_json
+from intervalq.errors import IntervalqError
+
+LONGEST: Final = 1 << 20
+"""A line of more bytes than this is a mistake: no system takes it as one argument."""
+
+_DEEPEST: Final = 100
+"""An object that is nested deeper is taken for text."""
+
+_FIELD: Final = re.compile(r"\{\{([A-Za-z_][\w-]*|)\}\}|\{([A-Za-z_][\w-]*|)\}", re.ASCII)
+
+
+def has_field(word: str) -> bool:
+    """Whether something of a line goes into a word of a command."""
+    return any(found[2] is not None for found in _FIELD.finditer(word))
+
+
+class BadLine(IntervalqError, ValueError):
+    """A line of the input is no job; `source` is the file and `number` the line."""
+
+    def __init__(self, source: str, number: int, why: str) -> None:
+        self.source, self.number = source, number
+        super().__init__(f"{source}, line {number}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a run."""
+
+    shown: str | dict[str, Any]
+    """The line, or the object that it holds: how results name the job."""
+    argv: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The same for equal jobs."""
+        return key_of(self.shown)
+
+
+def key_of(shown: str | dict[str, Any]) -> str:
+    """The same text for equal jobs; two ways to write the same JSON object are equal."""
+    return shown if isinstance(shown, str) else json.dumps(shown, sort_keys=True)
+
+
+class Lines:
+    """Turns lines into jobs.
+
+    Without a command a line is one itself, split as a shell would but run without any. With a command, `{}`
+    becomes the line, and `{name}` that field of the JSON object which the line is; a command without either
+    gets the line as its last argument. `{{name}}` is left as `{name}`, for commands that have such a text.
+    """
+
+    def __init__(self, source: str, command: tuple[str, ...]) -> None:
+        self._source = source
+        self._command = command
+        named = [found[2] for word in command for found in _FIELD.finditer(word) if found[2] is not None]
+        self._named = next((name for name in named if name), None)
+        self._appends = not named
+
+    def job(self, line: str, number: int) -> Job | None:
+        """The job on a line; None: the line is empty.
+
+        Raises:
+            BadLine: it can't be run.
+        """
+        if not line.strip():
+            return None
+        shown: str | dict[str, Any] = line
+        try:
+            if (found := _object(line)) is not None:
+                shown = found
+            argv = self._argv(line, found)
+            _check(argv)
+        except _Unusable as why:
+            raise BadLine(self._source, number, str(why)) from None
+        return Job(shown, argv)
+
+    def _argv(self, line: str, found: dict[str, Any] | None) -> tuple[str, ...]:
+        if not self._command:
+            if found is not None:
+                raise _Unusable("is a JSON object, which needs a command to go into: -- COMMAND {name}")
+            try:
+                return tuple(shlex.split(line))
+            except ValueError as error:
+                why = {"No closing quotation": "has a quote that is never closed"}.get(str(error))
+                raise _Unusable(why or "ends in a backslash that quotes nothing") from None
+        if self._named and found is None:
+            raise _Unusable(
+                f"is no JSON object, but the command names the field {{{self._named}}}: use {{}} for the "
+                f"whole line, or write {{{{{self._named}}}}} for braces that are meant as they are"
+            )
+        words = tuple(_FIELD.sub(lambda field: _filled(field, line, found), word) for word in self._command)
+        return (*words, line) if self._appends else words
+
+
+class _Unusable(Exception):
+    """Why a line is no job."""
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    if not line.lstrip().startswith("{"):
+        return None
+    try:
+        value = strict_json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and not _is_deep(value) else None
+
+
+def _is_deep(value: object) -> bool:
+    """Whether it is nested so deep that it may not be possible to write it again, wherever that is done."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+            )
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _check(argv: tuple[str, ...]) -> None:
+    for word in argv:
+        if "\0" in word:
+            raise _Unusable("has a NUL character, which no argument can hold")
+        try:
+            os.fsencode(word)
+        except UnicodeEncodeError:
+            raise _Unusable("has half of a surrogate pair, which is no text") from None
+
+
+def _filled(field: re.Match[str], line: str, found: dict[str, Any] | None) -> str:
+    if field[1] is not None:
+        return f"{{{field[1]}}}"
+    if not field[2]:
+        return line
+    assert found is not None
+    if field[2] not in found:
+        raise _Unusable(f"has no field {field[2]!r}; it has {', '.join(sorted(map(ascii, found))) or 'none'}")
+    value = found[field[2]]
+    return value if isinstance(value, str) else json.dumps(value)

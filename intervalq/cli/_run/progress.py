@@ -1,0 +1,55 @@
+"""How a run is going, on standard error: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import anyio
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+
+from intervalq._show import console, seconds
+from intervalq.cli._run.tally import Tally
+
+_FRAME: Final = 0.2
+"""Seconds from one look of the bar to the next."""
+
+_LINE: Final = 10.0
+"""Seconds from one line to the next, where there is no terminal."""
+
+_RECENT: Final = 50
+"""Starts that the present rate is taken from."""
+
+
+async def show_bar(tally: Tally) -> None:
+    """A bar, until this is cancelled."""
+    columns: list[ProgressColumn] = [SpinnerColumn("line"), BarColumn(24), TextColumn("{task.description}")]
+    with Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        while True:
+            bar.update(task, total=tally.total, completed=tally.done, description=said(tally))
+            bar.refresh()
+            await anyio.sleep(_FRAME)
+
+
+async def show_lines(tally: Tally) -> None:
+    """A line now and then, until this is cancelled."""
+    while True:
+        await anyio.sleep(_LINE)
+        sys.stderr.write(f"intervalq: {said(tally)}\n")
+        sys.stderr.flush()
+
+
+def said(tally: Tally) -> str:
+    """How the run is going, in a few words."""
+    total = "" if tally.total is None else f"/{tally.total}"
+    words = [f"{tally.done}{total} done"]
+    recent = tally.started[-_RECENT:]
+    rate = None
+    if len(recent) > 1 and (span := max(recent) - min(recent)) > 0:
+        rate = (len(recent) - 1) / span
+        words.append(f"{rate:.3g}/s" if rate >= 1 else f"one in {seconds(1 / rate)}")
+    words.append(f"{tally.failed} failed")
+    if rate and tally.total is not None:
+        words.append(f"{seconds(max(0, tally.total - len(tally.started)) / rate)} left")
+    return ", ".join(words)

@@ -1,0 +1,84 @@
+"""The shard's end of the pipes to its parent: JSON lines, sent without making a job late."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+from collections import deque
+from typing import Any, Final
+
+import anyio
+
+from intervalq._timing.backends import spawn
+
+_IN: Final = 0
+_OUT: Final = 1
+_CHUNK: Final = 1 << 16
+
+
+class Pipes:
+    """Standard input and output of a shard's process. What is said goes out while the event loop runs."""
+
+    def __init__(self) -> None:
+        self._unsent = bytearray()
+        self._sending = False
+        self._heard: deque[bytearray] = deque()
+        self._rest = bytearray()
+        os.set_blocking(_OUT, False)
+
+    def send(self, **message: object) -> None:
+        """Say something, soon."""
+        self._unsent += json.dumps(message).encode() + b"\n"
+        self._write()
+        if self._unsent and not self._sending:
+            self._sending = True
+            spawn(self._send_rest)
+
+    def flush(self) -> None:
+        """Return when all is said: the parent always listens, so this takes no time worth mentioning."""
+        while self._unsent:
+            select.select([], [_OUT], [])
+            self._write()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """What the parent says next; None: it is gone."""
+        while not self._heard:
+            await anyio.wait_readable(_IN)
+            chunk = os.read(_IN, _CHUNK)
+            if not chunk:
+                return None
+            self._rest += chunk
+            if b"\n" in chunk:
+                *lines, self._rest = self._rest.split(b"\n")
+                self._heard.extend(lines)
+        message: dict[str, Any] = json.loads(self._heard.popleft())
+        return message
+
+    async def _send_rest(self) -> None:
+        while self._unsent:
+            await anyio.wait_writable(_OUT)
+            self._write()
+        self._sending = False
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(_OUT, self._unsent[:_CHUNK])]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # nobody listens any more; that the parent is gone shows at the other pipe
+            self._unsent.clear()
+
+
+class Forward(logging.Handler):
+    """Sends what the package logs to the parent, which has the terminal."""
+
+    def __init__(self, wire: Pipes) -> None:
+        super().__init__(logging.WARNING)
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._wire.send(log=record.getMessage())

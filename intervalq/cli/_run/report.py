@@ -1,0 +1,171 @@
+"""The pacing report of a run: computed from its starts and a few figures. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from intervalq._show import exact, seconds
+
+SHORT: Final = 0.9
+"""A gap of less than this share of the interval is called short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is known of a run beside its starts."""
+
+    interval: float
+    """Seconds."""
+    shards: int
+    jobs: int
+    """Jobs that have a result."""
+    failed: int
+    """Of those, the ones that did not end with 0."""
+    skipped: int
+    """Jobs that were done already (--resume)."""
+    not_run: int | None
+    """Jobs that were read and have no result, because the run was stopped; None: not known how many."""
+    issued: int | None
+    """Tickets that the queue issued during the run, to anybody; None: not known."""
+    spanned: int
+    """Slots from the first that was used to the last: tickets that were given back are of later ones."""
+    calls: int
+    """Commands that the shards sent to the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How well a run was paced. Times are seconds; None: there were too few starts to tell."""
+
+    jobs: int
+    failed: int
+    skipped: int
+    not_run: int | None
+    starts: int
+    """One for each attempt."""
+    shards: int
+    interval: float
+    rate: float | None
+    """Starts per second, from the first to the last."""
+    rate_possible: float
+    rate_share: float | None
+    """How much of the possible rate was reached."""
+    gap_smallest: float | None
+    gap_p1: float | None
+    gap_p50: float | None
+    gap_p99: float | None
+    gaps_short: float | None
+    """The share of gaps under 0.9 of the interval."""
+    in_order: bool
+    """Whether jobs started in the order of their tickets."""
+    inversions: int
+    """Pairs of starts in the wrong order."""
+    slots_unused: int | None
+    """Slots that stayed empty, or that others used: tickets issued, less those used and those given back."""
+    calls_per_job: float | None
+    """Commands to the store for each start."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -> Report:
+    """The report of a run whose starts were at these instants with these tickets, in any order."""
+    order = sorted(range(len(started)), key=lambda i: (started[i], tickets[i]))
+    times = [started[i] for i in order]
+    gaps = sorted(b - a for a, b in pairwise(times))
+    span = times[-1] - times[0] if gaps else 0.0
+    rate = len(gaps) / span if span > 0 else None
+    inversions = count_inversions([tickets[i] for i in order])
+    return Report(
+        jobs=figures.jobs,
+        failed=figures.failed,
+        skipped=figures.skipped,
+        not_run=figures.not_run,
+        starts=len(times),
+        shards=figures.shards,
+        interval=figures.interval,
+        rate=_rounded(rate),
+        rate_possible=float(f"{1 / figures.interval:.6g}"),
+        rate_share=_rounded(None if rate is None else rate * figures.interval),
+        gap_smallest=_rounded(gaps[0] if gaps else None),
+        gap_p1=_rounded(percentile(gaps, 1)),
+        gap_p50=_rounded(percentile(gaps, 50)),
+        gap_p99=_rounded(percentile(gaps, 99)),
+        # Times have microseconds: a gap of exactly 0.9 intervals is none that is shorter.
+        gaps_short=bisect_left(gaps, SHORT * figures.interval - 5e-7) / len(gaps) if gaps else None,
+        in_order=inversions == 0,
+        inversions=inversions,
+        slots_unused=(
+            None if figures.issued is None else max(0, min(figures.issued, figures.spanned) - len(times))
+        ),
+        calls_per_job=_rounded(figures.calls / len(times) if times else None),
+    )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float | None:
+    """The smallest value that at least so many percent of all are not above; None: there are none."""
+    if not ordered:
+        return None
+    rank = -(-len(ordered) * percent // 100)  # rounded up
+    return ordered[max(0, int(rank) - 1)]
+
+
+def count_inversions(numbers: Sequence[int]) -> int:
+    """How many pairs of numbers stand in falling order; counted by a merge sort."""
+    if len(numbers) < 2:
+        return 0
+    middle = len(numbers) // 2
+    left, right = list(numbers[:middle]), list(numbers[middle:])
+    count = count_inversions(left) + count_inversions(right)
+    left.sort()
+    right.sort()
+    at = 0
+    for number in right:
+        while at < len(left) and left[at] <= number:
+            at += 1
+        count += len(left) - at
+    return count
+
+
+def lines(made: Report) -> list[tuple[str, str]]:
+    """The report as names and values for people."""
+    failed = f", {made.failed} failed" if made.failed else ""
+    skipped = f", {made.skipped} done before" if made.skipped else ""
+    not_run = f", {made.not_run} not run" if made.not_run else ""
+    said = [("jobs", f"{made.jobs}{failed}{skipped}{not_run}")]
+    if made.starts != made.jobs:
+        said.append(("starts", f"{made.starts}, with further attempts"))
+    if made.rate is not None and made.rate_share is not None:
+        reached = (
+            f"{_per_time(made.rate)}, {made.rate_share:.1%} of the possible {_per_time(made.rate_possible)}"
+        )
+        said.append(("rate", reached))
+        gaps = (made.gap_smallest, made.gap_p1, made.gap_p50, made.gap_p99)
+        said.append(("gaps", "smallest {}, 1% {}, median {}, 99% {}".format(*map(seconds, gaps))))
+        said.append(("too short", f"{made.gaps_short:.2%} of gaps under {SHORT} x {exact(made.interval)}"))
+    if not made.starts:
+        return said
+    pairs = "pair" if made.inversions == 1 else "pairs"
+    said.append(("order", "kept" if made.in_order else f"not kept: {made.inversions} {pairs} out of order"))
+    unused = "not known" if made.slots_unused is None else str(made.slots_unused)
+    calls = "" if made.calls_per_job is None else f"; store calls a job: {made.calls_per_job:.2f}"
+    said.append(("slots unused", unused + calls))
+    return said
+
+
+def _per_time(rate: float) -> str:
+    """A rate per second, or per a longer time if that reads better."""
+    for unit, length in (("s", 1), ("min", 60), ("h", 3_600), ("day", 86_400)):
+        if rate * length >= 1 or unit == "day":
+            return f"{rate * length:.4g}/{unit}"
+    raise AssertionError
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

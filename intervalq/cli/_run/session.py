@@ -1,0 +1,247 @@
+"""A run as a whole: from what was asked for, over the run itself, to the report and the exit code."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from intervalq import IntervalqError, IntervalQueue, QueueState
+from intervalq._show import as_json, warn
+from intervalq.cli._admin.states import condition
+from intervalq.cli._options import shared_store
+from intervalq.cli._run import report as _report
+from intervalq.cli._run.input import Input
+from intervalq.cli._run.jobs import Job, Lines
+from intervalq.cli._run.parent import Runner
+from intervalq.cli._run.progress import show_bar, show_lines
+from intervalq.cli._run.results import Done, open_output, read_results, write_all
+from intervalq.cli._run.tally import Tally
+from intervalq.rules import Advance, Finish
+
+_COVER: Final = 0.5
+"""Seconds of starts that the jobs waiting in the shards cover: more than the round trips of a slow store."""
+
+_LEAST, _MOST = 2, 16
+"""How many jobs wait in one shard, if nothing else is asked for: few, so that all shards finish together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asked for; see the options of `run`."""
+
+    name: str
+    interval: str | None
+    rate: str | None
+    store: str | None
+    shards: int
+    lookahead: int | None
+    """0: all; None: what suits the pace."""
+    tolerance: str | None
+    burst: int | None
+    max_running: int | None
+    retries: int
+    jobs: str | None
+    command: tuple[str, ...]
+    output: Path | None
+    resume: Path | None
+    as_json: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For `IntervalQueue`, as JSON can say them."""
+        return {
+            "name": self.name,
+            "interval": self.interval,
+            "rate": self.rate,
+            "store": self.store,
+            "burst": self.burst or 1,
+            "max_running": self.max_running,
+            "lookahead": _MOST if self.lookahead is None else self.lookahead or None,
+            "tolerance": self.tolerance,
+        }
+
+    @property
+    def results(self) -> Path | None:
+        """The file that results are appended to; None: they are printed."""
+        return self.output or self.resume
+
+
+def run_session(request: Request) -> int:
+    """Run, and give the exit code.
+
+    Raises:
+        IntervalqError: nothing was begun.
+    """
+    IntervalQueue(**request.options)  # checks them
+    shared_store(request.store)
+    done, whole = Done(), None
+    if request.resume is not None:
+        done, whole = read_results(request.resume)
+        if whole < (size := request.resume.stat().st_size):
+            warn(f"{request.resume}: its last line was cut off while it was written ({size - whole} bytes)")
+    source = Input(request.jobs)
+    try:
+        lines = Lines(source.name, request.command)
+        tally = Tally()
+        if source.regular:
+            tally.total = _checked(source, lines, done)
+        elif request.jobs is None and sys.stdin.isatty():
+            warn("reading jobs from the terminal, one a line; Ctrl-D ends them")
+        session = _Session(request, source, lines, done, tally)
+        if request.results is not None:
+            same = request.resume is not None and request.results.resolve() == request.resume.resolve()
+            session.output = open_output(request.results, whole if same else None)
+        return anyio.run(session.run)
+    finally:
+        source.close()
+
+
+def _checked(source: Input, lines: Lines, done: Done) -> int:
+    """How many jobs of a regular file are to be run; a line that is no job is found here."""
+    choose = done.chooser()
+    jobs = (lines.job(line, number) for number, line in source.scan())
+    return sum(job is not None and choose(job) is not None for job in jobs)
+
+
+class _Session:
+    def __init__(self, request: Request, source: Input, lines: Lines, done: Done, tally: Tally) -> None:
+        self._request = request
+        self._source, self._lines, self._done = source, lines, done
+        self._tally = tally
+        self.output = 1
+
+    async def run(self) -> int:
+        request = self._request
+        before = await self._attached()
+        if before.held:
+            warn(f"queue {before.name} is held ({condition(before)}): jobs begin when that ends")
+        runner = Runner(
+            self._jobs(),
+            options=request.options,
+            shards=request.shards,
+            window=_window(request, before.interval),
+            retries=request.retries,
+            tally=self._tally,
+            write=self._write,
+            give_back=self._give_back,
+        )
+        async with anyio.create_task_group() as progress:
+            if not request.as_json:
+                # A bar that is drawn again and again would tear results on the same terminal apart.
+                bar = sys.stderr.isatty() and not os.isatty(self.output)
+                progress.start_soon(show_bar if bar else show_lines, self._tally)
+            await runner.run()
+            progress.cancel_scope.cancel()
+        issued = _issued(before, await self._inspected())
+        self._report(before.interval, issued, runner)
+        return self._exit_code(runner)
+
+    async def _attached(self) -> QueueState:
+        """The queue as it is, made if need be; an error if it runs with other settings than those."""
+        async with IntervalQueue(**self._request.options) as queue:
+            # A look compares no settings; this does, and changes nothing.
+            await queue.shard().command(Finish())
+            return await queue.inspect()
+
+    async def _inspected(self) -> QueueState | None:
+        with suppress(IntervalqError):  # the run is over; only a figure of its report depends on this
+            async with IntervalQueue(**self._request.options) as queue:
+                return await queue.inspect()
+        return None
+
+    async def _give_back(self, runner: Runner) -> None:
+        """Give back, in one step, what the shards of a run that was stopped did not use.
+
+        Only the last slots become free again, so each shard by itself would leave those of the others between
+        the last start and the next. By a handle without settings: they may have been changed meanwhile.
+        """
+        with suppress(IntervalqError):  # what stays away is an empty slot
+            async with IntervalQueue(self._request.name, store=self._request.store) as queue:
+                if unused := runner.unused((await queue.inspect()).generation):
+                    await queue.shard().command(Advance(release=unused))
+
+    async def _jobs(self) -> AsyncIterator[tuple[Job, int]]:
+        choose = self._done.chooser()
+        async for number, line in self._source.lines():
+            job = self._lines.job(line, number)
+            if job is None:
+                continue
+            attempt = choose(job)
+            if attempt is None:
+                self._tally.skipped += 1
+            else:
+                yield job, attempt
+
+    async def _write(self, result: str) -> None:
+        data = result.encode() + b"\n"
+        if stat.S_ISREG(os.fstat(self.output).st_mode):
+            write_all(self.output, data)
+        else:  # whoever reads a pipe may be slow
+            await anyio.to_thread.run_sync(partial(write_all, self.output, data))
+
+    # --- what is said at the end --------------------------------------------------------------------
+
+    def _report(self, interval: float, issued: int | None, runner: Runner) -> None:
+        tally = self._tally
+        figures = _report.Figures(
+            interval=interval,
+            shards=self._request.shards,
+            jobs=tally.done,
+            failed=tally.failed,
+            skipped=tally.skipped,
+            not_run=tally.left if tally.total is not None or runner.read_all else None,
+            issued=issued,
+            spanned=round((tally.due_last - tally.due_first) / interval) + 1,
+            calls=runner.calls,
+        )
+        report = _report.report(tally.started, tally.tickets, figures)
+        if self._request.as_json:
+            sys.stderr.write(as_json(report.to_dict()) + "\n")
+        else:
+            for name, value in _report.lines(report):
+                sys.stderr.write(f"{name:>12}  {value}\n")
+        if runner.bad_line is not None:
+            warn(str(runner.bad_line))
+        if runner.output_error is not None and not isinstance(runner.output_error, BrokenPipeError):
+            where = "standard output" if self._request.results is None else self._request.results
+            warn(f"{where}: {runner.output_error.strerror}; results since then are lost")
+        elif figures.not_run != 0:
+            left = [f"{tally.left} job{'s' if tally.left > 1 else ''}"] if tally.left else []
+            rest = [f"the rest of {self._source.name}"] if figures.not_run is None else []
+            results = self._request.results or "FILE (what was printed here)"
+            again = f"to go on, run the same again with --resume {results}"
+            warn(f"not run: {' and '.join(left + rest)}; {again}")
+        sys.stderr.flush()
+
+    def _exit_code(self, runner: Runner) -> int:
+        complete = runner.read_all and not self._tally.left
+        if runner.stopped_by is not None and (runner.killed or not complete):
+            return 128 + runner.stopped_by
+        if runner.bad_line is not None:
+            return 2
+        return 0 if complete and not self._tally.failed and runner.output_error is None else 1
+
+
+def _window(request: Request, interval: float) -> float:
+    """How many jobs may wait in one shard."""
+    if request.lookahead is not None:
+        return request.lookahead or math.inf
+    return max(_LEAST, min(_MOST, math.ceil(_COVER / (interval * request.shards))))
+
+
+def _issued(before: QueueState, after: QueueState | None) -> int | None:
+    """How many tickets the queue issued in between; None: it can't be told, or its record was made anew."""
+    if after is None or before.generation != after.generation:
+        return None
+    return after.ticket - before.ticket

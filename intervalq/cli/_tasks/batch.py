@@ -1,0 +1,91 @@
+"""Work in steps on a terminal: a bar, and Ctrl-C that ends it between two steps."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+
+from intervalq._show import console, warn
+
+T = TypeVar("T")
+
+
+class Interrupt:
+    """Ctrl-C: the first one ends the work after the step that it is in, the second at once."""
+
+    def __init__(self) -> None:
+        self.by: int | None = None
+        """The signal that came; None: none has."""
+        self._came = anyio.Event()
+
+    async def heed(
+        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Wait for signals, in the background; the second one cancels `scope`."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for received in signals:
+                if self.by is not None:
+                    scope.cancel()
+                    return
+                self.by = int(received)
+                self._came.set()
+                warn("ending after this step; once more ends it at once")
+
+    async def or_until(self, function: Callable[[], Awaitable[T]]) -> T | None:
+        """What a function gives, or None if a signal comes before, or the stream that it reads has ended."""
+        given: T | None = None
+        async with anyio.create_task_group() as group:
+
+            async def end() -> None:
+                await self._came.wait()
+                group.cancel_scope.cancel()
+
+            group.start_soon(end)
+            with suppress(anyio.EndOfStream):
+                given = await function()
+            group.cancel_scope.cancel()
+        return given
+
+
+class Bar:
+    """How far it is, on a terminal; elsewhere nothing."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        columns: list[ProgressColumn] = [
+            SpinnerColumn("line"),
+            BarColumn(24),
+            TextColumn("{task.description}"),
+        ]
+        self._what, self._total, self._done = what, total, 0
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
+            self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+        self._done += count
+        if self._bar is not None:
+            total = "" if self._total is None else f" of {self._total}"
+            said = f"{self._done}{total} {self._what}"
+            self._bar.update(self._task, completed=self._done, description=said, refresh=True)

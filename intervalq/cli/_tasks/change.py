@@ -1,0 +1,180 @@
+"""`intervalq tasks retry | move | delete`: what people do by hand to tasks that are there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from intervalq._show import as_json, escaped, warn
+from intervalq.cli._app import Failed
+from intervalq.cli._options import examples, json_option
+from intervalq.cli._tasks.bulk import BulkEdit
+from intervalq.cli._tasks.command import on_tasks, tasks_store_option
+from intervalq.cli._tasks.show import many
+from intervalq.errors import InvalidOption
+from intervalq.tasks import Tasks
+from intervalq.tasks._claim.values import dead_queue, living_queue, queue_name
+from intervalq.tasks.rules import Change, Delete, Row
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MAX_SAID = 10
+"""Tasks of which it is said why nothing was done about them."""
+
+
+def _chosen(function: F) -> F:
+    """The options that say which tasks: their ids, or all of a queue."""
+    for add in (
+        json_option,
+        tasks_store_option,
+        click.option(
+            "--force",
+            is_flag=True,
+            help="Even if a worker has claimed the task, or it was changed meanwhile.",
+        ),
+        click.option("--all", "all_", is_flag=True, help="All tasks of --queue."),
+        click.option("--queue", metavar="QUEUE", help="With --all: the queue of the tasks."),
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+    ):
+        function = add(function)
+    return function
+
+
+@click.command(
+    epilog=examples("intervalq tasks retry 1003", "intervalq tasks retry --queue mails.dead --all")
+)
+@_chosen
+@click.pass_context
+def retry(ctx: click.Context, /, **given: Any) -> None:
+    """Put dead-letter tasks back into the queue they came from.
+
+    They are ready at once, and their attempts are counted from 0. The exit code is 1 if some were not put
+    back.
+    """
+    queue = given["queue"]
+    if queue is not None and dead_queue(queue) != queue:
+        raise InvalidOption(f"--queue {queue!r} is no dead-letter queue: give {dead_queue(queue)}")
+    ctx.exit(_do(_retried, ("put back", "put back"), **given))
+
+
+def _retried(row: Row) -> Change | str:
+    queue = living_queue(row.queue)
+    if queue == row.queue:
+        return f"is in queue {queue}, which is no dead-letter queue"
+    return Change(row.id, row.version, queue=queue, delay=0, attempt=0, error="")
+
+
+@click.command(
+    epilog=examples(
+        "intervalq tasks move 1001 1002 --to later", "intervalq tasks move --queue mails --all --to later"
+    )
+)
+@_chosen
+@click.option("--to", required=True, metavar="QUEUE", help="Queue to move the tasks to.")
+@click.pass_context
+def move(ctx: click.Context, /, to: str, **given: Any) -> None:
+    """Move tasks to another queue.
+
+    They keep their values and times. Attempts of tasks from a dead-letter queue are counted from 0. The exit
+    code is 1 if some were not moved.
+    """
+    queue_name(to)
+    if given["queue"] == to:
+        raise InvalidOption(f"--to {to} is the queue that they are in: name another one")
+    is_dead = dead_queue(to) == to
+
+    def moved(row: Row) -> Change | str:
+        if row.queue == to:
+            return "is in that queue already"
+        anew = 0 if living_queue(row.queue) != row.queue and not is_dead else None
+        return Change(row.id, row.version, queue=to, attempt=anew)
+
+    ctx.exit(_do(moved, ("moved", f"moved to {to}"), **given))
+
+
+@click.command(
+    epilog=examples("intervalq tasks delete 1001", "intervalq tasks delete --queue mails.dead --all --yes")
+)
+@_chosen
+@click.option("--yes", is_flag=True, help="Do not ask. Required with --all without a terminal.")
+@click.pass_context
+def delete(ctx: click.Context, /, *, yes: bool, **given: Any) -> None:
+    """Delete tasks for good.
+
+    The exit code is 1 if some were not deleted.
+    """
+    _check_choice(given["ids"], given["queue"], all_=given["all_"])
+    if not yes:
+        if sys.stdin.isatty():
+            which = f"all tasks of {given['queue']}" if given["all_"] else many(len(set(given["ids"])))
+            if not click.confirm(escaped(f"Delete {which} for good?"), err=True):
+                raise Failed("nothing was deleted")
+        elif given["all_"]:
+            raise InvalidOption("--yes is needed to delete all tasks of a queue where nobody can be asked")
+    ctx.exit(_do(lambda row: Delete(row.id, row.version), ("deleted", "deleted"), **given))
+
+
+def _do(
+    make: Callable[[Row], Change | Delete | str],
+    words: tuple[str, str],
+    *,
+    ids: tuple[str, ...],
+    queue: str | None,
+    all_: bool,
+    force: bool,
+    store: str | None,
+    as_json_: bool,
+) -> int:
+    """Do something to each of the chosen tasks, say what was done, and give the exit code.
+
+    Args:
+        make: what to do to a task, or why not.
+        words: how that is called.
+        ids, queue, all_, force, store, as_json_: the options.
+    """
+    _check_choice(ids, queue, all_=all_)
+    if force:
+        warn(
+            "--force: a worker that has claimed a task goes on until it hears of it, up to a second later, "
+            "and can't commit then; what it did is done again or never"
+        )
+
+    async def do(handle: Tasks) -> BulkEdit:
+        hands = BulkEdit(handle, make, words[0], force=force)
+        await hands.all_of(queue) if queue is not None else await hands.these(ids)
+        return hands
+
+    hands = on_tasks(store, do)
+    if as_json_:
+        refused = [{"id": id_, "why": why} for id_, why in hands.refused.items()]
+        click.echo(as_json({"done": hands.done, "refused": refused}))
+    else:
+        click.echo(f"{many(hands.done)} {words[1]}")
+        for id_, why in list(hands.refused.items())[:_MAX_SAID]:
+            warn(f"task {id_} is not {words[0]}: it {why}")
+        if (more := len(hands.refused) - _MAX_SAID) > 0:
+            warn(f"{more} more are not {words[0]}")
+    return _end(hands, words[0])
+
+
+def _end(hands: BulkEdit, word: str) -> int:
+    unsure = f"; {hands.unsure} more may be {word}" if hands.unsure else ""
+    if hands.error is not None:
+        warn(f"{hands.error}{unsure}")
+        return 1
+    if hands.by is not None:
+        warn(f"interrupted: the others are as they were{unsure}")
+        return 128 + hands.by
+    return 1 if hands.refused else 0
+
+
+def _check_choice(ids: tuple[str, ...], queue: str | None, *, all_: bool) -> None:
+    if ids and (queue is not None or all_):
+        raise InvalidOption("give ids, or --queue QUEUE --all, not both")
+    if not ids and not (queue is not None and all_):
+        raise InvalidOption("say which tasks: give ids, or --queue QUEUE --all")
+    if queue is not None:
+        queue_name(queue)

@@ -1,0 +1,211 @@
+"""`intervalq tasks`: the group of commands on durable tasks, and those that only look."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Final, TypeVar
+
+import anyio
+import click
+
+from intervalq._show import as_json
+from intervalq.cli._app import Commands, Failed
+from intervalq.cli._options import examples, json_option
+from intervalq.cli._tasks.show import (
+    dead_table,
+    facts,
+    fields,
+    print_table,
+    queue_table,
+    session_table,
+    task_table,
+)
+from intervalq.errors import InvalidOption, short
+from intervalq.tasks import Task, Tasks, WorkerSession
+from intervalq.tasks._claim.values import dead_queue
+from intervalq.tasks.store import open_task_store
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
+
+_STORE_HELP: Final = (
+    "Where the tasks are kept: a URL with postgresql://, redis:// or nats://, or the path of a SQLite "
+    "database. To keep passwords out of `ps`, set INTERVALQ_STORE in the environment instead. Default: a "
+    "SQLite file in your state folder."
+)
+
+
+class TaskCommands(Commands):
+    """See `intervalq tasks --help`."""
+
+    known: ClassVar[dict[str, str]] = {
+        "insert": "_tasks.insert:insert",
+        "list": "_tasks.command:list_",
+        "queues": "_tasks.command:queues",
+        "show": "_tasks.command:show",
+        "dead": "_tasks.command:dead",
+        "retry": "_tasks.change:retry",
+        "move": "_tasks.change:move",
+        "delete": "_tasks.change:delete",
+        "sessions": "_tasks.command:sessions",
+    }
+
+
+@click.group(
+    cls=TaskCommands,
+    epilog=examples(
+        """intervalq tasks insert mails '{"to": "ann"}'""",
+        "intervalq tasks list mails",
+        "intervalq tasks queues",
+    ),
+)
+def tasks() -> None:
+    """Insert, show, move and delete durable tasks."""
+
+
+def tasks_store_option(function: F) -> F:
+    """`--store`, of commands on tasks."""
+    return click.option("--store", metavar="URL", help=_STORE_HELP)(function)
+
+
+def limit_option(function: F) -> F:
+    """`--limit`."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, 1_000_000_000),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help="Show at most N tasks.",
+    )(function)
+
+
+def on_tasks(store: str | None, action: Callable[[Tasks], Awaitable[R]]) -> R:
+    """Do something with the tasks of a store that other processes see, too, and close it.
+
+    Raises:
+        InvalidOption: it is memory, which ends with this process.
+        UnknownStore, MissingExtra, StoreError: as for `open_task_store`.
+    """
+    if open_task_store(store).url.startswith("memory:"):
+        raise InvalidOption(
+            "tasks in memory are gone when this command ends: use a file (--store ./app.db) or postgresql://"
+        )
+
+    async def do() -> R:
+        async with Tasks(store) as handle:
+            return await action(handle)
+
+    return anyio.run(do)
+
+
+@click.command("list", epilog=examples("intervalq tasks list mails", "intervalq tasks list --limit 5 --json"))
+@click.argument("queue", required=False)
+@limit_option
+@tasks_store_option
+@json_option
+def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
+    """List the tasks of a queue, or of all queues.
+
+    Tasks are sorted by time. With --json, each task is one line, and times are seconds since 1970 on the
+    store's clock.
+    """
+    found = on_tasks(store, lambda handle: handle.tasks(queue, limit=limit))
+    if as_json_:
+        _print_fields(found)
+    elif found:
+        print_table(task_table(found))
+    else:
+        click.echo("no tasks")
+
+
+@click.command(epilog=examples("intervalq tasks queues", "intervalq tasks queues --prefix mail --json"))
+@click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin with TEXT.")
+@tasks_store_option
+@json_option
+def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
+    """Show the queues that have tasks, and how many.
+
+    Postgres and SQLite estimate numbers above 10,000. Estimates are marked with `~`; with --json, "exact" is
+    false.
+    """
+    found = on_tasks(store, lambda handle: handle.queues(prefix=prefix))
+    if as_json_:
+        for queue in found:
+            click.echo(as_json(queue._asdict()))
+    elif found:
+        print_table(queue_table(found))
+    else:
+        click.echo("no queues")
+
+
+@click.command(epilog=examples("intervalq tasks show 1001", "intervalq tasks show 1001 --json"))
+@click.argument("id_", metavar="ID")
+@tasks_store_option
+@json_option
+def show(id_: str, store: str | None, *, as_json_: bool) -> None:
+    """Show the value, history and error of a task."""
+    task, known = on_tasks(store, lambda handle: _found(handle, id_))
+    if as_json_:
+        _print_fields([task])
+        return
+    for what, value in facts(task, known):
+        click.echo(f"{what:>12}  {value}".rstrip())
+
+
+async def _found(handle: Tasks, id_: str) -> tuple[Task, dict[str, WorkerSession]]:
+    found = await handle.tasks(ids=[id_])
+    if not found:
+        raise Failed(
+            f"there is no task {short(id_)}: it is done, or it was deleted, or it is in another store"
+        )
+    return found[0], {session.id: session for session in await handle.sessions()}
+
+
+@click.command(epilog=examples("intervalq tasks dead", "intervalq tasks dead mails --json"))
+@click.argument("queue", required=False)
+@limit_option
+@tasks_store_option
+@json_option
+def dead(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
+    """List dead-letter tasks, and why they failed.
+
+    The dead-letter tasks of QUEUE are in the queue QUEUE.dead. Without QUEUE, those of all queues are listed.
+    """
+    found = on_tasks(store, lambda handle: _dead(handle, queue, limit))
+    if as_json_:
+        _print_fields(found)
+    elif found:
+        print_table(dead_table(found))
+    else:
+        click.echo("no dead-letter tasks")
+
+
+async def _dead(handle: Tasks, queue: str | None, limit: int) -> list[Task]:
+    if queue is not None:
+        return await handle.tasks(dead_queue(queue), limit=limit)
+    found: list[Task] = []
+    for other in await handle.queues():
+        if dead_queue(other.name) == other.name and len(found) < limit:
+            found += await handle.tasks(other.name, limit=limit - len(found))
+    return found
+
+
+@click.command(epilog=examples("intervalq tasks sessions", "intervalq tasks sessions --json"))
+@tasks_store_option
+@json_option
+def sessions(store: str | None, *, as_json_: bool) -> None:
+    """Show the worker processes."""
+    found = on_tasks(store, Tasks.sessions)
+    if as_json_:
+        for session in found:
+            click.echo(as_json(session._asdict()))
+    elif found:
+        print_table(session_table(found))
+    else:
+        click.echo("no sessions")
+
+
+def _print_fields(found: list[Task]) -> None:
+    for task in found:
+        click.echo(as_json(fields(task)))

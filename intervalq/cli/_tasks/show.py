@@ -1,0 +1,207 @@
+"""Tasks, their queues and sessions as people and programs read them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from intervalq._show import console, escaped, seconds
+from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
+from intervalq.tasks.rules import COUNTED
+
+_WIDEST: Final = 60
+"""Characters of a value or an error in a table; `show` has all of it."""
+
+
+_WIDE: Final = 300
+
+
+def fields(task: Task) -> dict[str, Any]:
+    """A task, for programs."""
+    row = task.row
+    at, created, modified = (None, None, None) if row.is_plain else (task.at, task.created, task.modified)
+    return {
+        "id": task.id,
+        "version": task.version,
+        "queue": task.queue,
+        "key": task.key,
+        "waiting": row.waiting,
+        "at": at,
+        "value": value_of(task),
+        "claimant": task.claimant,
+        "claimed_until": None if row.until is None else row.until / 1e6,
+        "claims": task.claims,
+        "attempt": task.attempt,
+        "error": task.error,
+        "created": created,
+        "modified": modified,
+        "dedupe_key": row.dedupe,
+    }
+
+
+def value_of(task: Task) -> Any:  # noqa: ANN401 - whatever it is
+    """A task's value; of one that a codec wrote, or that is damaged, the text that is in the store."""
+    try:
+        return task.value
+    except UnreadableValue:
+        return task.row.json.strip('"')
+
+
+def condition(task: Task, now: float) -> str:
+    """What a task does just now, as far as the clock of this machine is right."""
+    row = task.row
+    if row.waiting:
+        return "behind its key"
+    if row.held(round(now * 1e6)):
+        return "claimed"
+    if task.at > now:
+        return f"in {seconds(task.at - now)}"
+    return "ready"
+
+
+def task_table(tasks: Sequence[Task]) -> Table:
+    """Tasks, a line each."""
+    made = _table("id", "queue", "key", "state", "attempt", "value")
+    now = time.time()
+    for task in tasks:
+        made.add_row(
+            _text(task.id),
+            _text(task.queue),
+            _text(task.key or ""),
+            condition(task, now),
+            str(task.attempt),
+            _text(json.dumps(value_of(task)), _WIDEST),
+        )
+    return made
+
+
+def dead_table(tasks: Sequence[Task]) -> Table:
+    """Dead-letter tasks and why they are, a line each."""
+    made = _table("id", "queue", "attempts", "died", "error")
+    now = time.time()
+    for task in tasks:
+        made.add_row(
+            _text(task.id),
+            _text(task.queue),
+            str(task.attempt),
+            f"{seconds(max(0.0, now - task.modified))} ago",
+            _text(task.error, _WIDEST),
+        )
+    return made
+
+
+def queue_table(queues: Sequence[QueueStats]) -> Table:
+    """Queues, a line each."""
+    made = _table("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
+    for queue in queues:
+        figures = (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims)
+        made.add_row(_text(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
+    return made
+
+
+def _about(figure: int, *, exact: bool) -> str:
+    """A number; with a mark, if it is estimated."""
+    return str(figure) if exact or figure <= COUNTED else f"~{figure}"
+
+
+def session_table(sessions: Sequence[WorkerSession]) -> Table:
+    """Sessions, a line each."""
+    made = _table("session", "process", "consumer", "started", "last beat", "lapses after")
+    now = time.time()
+    for session in sessions:
+        made.add_row(
+            _text(session.id),
+            _text(process(session)),
+            _text(session.consumer or "-"),
+            f"{seconds(max(0.0, now - session.started))} ago",
+            f"{seconds(max(0.0, now - session.beaten))} ago",
+            seconds(session.expiry),
+        )
+    return made
+
+
+def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, str]]:
+    """One task as names and values."""
+    row, now = task.row, time.time()
+    said = [
+        ("task", escaped(task.id)),
+        ("queue", escaped(task.queue)),
+        ("state", condition(task, now)),
+        ("version", str(task.version)),
+        ("attempt", f"{task.attempt} ({task.claims} claims)"),
+    ]
+    if not row.is_plain:
+        said.insert(4, ("not before", moment(task.at)))
+        said += [("created", moment(task.created)), ("modified", moment(task.modified))]
+    if task.key is not None:
+        said.insert(2, ("key", escaped(task.key)))
+    if row.dedupe is not None:
+        said.append(("dedupe key", escaped(row.dedupe)))
+    if task.claimant is not None:
+        until = "" if row.until is None else f", until {moment(row.until / 1e6)}"
+        said.append(("claimed by", f"{holder(task.claimant, sessions)}{until}"))
+    if task.error:
+        said += [("error" if not index else "", escaped(line)) for index, line in _lines(task.error)]
+    said += [
+        ("value" if not index else "", line) for index, line in _lines(json.dumps(value_of(task), indent=2))
+    ]
+    return said
+
+
+def holder(session: str, sessions: Mapping[str, WorkerSession]) -> str:
+    """Who has claimed something."""
+    known = sessions.get(session)
+    return f"session {escaped(session)}" + ("" if known is None else f" ({process(known)})")
+
+
+def process(session: WorkerSession) -> str:
+    """The process of a session."""
+    return f"{escaped(session.host)}:{session.pid}"
+
+
+def moment(at: float) -> str:
+    """A time as people and other programs read it."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError):  # no year that a calendar has
+        return f"{at:.0f} seconds after 1970"
+
+
+def many(count: int, what: str = "task") -> str:
+    """So many of something."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _lines(text: str) -> Iterable[tuple[int, str]]:
+    return enumerate(text.split("\n"))
+
+
+def print_table(table: Table) -> None:
+    """On a terminal as wide as that; elsewhere nothing has to be cut."""
+    terminal = console()
+    if not terminal.is_terminal:
+        terminal.width = _WIDE
+    terminal.print(table)
+
+
+def _text(text: str, limit: int | None = None) -> Text:
+    return Text(escaped(text, limit), no_wrap=True, overflow="ellipsis")
+
+
+def _table(*columns: str) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    figures = {"tasks", "ready", "claimed", "future", "inbox", "most claims", "attempt", "attempts"}
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in figures else "left",
+            no_wrap=column not in {"value", "error"},  # of which there is as much as fits
+        )
+    return made

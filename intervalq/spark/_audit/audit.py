@@ -1,0 +1,227 @@
+"""`audit`: judges the execution log of queues, of any size."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from intervalq._spec import parse
+from intervalq.errors import InvalidOption
+from intervalq.spark._audit.events import cool_downs, running
+from intervalq.spark._audit.facts import (
+    YEAR_2000,
+    Bounds,
+    Facts,
+    batches,
+    first_look,
+    jumps,
+    offsets,
+    set_blocks,
+    set_clocks,
+    set_intervals,
+    starts_of,
+)
+from intervalq.spark._audit.keys import judge_keys
+from intervalq.spark._audit.kinds import KINDS, Example
+from intervalq.spark._audit.log import log_of, read_log
+from intervalq.spark._audit.order import judge_order
+from intervalq.spark._audit.result import Audit
+from intervalq.spark._audit.rows import judge_rows
+from intervalq.spark._audit.tally import Tally
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Duration = float | str | timedelta
+
+_BLOCK: Final = 1 << 20
+_PIECE: Final = 3_600.0
+_PARTITION: Final = 1_500_000
+"""Rows of a partition of a shuffle: they are put in order in memory, at about 100 bytes each."""
+_REACH: Final = 1_000
+_SURE: Final = frozenset({"queue", "key", "ticket", "due", "host", "shard", "attempt"})
+"""Columns that say nothing if every row of them is null; others are null unless something happened."""
+_STRICT: Final = ("gap_short", "slot_shared", "slots_close")
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the passes need to know."""
+
+    bounds: Bounds
+    tolerance: float | None
+    max_running: int | None
+    burst: int
+    grace: float
+    piece: float
+    block: int
+
+    @property
+    def allowed(self) -> Column:
+        """How far from its slot a start may be."""
+        tenth = F.col("iv") * 0.1 * self.burst
+        return tenth if self.tolerance is None else F.lit(self.tolerance)
+
+
+def audit(
+    spark: SparkSession,
+    log: DataFrame | str | Path,
+    *,
+    interval: Duration | Mapping[str, Duration] | None = None,
+    tolerance: Duration | None = None,
+    max_running: int | None = None,
+    burst: int = 1,
+    queue: str | None = None,
+    column: str = "_iq",
+    unique_keys: bool = True,
+    grace: Duration = 1.0,
+    clock_limit: Duration = 0.1,
+    now: float | None = None,
+    _block: int = _BLOCK,
+    _piece: float = _PIECE,
+) -> Audit:
+    """Judge a log of starts: spacing, order, slots, lateness, fairness, keys, attempts, cool-downs.
+
+    The log is read a few times and shuffled twice, by time and by key; nothing is collected but counts, so
+    its size is bounded by the disk only. Percentiles are those of buckets a few percent wide.
+
+    Args:
+        spark: a session, also one of Spark Connect.
+        log: a DataFrame with the columns of a log or with the pipeline's struct; or a path: JSON lines of
+            `intervalq run` if it ends with .jsonl, .json or .ndjson, else a folder of Parquet files. Checks
+            that need a column which it doesn't have are listed as not checked.
+        interval: seconds (or "200ms", or a timedelta) between two starts; or by queue's name. A queue's
+            smallest one, if it was changed meanwhile. None: guessed from its slots, and a note says so.
+        tolerance: seconds that a start may be away from its slot. None: a tenth of the interval (times the
+            burst), as queues have it.
+        max_running: jobs that may run at once in a queue. None: not looked at, as it doubles the cost.
+        burst: starts that may come at once; with more than 1 single gaps aren't judged, only the rate is.
+        queue: the name of the queue, for rows that don't say it.
+        column: the name of the pipeline's struct.
+        unique_keys: whether a key should have one call (and attempts by number). False: keys aren't looked
+            at, which saves one of two shuffles.
+        grace: seconds after a refusal has arrived in which other shards can't know of it.
+        clock_limit: seconds (at least the tolerance) that a host's clock may be off before a note says so.
+            Times are corrected anyway, by the soonest starts of each host after their slots; without a column
+            `host` they are taken as they are.
+        now: seconds since 1970; what is over a day later is no instant. None: the time on this machine.
+
+    Raises:
+        InvalidOption, InvalidInterval: an option is out of its range, the log has no starts' column, or a
+            queue's interval can't be guessed.
+    """
+    if max_running is not None and max_running < 1:
+        raise InvalidOption(f"max_running={max_running} lets no job run: use 1 or more, or None")
+    if burst < 1:
+        raise InvalidOption(f"burst={burst} lets no job start: use 1 or more")
+    bounds = Bounds(YEAR_2000, (time.time() if now is None else now) + 86_400)
+    options = _Options(
+        bounds,
+        None if tolerance is None else _seconds(tolerance),
+        max_running,
+        burst,
+        _seconds(grace),
+        _piece,
+        _block,
+    )
+    told = (
+        {name: parse.interval(value) / 1e6 for name, value in interval.items()}
+        if isinstance(interval, Mapping)
+        else None
+        if interval is None
+        else parse.interval(interval) / 1e6
+    )
+    rows, known = log_of(read_log(spark, log), queue=queue, column=column)
+    facts = first_look(rows, known, bounds)
+    facts.known = {name for name in known if name not in _SURE or name in facts.known}
+    set_intervals(rows, facts, told, bounds)
+    set_clocks(rows, facts, bounds, options.piece)
+    not_checked = _not_checked(facts, options, unique_keys=unique_keys)
+    live = {kind.name for kind in KINDS} - not_checked.keys()
+    tally = Tally(facts, live)
+    if facts.rows:
+        _judge(spark, rows, tally, options)
+    _clocks(tally, options, _seconds(clock_limit))
+    return Audit(tally, not_checked, options.tolerance)
+
+
+def _seconds(value: Duration) -> float:
+    return parse.duration(value) / 1e6
+
+
+def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[str, str]:
+    """What can't be told from this log, or wasn't asked for, and why."""
+    reasons = {}
+    for kind in KINDS:
+        if missing := [name for name in kind.needs if name not in facts.known]:
+            reasons[kind.name] = f"the log has no {' and no '.join(missing)}"
+    if "calls" in facts.known:  # which counts the attempts of a row where each has no row of its own
+        reasons.pop("call_retried", None)
+    if options.max_running is None:
+        reasons["over_max_running"] = "max_running was not given"
+    if options.burst > 1:
+        reasons |= dict.fromkeys(_STRICT, "starts of a burst may come at once")
+    if not unique_keys:
+        names = ("key_twice", "attempt_skipped", "attempt_order", "replay_unknown")
+        reasons |= dict.fromkeys(names, "keys were not to be looked at")
+    return reasons
+
+
+def _judge(spark: SparkSession, rows: DataFrame, tally: Tally, options: _Options) -> None:
+    facts, live = tally.facts, tally.live
+    shortest = min(queue.interval for queue in facts.queues.values())
+    reach = max(2, min(_REACH, math.ceil(1 / shortest)))
+    set_blocks(facts, max(options.block, 2 * reach))
+    partitions = max(2, math.ceil(facts.rows / _PARTITION))
+    starts = starts_of(spark, rows, facts, options.bounds, options.piece)
+    tally.rows(
+        batches(
+            judge_rows(starts, live, options.bounds, tolerance=options.allowed, burst=options.burst).toArrow()
+        )
+    )
+    ordered = judge_order(
+        starts, live, tolerance=options.allowed, burst=options.burst, reach=reach, partitions=partitions
+    )
+    tally.order(batches(ordered.toArrow()), burst=options.burst, tolerance=options.tolerance)
+    if facts.refusals and "cool_down_broken" in live:
+        tally.cool_downs(batches(cool_downs(starts, options.grace).toArrow()))
+    if options.max_running is not None and "over_max_running" in live:
+        tally.running(batches(running(starts, options.max_running).toArrow()))
+    by_key = {"key_twice", "attempt_skipped", "attempt_order", "replay_unknown"} & live
+    if by_key:
+        if not facts.replays:
+            by_key -= {"replay_unknown"}
+        attempts = facts.highest_attempt > 1 and "attempt_skipped" in by_key
+        tally.keys(judge_keys(rows, by_key, attempts=attempts, partitions=partitions))
+
+
+def _clocks(tally: Tally, options: _Options, limit: float) -> None:
+    """Notes on clocks, and on intervals that were guessed."""
+    facts = tally.facts
+    for queue in facts.queues.values():
+        if queue.guessed:
+            tally.findings.add(
+                "interval_guessed", 1, [Example(queue.name, None, queue.first, f"{queue.interval:g} s")]
+            )
+    if not facts.queues:
+        return
+    largest = max(queue.interval for queue in facts.queues.values())
+    limit = max(limit, largest * 0.1 if options.tolerance is None else options.tolerance)
+    for clock in facts.clocks:
+        if clock.piece is None and abs(clock.offset) > limit and "clock_off" in tally.live:
+            tally.findings.add(
+                "clock_off", 1, [Example("", None, None, f"{clock.host} {clock.offset:+.3f} s")]
+            )
+    if "clock_jumped" in tally.live:
+        for clock in jumps(offsets(facts), limit):
+            at = (clock.piece or 0) * options.piece
+            tally.findings.add(
+                "clock_jumped", 1, [Example("", None, at, f"{clock.host} {clock.offset:+.3f} s")]
+            )

@@ -1,0 +1,302 @@
+"""The first look at a log: how large it is, its queues and their intervals, its hosts and their clocks.
+
+One scan without a shuffle worth the name, and a sample. What it finds decides how the log is cut into blocks
+of time for the pass that needs order, and into bins for the pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.window import Window
+
+from intervalq.errors import InvalidInterval
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+DAY: Final = 86_400
+YEAR_2000: Final = 946_684_800.0
+GUESS_FROM: Final = 10_000
+"""Tickets of a queue by which its interval is guessed."""
+CLOCK_ROWS: Final = 1_000_000
+"""Rows by which clocks are judged; of a larger log a sample of so many."""
+CLOCK_SHARE: Final = 0.05
+"""The share of a host's starts that came sooner after their slot than its clock's offset: the soonest of all
+may be an outlier, and later ones have waited."""
+CLOCK_LEAST: Final = 30
+"""Starts in a piece of time by which a clock can be judged; with fewer, the host's whole time counts."""
+_BINS: Final = (60, 600, 3_600, 21_600, DAY)
+_MAX_BINS: Final = 1_500
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """What is known of one queue, and how its rows are cut."""
+
+    number: int
+    name: str
+    rows: int = 0
+    first: float | None = None
+    """Of its starts or slots, those that are no absurd instants; as `last`."""
+    last: float | None = None
+    interval: float = 0.0
+    guessed: bool = False
+    block: float = 0.0
+    """Seconds of a block."""
+
+
+@dataclass(slots=True)
+class HostClock:
+    """How far a host's clock was from the store's, in a piece of time."""
+
+    host: str
+    piece: int | None
+    """Number of the piece since 1970; None: the whole time."""
+    offset: float
+    """Seconds that its clock was ahead; the least time that it took from slot to start is in it."""
+    starts: int
+
+
+@dataclass(slots=True)
+class Facts:
+    """The first look."""
+
+    known: set[str]
+    rows: int
+    queues: dict[str, QueueFacts]
+    groups: list[dict[str, Any]]
+    """By queue, day, shard and host: how many starts, and of what kind."""
+    bin: int
+    """Seconds of a bin of time: a minute, unless the log is too long for that."""
+    highest_attempt: int
+    refusals: int
+    replays: int
+    clocks: list[HostClock] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Instants that are none are left out of all that needs order."""
+
+    earliest: float
+    latest: float
+
+    def sane(self, instant: Column) -> Column:
+        """Whether it is an instant; null if it is missing."""
+        return instant.between(self.earliest, self.latest)
+
+
+def batches(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a result, a few at a time: as Python values they take many times the memory."""
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
+
+
+def is_start() -> Column:
+    """Whether a call was made: not for rows from the ledger, nor for those that were given up before it."""
+    return ~F.coalesce(F.col("replayed"), F.lit(False)) & (F.coalesce(F.col("calls"), F.lit(1)) > 0)
+
+
+def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
+    """Scan the log once."""
+    due, started = F.col("due"), F.col("started")
+    instant = F.when(bounds.sane(due), due).when(bounds.sane(started), started)
+    start = is_start()
+    found = log.groupBy(
+        F.coalesce("queue", F.lit("")).alias("queue"),
+        F.floor(instant / DAY).alias("day"),
+        F.coalesce("shard", F.lit("")).alias("shard"),
+        F.coalesce("host", F.lit("")).alias("host"),
+    ).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(F.when(start & started.isNotNull(), 1).otherwise(0)).alias("starts"),
+        F.sum(F.when(~start, 1).otherwise(0)).alias("replays"),
+        F.sum(F.when(start & F.col("refused"), 1).otherwise(0)).alias("refused"),
+        F.sum(F.when(start & (F.col("status") != "ok"), 1).otherwise(0)).alias("failed"),
+        F.sum(
+            F.when(
+                start & (F.greatest("attempt", "calls") > 1), F.coalesce(F.col("calls") - 1, F.lit(1))
+            ).otherwise(0)
+        ).alias("retries"),
+        F.max("attempt").alias("attempt"),
+        F.min(F.when(start, instant)).alias("first"),
+        F.max(F.when(start, instant)).alias("last"),
+        *(F.count(name).alias(f"has_{name}") for name in sorted(known)),
+    )
+    groups = list(batches(found.toArrow()))
+    queues: dict[str, QueueFacts] = {}
+    valued: set[str] = set()
+    for group in groups:
+        queue = queues.setdefault(group["queue"], QueueFacts(len(queues), group["queue"]))
+        queue.rows += group["rows"]
+        if group["first"] is not None:
+            queue.first = min(group["first"], math.inf if queue.first is None else queue.first)
+            queue.last = max(group["last"], -math.inf if queue.last is None else queue.last)
+        valued |= {name for name in known if group[f"has_{name}"]}
+    return Facts(
+        # A column of which no row has a value says nothing: starts without a queue have no tickets.
+        known=valued,
+        rows=sum(group["rows"] for group in groups),
+        queues=queues,
+        groups=groups,
+        bin=_bin(queues.values()),
+        highest_attempt=max((group["attempt"] or 0 for group in groups), default=0),
+        refusals=sum(group["refused"] for group in groups),
+        replays=sum(group["replays"] for group in groups),
+    )
+
+
+def _bin(queues: Any) -> int:  # noqa: ANN401 - the values of a dict
+    """The shortest bin that leaves so few of them that a driver can hold them."""
+    for length in _BINS:
+        if (
+            sum((queue.last - queue.first) // length + 1 for queue in queues if queue.first is not None)
+            <= _MAX_BINS
+        ):
+            return length
+    return DAY
+
+
+def set_intervals(
+    log: DataFrame, facts: Facts, interval: float | Mapping[str, float] | None, bounds: Bounds
+) -> None:
+    """Give every queue its interval: as told, or guessed from its first slots.
+
+    Raises:
+        InvalidInterval: a queue has none, and too few slots to guess it.
+    """
+    unknown = []
+    for queue in facts.queues.values():
+        told = interval.get(queue.name) if isinstance(interval, Mapping) else interval
+        if told is None:
+            unknown.append(queue)
+        else:
+            queue.interval = told
+    if not unknown:
+        return
+    guesses = _guessed(log, bounds) if {"ticket", "due"} <= facts.known else {}
+    for queue in unknown:
+        guess = guesses.get(queue.name)
+        if guess is None and queue.rows > 1:
+            raise InvalidInterval(
+                queue.name, "is a queue whose slots don't show its interval: give it with interval="
+            )
+        # With one start there is nothing to be too close to.
+        queue.interval, queue.guessed = guess or 1.0, True
+
+
+def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
+    """For each queue the time a ticket in a busy part of its first tickets: a rest makes it only longer."""
+    rows = log.where(is_start() & bounds.sane(F.col("due")) & (F.col("ticket") > 0))
+    rows = rows.select(F.coalesce("queue", F.lit("")).alias("queue"), "ticket", "due")
+    first = rows.groupBy("queue").agg(F.min("ticket").alias("least")).withColumnRenamed("queue", "of")
+    rows = rows.join(F.broadcast(first), F.col("queue") == F.col("of"))
+    rows = rows.where(F.col("ticket") < F.col("least") + GUESS_FROM)
+    order = Window.partitionBy("queue").orderBy("due", "ticket")
+    tickets, seconds = F.col("ticket") - F.lag("ticket").over(order), F.col("due") - F.lag("due").over(order)
+    steps = rows.select("queue", tickets.alias("tickets"), seconds.alias("seconds"))
+    steps = steps.where("tickets > 0 and seconds > 0")
+    found = steps.groupBy("queue").agg(
+        F.percentile_approx(F.col("seconds") / F.col("tickets"), 0.1).alias("step")
+    )
+    # Whole microseconds, as queues have them: the difference of two instants is not so exact.
+    return {row["queue"]: max(1e-6, round(row["step"], 6)) for row in batches(found.toArrow())}
+
+
+def set_blocks(facts: Facts, size: int) -> None:
+    """Cut each queue's time into blocks of about so many starts, and at most so many that it doesn't cost."""
+    for queue in facts.queues.values():
+        span = 0.0 if queue.first is None or queue.last is None else queue.last - queue.first
+        queue.block = max(size * queue.interval, span / (10 * queue.rows / size + 10))
+
+
+def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> None:
+    """Find how far each host's clock was off, over all and in each piece of time."""
+    if not {"host", "due", "started"} <= facts.known:
+        return
+    rows = log if facts.rows <= CLOCK_ROWS else log.sample(fraction=CLOCK_ROWS / facts.rows, seed=1)
+    # A clock that is far off would make its instants look absurd; only slots must be instants here.
+    rows = rows.where(is_start() & bounds.sane(F.col("due")) & F.col("started").between(0, 2 * bounds.latest))
+    rows = rows.select(
+        F.coalesce("host", F.lit("")).alias("host"),
+        F.floor(F.col("due") / piece).alias("piece"),
+        (F.col("started") - F.col("due")).alias("late"),
+    )
+    parts = F.array(F.col("piece"), F.lit(None).cast("bigint"))
+    groups = rows.select("host", F.explode(parts).alias("piece"), "late").groupBy("host", "piece")
+    found = groups.agg(
+        F.percentile_approx("late", CLOCK_SHARE, 1_000).alias("offset"), F.count("late").alias("starts")
+    )
+    facts.clocks = [HostClock(**row) for row in batches(found.toArrow())]
+
+
+def offsets(facts: Facts) -> list[HostClock]:
+    """What to take off each host's instants, piece by piece."""
+    whole = {clock.host: clock.offset for clock in facts.clocks if clock.piece is None}
+    pieces = [clock for clock in facts.clocks if clock.piece is not None]
+    return [
+        clock
+        if clock.starts >= CLOCK_LEAST
+        else HostClock(clock.host, clock.piece, whole[clock.host], clock.starts)
+        for clock in pieces
+    ]
+
+
+def jumps(clocks: list[HostClock], limit: float) -> list[HostClock]:
+    """The pieces in which a host's clock was off by another amount than in the piece before it."""
+    by_host: dict[str, list[HostClock]] = defaultdict(list)
+    for clock in clocks:
+        by_host[clock.host].append(clock)
+    found = []
+    for host in by_host.values():
+        host.sort(key=lambda clock: clock.piece or 0)
+        found += [b for a, b in pairwise(host) if abs(b.offset - a.offset) > limit]
+    return found
+
+
+def starts_of(spark: SparkSession, log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> DataFrame:
+    """The rows that are judged: starts, with their queue's number and figures, on corrected times.
+
+    Columns beside those of the log: `q`, `iv` (interval), `block_s`, `at` and `over` (start and end on the
+    store's clock; null: none that is an instant), `has_slot`, `bin`.
+    """
+    queues = spark.createDataFrame(
+        [(queue.name, queue.number, queue.interval, queue.block) for queue in facts.queues.values()],
+        "of string, q int, iv double, block_s double",
+    )
+    rows = log.where(is_start())
+    rows = rows.join(F.broadcast(queues), F.coalesce("queue", F.lit("")) == F.col("of"))
+    offset: Column = F.lit(0.0)
+    clocks = offsets(facts)
+    if clocks:
+        kind = T.StructType(
+            [
+                T.StructField("on_host", T.StringType()),
+                T.StructField("piece", T.LongType()),
+                T.StructField("offset", T.DoubleType()),
+            ]
+        )
+        table = spark.createDataFrame([(clock.host, clock.piece, clock.offset) for clock in clocks], kind)
+        when = F.floor(F.when(bounds.sane(F.col("due")), F.col("due")) / piece)
+        same = (F.coalesce("host", F.lit("")) == F.col("on_host")) & (when == F.col("piece"))
+        rows = rows.join(F.broadcast(table), same, "left")
+        offset = F.coalesce("offset", F.lit(0.0))
+    at, over = F.col("started") - offset, F.col("ended") - offset
+    rows = rows.withColumns(
+        {
+            "at": F.when(bounds.sane(at), at),
+            "over": F.when(bounds.sane(over), over),
+            "has_slot": F.coalesce(bounds.sane(F.col("due")), F.lit(False)) & F.col("started").isNotNull(),
+        }
+    )
+    instant = F.when(bounds.sane(F.col("due")), F.col("due")).otherwise(F.col("at"))
+    return rows.withColumn("bin", F.floor(instant / facts.bin))

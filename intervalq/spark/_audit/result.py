@@ -1,0 +1,33 @@
+"""What `audit` gives: its outcome, and how to see it, as tables on a terminal or as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intervalq.spark._audit.outcome import Outcome
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Audit(Outcome):
+    """The outcome of `audit`. It holds figures only: the log is not needed any more."""
+
+    def show(self, console: Console | None = None) -> None:
+        """Print it as tables; on a terminal in colour. `console`: of rich; None: standard output."""
+        from intervalq.spark._audit.report_text import tables  # noqa: PLC0415 - needs rich, an extra
+
+        tables(self, console)
+
+    def write(self, path: str | Path) -> Path:
+        """Write it as one HTML page with its pictures inside; the folder has to be there. Returns the path.
+
+        Raises:
+            MissingExtra: matplotlib isn't installed.
+        """
+        from intervalq.spark._audit.report_page import page  # noqa: PLC0415 - needs matplotlib, an extra
+
+        path = Path(path)
+        path.write_text(page(self), encoding="utf-8")
+        return path

@@ -1,0 +1,1 @@
+"""A function called for each row, at its pace."""

@@ -1,0 +1,58 @@
+"""One call of the user's function, async or plain, and the check of what it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from intervalq import IntervalQueue
+from intervalq.errors import BadResult
+from intervalq.spark._paced.context import BlockingContext, CallContext, Client
+from intervalq.spark._paced.job import Job
+from intervalq.spark._paced.results import check
+
+
+class Caller:
+    """Calls the function of a job."""
+
+    def __init__(self, job: Job) -> None:
+        self._function = job.function
+        self._blocks = job.blocks
+        self._names = frozenset(job.columns.names)
+        self._columns = list(job.columns) if job.has_ledger or not job.raises else []
+        self._threads = anyio.CapacityLimiter(job.concurrency) if job.blocks else None
+
+    def context(self, run: str, key: str, queue: IntervalQueue | None, client: Client) -> CallContext:
+        """What a row's calls get beside the row."""
+        return (BlockingContext if self._blocks else CallContext)(run, key, queue, client)
+
+    async def call(self, row: dict[str, Any], context: CallContext) -> Any:  # noqa: ANN401 - as the user has it
+        """Call it, and give what it gives."""
+        if not self._blocks:
+            return await self._function(row, context)
+        return await to_thread.run_sync(
+            self._function, row, context, limiter=self._threads, abandon_on_cancel=True
+        )
+
+    def checked(self, key: str, value: object) -> dict[str, Any]:
+        """What a call gave, if it fits the schema.
+
+        Values are looked at one by one only where one that doesn't fit must be told from the others: to keep
+        them in a ledger, and to report them in a column. Else they are when the batch is made.
+
+        Raises:
+            BadResult: it doesn't.
+        """
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise BadResult(key, f"it gave {type(value).__name__}, not a dict of columns (or None)")
+        if not value.keys() <= self._names:
+            more = ", ".join(sorted(map(str, value.keys() - self._names)))
+            raise BadResult(key, f"it gave more than the columns of the schema: {more}")
+        if not self._columns:
+            return dict(value)
+        return {field.name: check(key, field, value.get(field.name)) for field in self._columns}

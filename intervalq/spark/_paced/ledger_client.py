@@ -1,0 +1,260 @@
+"""A task's side of the ledger: rows claimed, started and recorded, many to a call, and one session's beat."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from uuid import uuid4
+
+import anyio
+import pyarrow as pa
+
+from intervalq._spec.codec import Codec, encoded, read
+from intervalq._timing.backends import Waker, spawn, wakers
+from intervalq.errors import BadResult, StoreUnavailable, short
+from intervalq.ledger.rules import (
+    MAX_ROWS,
+    MAX_VALUE,
+    Answer,
+    Beat,
+    Claim,
+    Command,
+    Count,
+    Ended,
+    Leave,
+    Record,
+    Release,
+    Start,
+    Verdict,
+)
+from intervalq.ledger.store import LedgerStore, open_ledger_store
+from intervalq.spark._paced.handoff import Stamp
+from intervalq.spark._paced.values import coder
+
+A = TypeVar("A")
+
+_EXPIRY: Final = 5.0
+"""Seconds after which the rows of a process that died are free. It must outlast what may stop a live one: a
+long collection, a disk that hangs, a function that blocks its event loop."""
+
+_BEAT: Final = 1.0
+
+_LOOK_AGAIN: Final = (0.05, 1.0)
+"""Seconds between two looks at who else is at work: the first, doubled up to the second."""
+
+_MAX_AT_ONCE: Final = 1 << 22
+"""Characters of results in one command: large ones must not hold up the store for others."""
+
+_OUTAGE: Final = 60.0
+"""Seconds that the store may be away, as for queues, before the task fails."""
+
+
+class End(NamedTuple):
+    """How a row ended, as the ledger keeps it."""
+
+    value: dict[str, Any] | None
+    stamp: Stamp
+    error: str | None
+
+
+class Claims:
+    """The rows that one task has claimed in one ledger."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        run: str,
+        columns: pa.Schema,
+        *,
+        again: bool,
+        fail: Callable[..., None],
+        codec: Codec | None = None,
+    ) -> None:
+        """`again`: rows of unknown outcome may be called again. `fail`: is told of what ends the task."""
+        self._codec = codec
+        self._store = store
+        self._run = run
+        self._coder = coder(pa.struct(list(columns)))
+        self._again = again
+        self._fail = fail
+        self._session = uuid4().hex
+        self._expiry = int(_EXPIRY * 1e6)
+        self._heard = 0.0
+        self._open = True
+        self._wake = anyio.Event()
+        self.start = Batch[str](self._start).ask
+        """Note a row as started; the verdict must be `mine`, or it must not be called."""
+        self._record = Batch[Ended](self._recorded).ask
+
+    @property
+    def marks(self) -> bool:
+        """Whether a row must be noted as started before it is called: else it counts so once claimed.
+
+        Only when unknown outcomes are not called again does the difference matter, and a call pays for it.
+        """
+        return not self._again
+
+    @property
+    def sure(self) -> bool:
+        """Whether nobody else can have taken this task's rows for dead; if not, claim them again."""
+        return time.monotonic() - self._heard < _EXPIRY * 0.75
+
+    async def claim(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
+        """Take rows, and hear of those that others have or had."""
+        command = Claim(self._session, self._expiry, keys, started=self._again, again=self._again)
+        return (await self._apply(command)).verdicts
+
+    async def record(self, key: str, text: str, *, failed: bool) -> Verdict:
+        """Write down how a row ended; the verdict tells the end that counts: an earlier one, if there is."""
+        return await self._record(Ended(key, text, failed))
+
+    async def release(self, keys: tuple[str, ...]) -> None:
+        """Give rows back that were not called, or whose call failed and is to be made again."""
+        for first in range(0, len(keys), MAX_ROWS):
+            await self._apply(Release(self._session, keys[first : first + MAX_ROWS]))
+
+    async def beat(self) -> None:
+        """Say that this process lives, until `leave`."""
+        while self._open:
+            with anyio.move_on_after(_BEAT):
+                await self._wake.wait()
+            if self._open and time.monotonic() - self._heard >= _BEAT / 2:
+                await self._apply(Beat(self._session, self._expiry))
+
+    async def leave(self) -> None:
+        """End the session."""
+        self._open = False
+        self._wake.set()
+        if self._heard:
+            await self._apply(Leave(self._session))
+
+    async def until_alone(self) -> None:
+        """Wait, after `leave`, until no other session of this run lives, or it is cancelled no more."""
+        pause = _LOOK_AGAIN[0]
+        while True:
+            answer = await self._apply(Count())
+            if not answer.cancelled or answer.summary is None or not answer.summary.sessions:
+                return
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LOOK_AGAIN[1])
+
+    def written(self, key: str, end: End) -> str:
+        """The text of an end.
+
+        Raises:
+            BadResult: it is too large to be kept.
+        """
+        value = None if end.value is None else self._coder.write(end.value)
+        data = {"value": value, "log": list(end.stamp)}
+        if end.error is not None:
+            data["error"] = end.error
+        text = encoded(self._codec, json.dumps(data, separators=(",", ":"), ensure_ascii=False))
+        if len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE:
+            raise BadResult(
+                key,
+                f"its JSON is longer than the {MAX_VALUE} bytes that a ledger keeps: return where it "
+                "can be found instead, or use ledger=None",
+            )
+        return text
+
+    def read(self, key: str, text: str) -> End:
+        """The end that a text tells of.
+
+        Raises:
+            UnreadableValue: it was written with another codec, or damaged.
+        """
+        data = read(self._codec, text, f"row {short(key)} of ledger {self._run!r}")
+        value = None if data["value"] is None else self._coder.read(data["value"])
+        return End(value, Stamp(*data["log"]), data.get("error"))
+
+    async def _start(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
+        return (await self._apply(Start(self._session, self._expiry, keys))).verdicts
+
+    async def _recorded(self, ends: tuple[Ended, ...]) -> tuple[Verdict, ...]:
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(ends):
+            size, some = 0, list[Ended]()
+            for end in ends[len(verdicts) :]:
+                size += len(end.value)
+                if some and size > _MAX_AT_ONCE:
+                    break
+                some.append(end)
+            verdicts += (await self._apply(Record(self._session, self._expiry, tuple(some)))).verdicts
+        return tuple(verdicts)
+
+    async def _apply(self, command: Command) -> Answer:
+        """Send a command until it is answered: each finds what it did, should it come twice."""
+        began = asked = time.monotonic()
+        pause = 0.05
+        while True:
+            try:
+                answer = await self._store.apply(self._run, command)
+                break
+            except StoreUnavailable:
+                if time.monotonic() - began + pause > _OUTAGE:
+                    raise
+            await anyio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
+            pause = min(2.0, pause * 2)
+            asked = time.monotonic()
+        if not isinstance(command, Leave | Release):
+            self._heard = asked  # the lease counts from when it was asked for, at the latest
+        if answer.cancelled:
+            self._fail()
+        return answer
+
+
+class Batch(Generic[A]):
+    """Joins questions that come while one is on its way: the next call carries them all."""
+
+    def __init__(self, send: Callable[[tuple[A, ...]], Awaitable[tuple[Verdict, ...]]]) -> None:
+        self._send = send
+        self._waiting: list[_Question[A]] = []
+        self._busy = False
+
+    async def ask(self, item: A) -> Verdict:
+        """The verdict on one item."""
+        question = _Question(item)
+        self._waiting.append(question)
+        if not self._busy:
+            self._busy = True
+            spawn(self._work)
+        await question.waker
+        if question.error is not None:
+            raise question.error
+        assert question.verdict is not None
+        return question.verdict
+
+    async def _work(self) -> None:
+        while self._waiting:
+            some, self._waiting = self._waiting[:MAX_ROWS], self._waiting[MAX_ROWS:]
+            try:
+                verdicts = await self._send(tuple(question.item for question in some))
+                for question, verdict in zip(some, verdicts, strict=True):
+                    question.verdict = verdict
+            except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+                for question in some:
+                    question.error = error
+            for question in some:
+                if not question.waker.done():
+                    question.waker.set_result(None)
+        self._busy = False
+
+
+class _Question(Generic[A]):
+    __slots__ = ("error", "item", "verdict", "waker")
+
+    def __init__(self, item: A) -> None:
+        self.item = item
+        self.waker: Waker = wakers()()
+        self.verdict: Verdict | None = None
+        self.error: BaseException | None = None
+
+
+@cache
+def ledger_store(url: str | None) -> LedgerStore:
+    """The store at a URL, one for each process, with its connection kept from task to task."""
+    return open_ledger_store(url)

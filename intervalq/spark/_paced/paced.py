@@ -1,0 +1,140 @@
+"""`paced`: a DataFrame's rows, each called by a function at the pace of one queue over all executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from intervalq import IntervalQueue
+from intervalq._queue.options import Duration
+from intervalq._spec.codec import Codec
+from intervalq.errors import InvalidOption
+from intervalq.spark._paced.job import Errors, Policy
+from intervalq.spark._paced.partition import stage
+from intervalq.spark._paced.results import LOG_DDL
+from intervalq.spark._paced.validate import job_maker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+def paced(
+    function: Callable[..., Any],
+    schema: str | StructType,
+    *,
+    queue: IntervalQueue | None,
+    key: str | None = None,
+    run: str | None = None,
+    ledger: str | None = "store",
+    codec: Codec | None = None,
+    concurrency: int = 16,
+    window: int = 64,
+    on_unknown: Policy = "retry",
+    errors: Errors = "raise",
+    retries: int | None = None,
+    setup: Callable[[], Any] | None = None,
+    order_by: str | None = None,
+    flush_rows: int = 1_000,
+    flush_s: float = 1.0,
+    drain: Duration = 30.0,
+    log: str | None = "_iq",
+    barrier: bool = False,
+) -> Transform:
+    """A transformation that calls a function for each row, and adds what it gives as columns.
+
+    `df.transform(paced(fetch, "status int, body string", queue=api, key="id", run="visits-2026-11"))`
+
+    All executors share the queue's pace. With a ledger the call of a row is effectively once: a row whose
+    call has ended is neither called nor given a slot again, when a task is retried, a speculative copy runs,
+    a plan is evaluated twice, or the job is run again. Rows come out as they end, in any order. Works on
+    classic Spark and Spark Connect, in batch and in streams; intervalq must be installed on the executors.
+
+    Args:
+        function: `async def f(row, ctx)`, or a plain one, which runs in a thread: a dict of the row, and a
+            `CallContext`. It gives a dict of the schema's columns; a column left out is null.
+        schema: the columns that it gives, as DDL or StructType.
+        queue: the pace; its store must be one that the executors reach. None: no limit.
+        key: the column whose value tells a row from all others: text, a whole number, or a date.
+        run: the name of this run, and of its ledger: the same name continues it, a new one calls anew.
+        ledger: `"store"`: kept where the queue is. A URL: kept there. None: no memory, for calls that may be
+            repeated; then key and run are not needed.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, which travels to the executors: what the
+            ledger keeps of results goes through it, for example to be encrypted; keys don't. None: as JSON.
+        concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. The
+            calls in flight that a pace needs are its rate times the latency: see `plan`.
+        window: the most rows that one task holds between input and result; at least `concurrency`.
+        on_unknown: what to do with a row that a process had started which died: `"retry"` calls it again
+            (at least once, with the same idempotency key), `"fail"` reports it (at most once; a row whose
+            call failed isn't called by a retried task either, only by `retries`).
+        errors: `"raise"`: a row whose last attempt failed fails the task, once calls in flight have ended.
+            `"column"`: its columns are null, and the log's `error` says why.
+        retries: more attempts of a row within the task, each in a slot of its own. None: the queue's.
+        setup: makes `ctx.http` once for each Python worker; what it gives may be awaitable, and a context
+            manager. None: an `aiohttp.ClientSession` on first use.
+        order_by: a column: each task calls its rows in this order. (A sort of the whole would evaluate the
+            input twice.)
+        flush_rows, flush_s: rows leave in batches of so many, or after so many seconds.
+        drain: how long calls in flight may take to end when a task fails.
+        log: the name of the struct column that tells when each row started, and where. None: none.
+        barrier: run all tasks at the same time or none, without speculation.
+
+    A Retry-After of status 429 or 503 (httpx, requests, aiohttp) cools the queue down for every executor.
+
+    Raises:
+        InvalidOption, InvalidName: at once.
+        BadResult, UnknownOutcome, RowFailed, RunCancelled, StoreError: in the tasks.
+    """
+    job_of = job_maker(
+        function,
+        queue=queue,
+        key=key,
+        run=run,
+        ledger=ledger,
+        codec=codec,
+        concurrency=concurrency,
+        window=window,
+        on_unknown=on_unknown,
+        errors=errors,
+        retries=retries,
+        setup=setup,
+        flush_rows=flush_rows,
+        flush_s=flush_s,
+        drain=drain,
+        log=log,
+    )
+
+    def transform(df: DataFrame) -> DataFrame:
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
+
+        given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
+        columns = [(field.name, field.dataType) for field in given]
+        output = StructType(list(df.schema.fields))
+        for field in given:
+            output.add(field.name, field.dataType, nullable=True)
+        if log is not None:
+            output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
+        _check_columns(df.columns, [name for name, _ in columns], key, order_by, log)
+        source = df if order_by is None else df.sortWithinPartitions(order_by)
+        return source.mapInArrow(stage(job_of(given)), output, barrier)
+
+    return transform
+
+
+def _check_columns(
+    there: list[str], new: list[str], key: str | None, order_by: str | None, log: str | None
+) -> None:
+    for what, column in (("key", key), ("order_by", order_by)):
+        if column is not None and column not in there:
+            raise InvalidOption(f"{what}={column!r} is no column: there are {', '.join(there)}")
+    more = [*new, *([] if log is None else [log])]
+    # Spark tells columns apart without regard to case, unless it is told otherwise.
+    taken = {name.lower() for name in there}
+    twice = [name for at, name in enumerate(more) if name.lower() in taken | {n.lower() for n in more[:at]}]
+    if twice:
+        raise InvalidOption(
+            f"the result would have two columns {', '.join(twice)}: name them otherwise in the schema (or "
+            "in log=)"
+        )

@@ -1,0 +1,130 @@
+"""What runs in a Python worker: the input is read, rows flow through the event loop, batches come out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from intervalq import IntervalQueue
+from intervalq._timing.background_loop import BACKGROUND
+from intervalq.errors import InvalidOption, short
+from intervalq.ledger._checks import MAX_KEY
+from intervalq.spark._paced.context import prepare
+from intervalq.spark._paced.handoff import Exchange
+from intervalq.spark._paced.job import Job
+from intervalq.spark._paced.results import Builder
+from intervalq.spark._paced.row_scheduler import Flow, Row
+
+
+def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`."""
+
+    def paced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_stage(job, batches)
+
+    return paced
+
+
+def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the batches of one task, a few rows at a time."""
+    prepare(job.function, job.setup)
+    exchange = Exchange(job.window, job.flush_rows, job.flush_s)
+    began: Future[Flow] = Future()
+    running = BACKGROUND.start(_run, job, exchange, began)
+    running.add_done_callback(lambda _: began.cancel())
+    builder = Builder(job.columns, job.log)
+    try:
+        flow = began.result()
+        reader = threading.Thread(target=_read, args=(job, batches, exchange, flow), daemon=True)
+        reader.start()
+        while rows := exchange.take():
+            yield from builder.build(rows)
+    except GeneratorExit:
+        flow.loop.call_soon_threadsafe(flow.fail, _Enough())
+        raise
+    except BaseException as error:
+        if began.done() and not began.cancelled():
+            flow.loop.call_soon_threadsafe(flow.fail, error)
+        elif began.cancelled():
+            exchange.take()  # raises why it never began
+        raise
+    finally:
+        with suppress(BaseException):
+            running.result()
+
+
+class _Enough(Exception):  # no error: Spark wants no more rows
+    pass
+
+
+async def _run(job: Job, exchange: Exchange, began: Future[Flow]) -> None:
+    try:
+        await Flow(job, _queue_of(job), exchange).run(began.set_result)
+    except BaseException as error:
+        exchange.end(error)
+        raise
+
+
+_queues: Final[dict[object, IntervalQueue]] = {}
+"""The queues of this process, with their connections, for the tasks that come after this one."""
+
+
+def _queue_of(job: Job) -> IntervalQueue | None:
+    if job.queue is None:
+        return None
+    options = job.queue._options  # noqa: SLF001 - what makes two handles the same
+    kept = _queues.get(options)
+    if kept is None or kept._closed:  # noqa: SLF001 - as after a task that failed
+        kept = _queues[options] = job.queue.twin()
+    return kept
+
+
+def _read(job: Job, batches: Iterator[pa.RecordBatch], exchange: Exchange, flow: Flow) -> None:
+    """Read the input, as fast as rows end (in a thread of its own: reading blocks while Spark computes)."""
+    try:
+        for batch in batches:
+            for rows in _rows(job, batch):
+                if not exchange.enter(len(rows)):
+                    return
+                flow.loop.call_soon_threadsafe(flow.feed, rows)
+    except BaseException as error:  # noqa: BLE001 - it is raised in the writer's thread
+        flow.loop.call_soon_threadsafe(flow.fail, error)
+    else:
+        flow.loop.call_soon_threadsafe(flow.no_more)
+
+
+def _rows(job: Job, batch: pa.RecordBatch) -> Iterator[list[Row]]:
+    step = max(1, job.window // 4)
+    for first in range(0, batch.num_rows, step):
+        part = batch.slice(first, step).to_pylist()
+        yield [
+            Row(batch, index, data, "" if job.key is None else _text(job.key, data[job.key]))
+            for index, data in enumerate(part, first)
+        ]
+
+
+def _text(column: str, value: Any) -> str:  # noqa: ANN401 - whatever the column has
+    """A row's key as text."""
+    if type(value) is str:
+        text = value
+    elif isinstance(value, int | Decimal | dt.date) and not isinstance(value, bool):
+        text = str(value)
+    elif value is None:
+        raise InvalidOption(f"column {column!r} is the key and has a null: drop such rows, or fill it")
+    else:
+        raise InvalidOption(
+            f"column {column!r} can't be a key, it has a {type(value).__name__}: cast it to string"
+        )
+    if not 0 < len(text) <= MAX_KEY or "\0" in text:
+        raise InvalidOption(
+            f"{short(text)} in column {column!r} can't be a key: 1 to {MAX_KEY} characters without NUL; "
+            "of something longer, use a hash such as sha2(column, 256)"
+        )
+    return text

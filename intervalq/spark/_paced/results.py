@@ -1,0 +1,101 @@
+"""Arrow batches out of rows that have ended: the input's columns, the function's, and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from intervalq.errors import BadResult
+from intervalq.spark._paced.handoff import Done
+
+LOG_FIELDS: Final[dict[str, pa.DataType]] = {
+    "key": pa.string(),
+    "ticket": pa.int64(),
+    "due": pa.float64(),
+    "started": pa.float64(),
+    "ended": pa.float64(),
+    "host": pa.string(),
+    "pid": pa.int64(),
+    "attempt": pa.int32(),
+    "calls": pa.int32(),
+    "replayed": pa.bool_(),
+    "error": pa.string(),
+}
+"""The fields of the log's struct. `due` and `ticket` are null without a queue, times for a call not made."""
+
+LOG_DDL: Final = (
+    "struct<key:string,ticket:bigint,due:double,started:double,ended:double,host:string,pid:bigint,"
+    "attempt:int,calls:int,replayed:boolean,error:string>"
+)
+"""The same as Spark says it."""
+
+
+class Builder:
+    """Makes batches with the declared schema: Spark casts nothing."""
+
+    def __init__(self, columns: pa.Schema, log: str | None) -> None:
+        """`columns`: what the function gives. `log`: the name of the log's column; None: there is none."""
+        self._columns = columns
+        self._log = log
+
+    def build(self, rows: list[Done]) -> Iterator[pa.RecordBatch]:
+        """Batches of these rows, one for each input batch that they came with.
+
+        Raises:
+            BadResult: a value doesn't fit its column.
+        """
+        by_batch: dict[int, list[Done]] = {}
+        for row in rows:
+            by_batch.setdefault(id(row.batch), []).append(row)
+        for some in by_batch.values():
+            source = some[0].batch.take(pa.array([row.place for row in some], pa.int32()))
+            names, arrays = list(source.schema.names), list(source.columns)
+            for field in self._columns:
+                names.append(field.name)
+                arrays.append(self._column(field, some))
+            if self._log is not None:
+                names.append(self._log)
+                arrays.append(_log_of(some))
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _column(self, field: pa.Field, rows: list[Done]) -> pa.Array:
+        name, kind = field.name, field.type
+        try:
+            return pa.array([None if row.value is None else row.value.get(name) for row in rows], kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for row in rows:
+                check(row.key, field, None if row.value is None else row.value.get(name))
+            raise
+
+
+def check(key: str, field: pa.Field, value: Any) -> Any:  # noqa: ANN401 - whatever a function gave
+    """What Arrow makes of a value in its column.
+
+    Raises:
+        BadResult: it can't be of that type.
+    """
+    try:
+        return pa.scalar(value, field.type).as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise BadResult(key, f"column {field.name!r} is {field.type}: {error}") from error
+
+
+def _log_of(rows: list[Done]) -> pa.Array:
+    stamps = [row.stamp for row in rows]
+    values: list[list[Any]] = [
+        [row.key or None for row in rows],
+        [stamp.ticket or None for stamp in stamps],
+        [stamp.due or None for stamp in stamps],
+        [stamp.started or None for stamp in stamps],
+        [stamp.ended or None for stamp in stamps],
+        [stamp.host or None for stamp in stamps],
+        [stamp.pid or None for stamp in stamps],
+        [stamp.attempt for stamp in stamps],
+        [stamp.calls for stamp in stamps],
+        [row.replayed for row in rows],
+        [row.error for row in rows],
+    ]
+    arrays = [pa.array(column, kind) for column, kind in zip(values, LOG_FIELDS.values(), strict=True)]
+    return pa.StructArray.from_arrays(arrays, names=list(LOG_FIELDS))

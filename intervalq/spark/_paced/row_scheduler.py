@@ -1,0 +1,365 @@
+"""The event loop's part of a task: rows are claimed, wait for slots, are called, recorded, handed on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import anyio
+import pyarrow as pa
+
+from intervalq import IntervalQueue
+from intervalq._timing.backoff import backoff, retry_after
+from intervalq.errors import (
+    BadResult,
+    IntervalqError,
+    QueueClosed,
+    RowFailed,
+    RunCancelled,
+    UnknownOutcome,
+)
+from intervalq.ledger.rules import MAX_ROWS, Verdict
+from intervalq.spark._paced.call import Caller
+from intervalq.spark._paced.context import CallContext, client
+from intervalq.spark._paced.handoff import Done, Exchange, Stamp
+from intervalq.spark._paced.job import Job
+from intervalq.spark._paced.ledger_client import Claims, End, ledger_store
+
+_ASK_AGAIN: Final = (0.1, 1.0)
+"""Seconds between two looks at rows that another task holds: the first, doubled up to the second."""
+
+_PARTING: Final = 10.0
+"""Seconds that giving rows back may take; what can't be given back lapses."""
+
+_LONGEST_ERROR: Final = 1_000
+
+
+class Row(NamedTuple):
+    """A row of the input."""
+
+    batch: pa.RecordBatch
+    place: int
+    data: dict[str, Any]
+    key: str
+    """As text; empty without a key."""
+
+
+class Flow:
+    """One task's rows. It lives in the event loop; other threads reach it by `call_soon_threadsafe` only."""
+
+    def __init__(self, job: Job, queue: IntervalQueue | None, exchange: Exchange) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._job = job
+        self._queue = queue
+        self._exchange = exchange
+        self._claims: Claims | None = None
+        if job.has_ledger:
+            self._claims = Claims(
+                ledger_store(job.ledger_url),
+                job.run,
+                job.columns,
+                again=job.again,
+                fail=lambda: self.fail(RunCancelled(job.run)),
+                codec=job.codec,
+            )
+        self._caller = Caller(job)
+        self._here = (socket.gethostname(), os.getpid())
+        self._ready: deque[Row] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._busy: list[Row] = []
+        self._followers: dict[str, list[Row]] = {}
+        """The keys that are on their way here, and further rows of the same key."""
+        self._attempts: dict[str, int] = {}
+        """How often rows were claimed, if more than once."""
+        self._cut: set[str] = set()
+        """Rows whose call began and was not seen to end."""
+        self._out: list[Done] = []
+        self._left = 0
+        self._fed = False
+        self._error: BaseException | None = None
+        self._stop = anyio.Event()
+        self._calls = anyio.CancelScope()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- from other threads -------------------------------------------------------------------------
+
+    def feed(self, rows: list[Row]) -> None:
+        """Take rows from the reader."""
+        self._left += len(rows)
+        if self._error is not None:
+            return
+        if self._claims is None:
+            self._put(rows)
+        else:
+            self._begin(self._claim, rows)
+
+    def no_more(self) -> None:
+        """Hear that the input has ended."""
+        self._fed = True
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Begin no more calls, let those in flight end, then end the task. The first error counts."""
+        if self._error is not None or (self._fed and not self._left):
+            return
+        self._error = error
+        self._stop.set()
+        self._calls.deadline = self.loop.time() + self._job.drain
+        self._wake()
+        if self._queue is not None:  # whoever waits for a slot is told, and tickets go back
+            self._begin(_closed, self._queue)
+
+    # --- the whole task -----------------------------------------------------------------------------
+
+    async def run(self, began: Callable[[Flow], None]) -> None:
+        """Work until all rows have ended, or the task failed. Never raises: the writer is told."""
+        try:
+            self._client = await client(self._job.setup, self._job.setup_identity)
+            began(self)
+            if self._claims is not None:
+                self._beating = self._begin(self._claims.beat)
+                self._begin(self._ask_again)
+            with self._calls:
+                async with anyio.create_task_group() as workers:
+                    for _ in range(self._job.concurrency):
+                        workers.start_soon(self._guarded, self._work)
+            if self._claims is not None:
+                await self._part(self._claims)
+            self._hand_on()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        except BaseException as error:  # noqa: BLE001 - the writer's thread raises it
+            self._error = self._error or error
+        self._exchange.end(self._error)
+
+    def _begin(self, function: Callable[..., Awaitable[None]], *args: Any) -> asyncio.Task[None]:
+        """Begin something beside the calls; not in a group of anyio's, which callbacks can't use."""
+        task = self.loop.create_task(self._guarded(function, *args))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Let an error end the task in order."""
+        try:
+            await function(*args)
+        except Exception as error:  # noqa: BLE001 - it is raised in the writer's thread
+            self.fail(error)
+
+    async def _part(self, claims: Claims) -> None:
+        """Give back what was not called, and end the session; after a failure once all answers have come.
+
+        A claim or an end that is still on its way would else come after the release, and undo it.
+        """
+        with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
+            coming = self._tasks - {self._beating}
+            if self._error is not None and coming:
+                await asyncio.wait(coming)
+            await claims.release(tuple(self._followers.keys() - self._cut))
+            await claims.leave()
+        if isinstance(self._error, RunCancelled):
+            # Spark kills what is at work elsewhere as soon as a task has failed for good, and with it calls
+            # whose answers were paid for.
+            with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
+                await claims.until_alone()
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def _put(self, rows: list[Row]) -> None:
+        self._ready.extend(rows)
+        for _ in range(min(len(rows), len(self._idle))):
+            waker = self._idle.popleft()
+            if not waker.done():
+                waker.set_result(None)
+
+    def _wake(self) -> None:
+        if self._error is not None or (self._fed and not self._left):
+            for waker in self._idle:
+                if not waker.done():
+                    waker.set_result(None)
+            self._idle.clear()
+
+    async def _claim(self, rows: list[Row]) -> None:
+        """Ask the ledger for rows; one that is here already is not asked for twice."""
+        new: list[Row] = []
+        for row in rows:
+            if row.key in self._followers:
+                self._followers[row.key].append(row)
+            else:
+                self._followers[row.key] = []
+                new.append(row)
+        for first in range(0, len(new), MAX_ROWS):
+            await self._ask(new[first : first + MAX_ROWS])
+
+    async def _ask(self, rows: list[Row]) -> None:
+        assert self._claims is not None
+        verdicts = await self._claims.claim(tuple(row.key for row in rows))
+        mine = [row for row, verdict in zip(rows, verdicts, strict=True) if not self._settled(row, verdict)]
+        if self._error is None:
+            self._put(mine)
+
+    def _settled(self, row: Row, verdict: Verdict) -> bool:
+        """Do what a verdict asks for; False: the row is to be called."""
+        assert self._claims is not None
+        if verdict.kind == "mine":
+            if verdict.attempt > 1:
+                self._attempts[row.key] = verdict.attempt
+            return False
+        if verdict.kind == "busy":
+            self._busy.append(row)
+        elif verdict.kind == "known":
+            self._known(row, self._claims.read(row.key, verdict.value))
+        elif self._job.raises:
+            self.fail(UnknownOutcome(self._job.run, row.key))
+        else:
+            self._finish(row, None, Stamp(), str(UnknownOutcome(self._job.run, row.key)), replayed=True)
+        return True
+
+    def _known(self, row: Row, end: End) -> None:
+        """A row has ended elsewhere, or before."""
+        if end.error is not None and self._job.raises:
+            self.fail(RowFailed(self._job.run, row.key, end.error))
+        else:
+            self._finish(row, *end, replayed=True)
+
+    async def _ask_again(self) -> None:
+        """Ask for rows that others held until they have ended there, or are free."""
+        pause, most = _ASK_AGAIN
+        while True:
+            with anyio.move_on_after(pause):
+                await self._stop.wait()
+                return
+            rows, self._busy = self._busy, []
+            before = len(rows)
+            for first in range(0, len(rows), MAX_ROWS):
+                await self._ask(rows[first : first + MAX_ROWS])
+            pause = _ASK_AGAIN[0] if len(self._busy) < before or not before else min(most, 2 * pause)
+
+    def _finish(
+        self, row: Row, value: dict[str, Any] | None, stamp: Stamp, error: str | None, *, replayed: bool
+    ) -> None:
+        if not self._out:
+            self.loop.call_soon(self._hand_on)
+        self._out.append(Done(row.batch, row.place, row.key, value, stamp, replayed, error))
+        if self._claims is not None:
+            for again in self._followers.pop(row.key, ()):
+                self._out.append(Done(again.batch, again.place, row.key, value, stamp, True, error))
+
+    def _hand_on(self) -> None:
+        """Give the writer what has ended since the last time."""
+        if self._out:
+            done, self._out = self._out, []
+            self._left -= len(done)
+            self._exchange.finish(done)
+            self._wake()
+
+    # --- calls --------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Call rows one after the other: one of `concurrency`."""
+        while self._error is None:
+            if self._ready:
+                await self._row(self._ready.popleft())
+            elif self._fed and not self._left:
+                return
+            else:
+                waker = self.loop.create_future()
+                self._idle.append(waker)
+                await waker
+
+    async def _row(self, row: Row) -> None:
+        job = self._job
+        context = self._caller.context(job.run, row.key, self._queue, self._client)
+        while self._error is None:
+            context.attempt += 1
+            try:
+                if self._queue is None:
+                    failure = await self._try(row, context)
+                else:
+                    async with self._queue.slot() as slot:
+                        context.ticket, context.due = slot.ticket, slot.due
+                        failure = await self._try(row, context)
+            except QueueClosed:
+                if not self._stop.is_set():
+                    raise
+                return  # the task is failing, and this row goes back
+            if failure is None:
+                return
+            error, stamp = failure
+            asked = retry_after(error)
+            if asked is not None and self._queue is not None and not self._stop.is_set():
+                await self._queue.cool_down(asked)
+            if context.attempt > job.retries or isinstance(
+                error, BadResult
+            ):  # which another call would be, too
+                await self._failed(row, error, stamp)
+                return
+            if asked is None:  # a cool-down is pause enough
+                with anyio.move_on_after(backoff(context.attempt, job.backoff)):
+                    await self._stop.wait()
+
+    async def _try(self, row: Row, context: CallContext) -> tuple[Exception, Stamp] | None:
+        """Call a row's function in its slot; what it raised, and when."""
+        claims = self._claims
+        if claims is not None:
+            if not claims.sure:
+                (verdict,) = await claims.claim((row.key,))
+                if self._settled(row, verdict):
+                    return None
+            if claims.marks and context.attempt == 1:
+                verdict = await claims.start(row.key)
+                if self._settled(row, verdict):
+                    return None
+            self._cut.add(row.key)
+        started = time.time()
+        try:
+            value = self._caller.checked(row.key, await self._caller.call(row.data, context))
+            end = End(value, self._stamp(context, started), None)
+            if claims is None:
+                self._finish(row, *end, replayed=False)
+            else:
+                self._begin(self._record, row, end, claims.written(row.key, end))
+        except Exception as error:  # noqa: BLE001 - the row's outcome
+            self._cut.discard(row.key)
+            return error, self._stamp(context, started)
+        return None
+
+    def _stamp(self, context: CallContext, started: float) -> Stamp:
+        attempt = self._attempts.get(context.row_key, 1)
+        return Stamp(context.ticket, context.due, started, time.time(), *self._here, attempt, context.attempt)
+
+    async def _failed(self, row: Row, error: Exception, stamp: Stamp) -> None:
+        """A row's last call failed."""
+        end = End(None, stamp, f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+        if self._job.raises:
+            error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
+            self.fail(error)
+            if (
+                self._claims is not None and self._claims.marks
+            ):  # at most once: nor is it called by a retried task
+                await self._claims.record(row.key, self._claims.written(row.key, end), failed=True)
+        elif self._claims is None:
+            self._finish(row, *end, replayed=False)
+        else:
+            await self._record(row, end, self._claims.written(row.key, end))
+
+    async def _record(self, row: Row, end: End, text: str) -> None:
+        """Write down a row's end, then hand it on: nothing leaves this task that another would do again."""
+        assert self._claims is not None
+        verdict = await self._claims.record(row.key, text, failed=end.error is not None)
+        self._cut.discard(row.key)
+        if verdict.value == text:
+            self._finish(row, *end, replayed=False)
+        else:
+            self._known(row, self._claims.read(row.key, verdict.value))
+
+
+async def _closed(queue: IntervalQueue) -> None:
+    await queue.close(drain=False)

@@ -1,0 +1,163 @@
+"""What `paced` is asked for, checked on the driver before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from intervalq import IntervalQueue
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import parse
+from intervalq._spec.codec import Codec, checked_codec
+from intervalq.errors import InvalidOption, short
+from intervalq.spark._paced.job import Errors, Job, Policy
+from intervalq.spark._paced.values import coder
+from intervalq.store import sound_url
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def job_maker(
+    function: Callable[..., Any],
+    *,
+    queue: IntervalQueue | None,
+    key: str | None,
+    run: str | None,
+    ledger: str | None,
+    codec: Codec | None,
+    concurrency: int,
+    window: int,
+    on_unknown: Policy,
+    errors: Errors,
+    retries: int | None,
+    setup: Callable[[], Any] | None,
+    flush_rows: int,
+    flush_s: float,
+    drain: Duration,
+    log: str | None,
+) -> Callable[[StructType], Job]:
+    """What makes the job once the schema is known, which needs a session. Arguments as for `paced`."""
+    _check_function(function, setup)
+    has_ledger = ledger is not None
+    _check_ledger(ledger, queue, key, run, codec)
+    for what, value, known in (
+        ("on_unknown", on_unknown, ("retry", "fail")),
+        ("errors", errors, ("raise", "column")),
+    ):
+        if value not in known:
+            raise InvalidOption(f"{what}={short(value)} must be {known[0]!r} or {known[1]!r}")
+    if errors == "column" and log is None:
+        raise InvalidOption('errors="column" needs the log: its field `error` is where they are told')
+    concurrency = whole("concurrency", concurrency, 1, 10_000)
+    ours = None if queue is None else _of_tasks(queue)
+    url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
+    _check_store(url if has_ledger else None)
+    if ours is not None:
+        _check_store(ours._options.store_url)  # noqa: SLF001 - as above
+    return _maker(
+        function,
+        setup,
+        queue=ours,
+        key=key,
+        run="" if run is None else parse.name(run),
+        has_ledger=has_ledger,
+        ledger_url=url,
+        codec=checked_codec(codec),
+        again=on_unknown == "retry",
+        raises=errors == "raise",
+        concurrency=concurrency,
+        window=whole("window", window, concurrency),
+        retries=whole("retries", retries, 0) if retries is not None else (ours.usual.retries if ours else 0),
+        backoff=ours.usual.backoff if ours else 1.0,
+        flush_rows=whole("flush_rows", flush_rows, 1),
+        flush_s=parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
+        drain=parse.duration(drain, what="drain") / 1e6,
+        log=log,
+    )
+
+
+def _maker(
+    function: Callable[..., Any], setup: Callable[[], Any] | None, **settings: Any
+) -> Callable[[StructType], Job]:
+    """What makes the job once the schema is known, which needs a session."""
+
+    def job_of(given: StructType) -> Job:
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - an extra
+
+        columns = to_arrow_schema(given, timezone="UTC")
+        if settings["has_ledger"]:
+            for field in columns:
+                coder(field.type)
+        return Job(
+            function=function,
+            blocks=not _is_async(function),
+            setup=setup,
+            setup_identity=_identity(setup),
+            columns=columns,
+            **settings,
+        )
+
+    return job_of
+
+
+def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
+    """The same queue for a task: one ticket at a time, so that a thousand of them hold a thousand slots."""
+    if queue.has_own_store:
+        raise InvalidOption(f"{queue!r} has a store object, which can't travel: give the queue a URL")
+    return queue._like(replace(queue._options, lookahead=1))  # noqa: SLF001 - its own package
+
+
+def _check_ledger(
+    ledger: str | None, queue: IntervalQueue | None, key: str | None, run: str | None, codec: Codec | None
+) -> None:
+    if codec is not None and ledger is None:
+        raise InvalidOption("codec= is for what a ledger keeps, and ledger=None keeps nothing: leave it out")
+    if ledger is not None and (key is None or run is None):
+        raise InvalidOption(
+            "a ledger needs key= (the column that tells rows apart) and run= (a name that a repeated job has "
+            "again); with ledger=None rows may be called more than once"
+        )
+    if ledger == "store" and queue is None:
+        raise InvalidOption("without a queue, give ledger= the URL of a store, or None")
+
+
+def _check_store(url: str | None) -> None:
+    if url is not None and sound_url(url, otherwise="file")[0] == "memory":
+        raise InvalidOption(
+            "memory:// is of one process, and every Python worker is another: use sqlite:// or a path on one "
+            "machine, redis:// or postgresql:// on several"
+        )
+
+
+def _check_function(function: object, setup: object) -> None:
+    if not callable(function):
+        raise InvalidOption(f"{short(function)} is no function: give one of a row and its context")
+    try:
+        inspect.signature(function).bind({}, None)
+    except TypeError:
+        raise InvalidOption(
+            f"{short(function)} must take two arguments, the row and its context: (row, ctx)"
+        ) from None
+    except ValueError:
+        pass  # one of C's, which can't say
+    if setup is not None and not callable(setup):
+        raise InvalidOption(f"setup={short(setup)} is no function: give one that makes a client")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def _identity(setup: Callable[[], Any] | None) -> str:
+    """What is the same for the same `setup` in every task of a job."""
+    if setup is None:
+        return ""
+    from pyspark import cloudpickle  # noqa: PLC0415 - an extra
+
+    dumps: Callable[[object], bytes] = cloudpickle.dumps
+    return hashlib.sha256(dumps(setup)).hexdigest()

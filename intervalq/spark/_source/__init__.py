@@ -1,0 +1,1 @@
+"""Tasks as a Spark data source."""

@@ -1,0 +1,266 @@
+"""Rows of Spark become tasks exactly once: staged by attempts, published by one transaction.
+
+An attempt at a partition may be repeated, copied, or killed at any moment, so it changes nothing that a
+worker sees: it *stages* its tasks in chunks, each of which is one task of a queue that nobody works on, with
+a time in the year 2200. Its message to the driver names those chunks. The driver's commit is one transaction
+of the tasks' store. For each chunk of the attempts that won, it inserts the tasks and deletes the chunk.
+It is right for this reason: a chunk is there until its tasks are, and never after, whatever dies between
+two statements and however often a commit is repeated. A page of one chunk at a time is in memory.
+
+What chunks can't tell is that the same rows were staged again: by a stream whose last batch is replayed, and
+by a batch write that has a name (`run`). So the transaction also keeps a record, a task in the queue
+`intervalq.writes`: one for each named write, with the number of its rows; and one for each query, with the
+number of its last batch, which is changed batch by batch, so that nothing piles up.
+
+Chunks of attempts that didn't win are in the same staging queue, and removed after the commit or at the
+abort. An abort removes nothing else, so it may be called on what was published. What a dead driver has left
+is removed by a later write, after a week.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from intervalq.errors import (
+    DependencyError,
+    InvalidOption,
+    InvalidTask,
+    StoreError,
+    StoreUnavailable,
+    TransactionConflict,
+    short,
+)
+from intervalq.spark._source.values import Made, derived
+from intervalq.tasks import Task, Tasks
+from intervalq.tasks.rules import Change, Insert, Select
+
+log: Final = logging.getLogger("intervalq")
+
+A = TypeVar("A")
+
+WRITES: Final = "intervalq.writes"
+"""The queue that has a record of each named write, and of each query."""
+
+STAGED: Final = "intervalq.staged."
+"""How the queues begin in which chunks are."""
+
+NEVER: Final = datetime(2200, 1, 1, tzinfo=UTC)
+"""The time of tasks that nobody shall claim."""
+
+CHUNK_BYTES: Final = 1 << 28
+"""What a task with a chunk may take; see `chunks` for what it does."""
+
+_ROWS: Final = 900
+_BYTES: Final = 1 << 20
+_PATIENCE: Final = 60.0
+_OLD: Final = 7 * 86_400
+"""Seconds. A chunk that is younger may belong to a write that still runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Which write it is, by the names under which its parts are kept."""
+
+    ids: str
+    """What ids of its tasks are derived from, with the key or place of the row."""
+    staging: str
+    """The queue that has its chunks."""
+    record: str | None = None
+    """Under which name it is written down that it was done; None: it is never done a second time."""
+    batch: int | None = None
+    """Of a stream: the number of the batch. The record of the stream has the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an attempt has staged."""
+
+    attempt: str
+    chunks: int
+    rows: int
+
+
+def write_once(token: str, run: str | None) -> Write:
+    """A batch write; `token` is another one each time that it is done."""
+    record = None if run is None else f"run {run}"
+    return Write(record or f"write {token}", f"{STAGED}{token}", record)
+
+
+def write_of_batch(query: str, batch: int) -> Write:
+    """One batch of a stream, which may be done again, by another process."""
+    name = f"query {query} batch {batch}"
+    return Write(name, f"{STAGED}{derived(name)}", f"query {query}", batch)
+
+
+# --- in a task of Spark --------------------------------------------------------------------------------
+
+
+def chunks(rows: Iterable[Made]) -> Iterator[list[Made]]:
+    """Rows that are staged, and inserted, together: 900, or fewer with a megabyte of values."""
+    chunk: list[Made] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row.insert.json)
+        if len(chunk) == _ROWS or size > _BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+async def stage(tasks: Tasks, write: Write, attempt: str, number: int, chunk: list[Made]) -> None:
+    """Put a chunk where nobody works on it."""
+    rows = [[row.insert.queue, row.insert.json, row.insert.id, row.insert.key, row.name] for row in chunk]
+    id_ = derived("chunk", attempt, number)
+    # Skipped if it is there: by a try before, whose answer was lost.
+    await patiently(lambda: tasks.insert(write.staging, rows, id=id_, at=NEVER, skip=True))
+
+
+# --- on the driver -------------------------------------------------------------------------------------
+
+
+async def publish(tasks: Tasks, write: Write, written: Sequence[Written]) -> bool:
+    """Insert what the winners staged; False: it was inserted before.
+
+    Args:
+        tasks: the store.
+        write: which one it is.
+        written: of each partition, what the attempt that won has staged.
+
+    Raises:
+        InvalidOption: keys come twice, or a run of this name had another number of rows. Nothing was done.
+        InvalidTask: staged rows are gone. Nothing was done.
+        StoreUnavailable: it could not be made sure within a minute whether it was done.
+        StoreError: one of the others; nothing was done.
+    """
+    tries = 0
+
+    async def step() -> bool:
+        nonlocal tries
+        tries += 1
+        async with tasks.transaction() as connection:
+            return await _publish(tasks, connection, write, written, first=tries == 1)
+
+    return await patiently(step)
+
+
+async def _publish(
+    tasks: Tasks,
+    connection: Any,  # noqa: ANN401 - of the store's driver
+    write: Write,
+    written: Sequence[Written],
+    *,
+    first: bool,
+) -> bool:
+    if write.record and not await _record(tasks, connection, write, sum(one.rows for one in written)):
+        return False
+    for one in written:
+        for number in range(one.chunks):
+            found = await tasks.apply(Select(ids=(derived("chunk", one.attempt, number),)), connection)
+            if not found and not first and not write.record:
+                return False  # the try before was committed, only its answer was lost
+            if not found:
+                raise InvalidTask(
+                    f"rows that were staged for {write.ids} are gone, so none of it was inserted: somebody "
+                    f"deleted tasks of {write.staging}, or they were a week old; do the write again"
+                )
+            await _insert(tasks, connection, Task(found[0]))
+    return True
+
+
+async def _record(tasks: Tasks, connection: Any, write: Write, rows: int) -> bool:  # noqa: ANN401 - see above
+    """Write down that it is done, in the same transaction; False: it was done before."""
+    id_ = derived("record", write.record)
+    found = [Task(row) for row in await tasks.apply(Select(ids=(id_,)), connection)]
+    value = {"write": write.record, "rows": rows, "batch": write.batch}
+    part: Insert | Change = tasks.new(WRITES, value, id=id_, at=NEVER)
+    if found:
+        before = found[0].value
+        if write.batch is None and before["rows"] != rows:
+            raise InvalidOption(
+                f"{write.record!r} was written before, with {before['rows']} rows, and these are {rows}; "
+                f"none was inserted: give another run, or delete task {id_} of queue {WRITES} to write again"
+            )
+        if write.batch is None or before["batch"] >= write.batch:
+            return False
+        part = found[0].change(value, at=NEVER)
+    try:
+        await tasks.modify(part, connection=connection)
+    except DependencyError as error:
+        raise _OtherError from error  # and when it is done, this one sees its record
+    return True
+
+
+async def _insert(tasks: Tasks, connection: Any, chunk: Task) -> None:  # noqa: ANN401 - see above
+    """A chunk's tasks in its place."""
+    rows = chunk.value
+    inserts = [Insert(queue, json, id_, key) for queue, json, id_, key, _ in rows]
+    double = [id_ for id_, count in Counter(insert.id for insert in inserts).items() if count > 1]
+    if not double:
+        try:
+            await tasks.modify(*inserts, chunk.delete(), connection=connection)
+        except DependencyError as error:
+            if not error.inserts:
+                raise _OtherError from error
+            double = list(error.inserts)
+    if double:
+        names = {row[2]: row[4] or row[2] for row in rows}
+        shown = ", ".join(short(names[id_]) for id_ in double[:3])
+        raise InvalidOption(
+            "keys come twice in one write, or have tasks of a run of the same name, and nothing was "
+            f"inserted: {shown}{', ...' * (len(double) > 3)}; keep one row of each key "
+            "(df.dropDuplicates), or write without key"
+        )
+
+
+class _OtherError(Exception):
+    """Somebody else commits the same at the same time."""
+
+
+# --- what is left ------------------------------------------------------------------------------------------
+
+
+async def clean(tasks: Tasks, write: Write, *, sweep: bool) -> None:
+    """Remove the chunks of a write that nobody needs any more, and with `sweep` old ones of all others."""
+    try:
+        await _remove(tasks, write.staging, math.inf)
+        if sweep:
+            for queue in await tasks.queues(prefix=STAGED, limit=100):
+                await _remove(tasks, queue.name, time.time() - _OLD)
+    except (StoreError, DependencyError) as error:
+        # What was published is: a job must not fail for what a later one can clean up.
+        log.warning("staged rows of Spark were left behind, a later write removes them: %s", error)
+
+
+async def _remove(tasks: Tasks, queue: str, before: float) -> None:
+    while True:
+        found = await tasks.tasks(queue, limit=_ROWS, values=False)
+        old = [task.delete() for task in found if task.created < before]
+        if not old:
+            return
+        await tasks.modify(*old)
+
+
+async def patiently(step: Callable[[], Awaitable[A]]) -> A:
+    """Do what may be done again until the store answers, for a minute."""
+    give_up = anyio.current_time() + _PATIENCE
+    pause = 0.05
+    while True:
+        try:
+            return await step()
+        except (StoreUnavailable, TransactionConflict, _OtherError):
+            if anyio.current_time() > give_up:
+                raise
+        await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
+        pause = min(2 * pause, 1.0)

@@ -1,0 +1,305 @@
+"""A task as its users see it, and a claim: a task in the hands of this worker, to be settled once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import codec, parse
+from intervalq.errors import ClaimLost, InvalidOption, plain
+from intervalq.tasks._claim import values as _values
+from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
+from intervalq.tasks.store import Isolation
+
+_MAX_ATTEMPTS: Final = 1 << 30
+"""What fits into the columns of every store, with room for those to come."""
+
+
+class Task:
+    """A task as it was when it was read: at a version. Times are seconds since 1970 on the store's clock."""
+
+    __slots__ = ("form", "row")
+
+    def __init__(self, row: Row, form: _values.Form = _values.USUAL) -> None:
+        self.row = row
+        """Internal: as the store has it."""
+        self.form = form
+        """Internal: how its value is read, and another one written, which the handle says."""
+
+    @property
+    def id(self) -> str:
+        """Its id, the same for all its life."""
+        return self.row.id
+
+    @property
+    def version(self) -> int:
+        """One more at every change."""
+        return self.row.version
+
+    @property
+    def queue(self) -> str:
+        """The queue that it is in."""
+        return self.row.queue
+
+    @property
+    def key(self) -> str | None:
+        """Its exclusive key: one task of a key runs at a time. None: it has none."""
+        return self.row.key
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - whatever its maker put in
+        """What was inserted, read from JSON each time, and through the handle's codec.
+
+        Raises:
+            UnreadableValue: the handle has no codec, or another one, or the value was damaged. In a worker's
+                function that is a failed attempt like others: the task is tried again, here or elsewhere,
+                and ends among the dead letters.
+        """
+        row = self.row
+        return codec.read(self.form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
+
+    @property
+    def at(self) -> float:
+        """It may not be claimed before this, in seconds since 1970; 0: a plain task, which has no times."""
+        return self.row.at / 1e6
+
+    @property
+    def claims(self) -> int:
+        """How often it was claimed."""
+        return self.row.claims
+
+    @property
+    def attempt(self) -> int:
+        """How often a worker began with it; the first attempt is 1."""
+        return self.row.attempt
+
+    @property
+    def error(self) -> str:
+        """Why the last attempt failed; empty: none has."""
+        return self.row.error
+
+    @property
+    def created(self) -> float:
+        """When it was inserted, in seconds since 1970; 0: a plain task, which has no times."""
+        return self.row.created / 1e6
+
+    @property
+    def modified(self) -> float:
+        """When it was last changed, in seconds since 1970; 0: a plain task, which has no times."""
+        return self.row.modified / 1e6
+
+    @property
+    def claimant(self) -> str | None:
+        """The session that has claimed it; None: nobody."""
+        return self.row.session
+
+    # --- changes, to be given to `Tasks.modify` -----------------------------------------------------
+
+    def change(
+        self,
+        value: object = ...,
+        *,
+        queue: str | None = None,
+        at: float | datetime | None = None,
+        delay: Duration | None = None,
+        attempt: int | None = None,
+        error: str | None = None,
+    ) -> Change:
+        """Other values for some of its fields; what isn't given stays. The task is claimed by nobody then.
+
+        Args:
+            value: whatever JSON can hold.
+            queue: where it goes. From a dead-letter queue to another one its attempts are counted anew.
+            at: not before this time: seconds since 1970, or a datetime with a zone.
+            delay: instead of `at`, a duration from now.
+            attempt: how many attempts it has had.
+            error: why the last one failed.
+
+        Raises:
+            InvalidName, InvalidTask, InvalidInterval, InvalidOption.
+        """
+        if at is not None and delay is not None:
+            raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
+        if attempt is not None:
+            whole("attempt", attempt, 0, _MAX_ATTEMPTS)
+        elif queue is not None and _values.is_dead(self.queue) and not _values.is_dead(queue):
+            attempt = 0
+        return Change(
+            self.id,
+            self.version,
+            queue=None if queue is None else _values.queue_name(queue),
+            json=None if value is ... else _values.encode(value, self.form),
+            at=None if at is None else _values.instant(at),
+            delay=None if delay is None else parse.duration(delay, what="delay"),
+            attempt=attempt,
+            error=None if error is None else _values.error_text(error),
+        )
+
+    def delete(self) -> Delete:
+        """Its removal."""
+        return Delete(self.id, self.version)
+
+    def depend(self) -> Depend:
+        """That it must be there at this version, for the other changes to be made."""
+        return Depend(self.id, self.version)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {plain(self.id)} of {self.queue!r}, version {self.version}>"
+
+
+class Holder(Protocol):
+    """What a claim needs of the session that has it, and what that is told of it."""
+
+    @property
+    def form(self) -> _values.Form:
+        """How values of tasks are written and read."""
+        ...
+
+    async def settle(self, claim: Claim, part: Delete | Change) -> None:
+        """Have it settled, and wait for it."""
+        ...
+
+    async def renew(self, claim: Claim, lease: int | None) -> None:
+        """See `Claim.in_progress`."""
+        ...
+
+    async def renewed(self, claim: Claim) -> None:
+        """Wait for a renewal that is under way, for its version."""
+        ...
+
+    async def ack_with(self, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]) -> None:
+        """See `Claim.ack`."""
+        ...
+
+    def settled(self, claim: Claim) -> None:
+        """It was, by a change of tasks that its user made."""
+        ...
+
+    def changed(self, claim: Claim, row: Row) -> None:
+        """It was, likewise, and is still claimed."""
+        ...
+
+    def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
+        """See `Claim.commit`."""
+        ...
+
+
+class Claim(Task):
+    """A task that this process has claimed, until it settles it, its session lapses, or its lease ends.
+
+    Settle it once: `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` when the task
+    is no longer this session's, or was settled before; then nothing was done.
+    """
+
+    __slots__ = ("began", "lease", "on_lost", "open", "range", "session")
+
+    def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
+        self.row = row  # not by the base's own, for there are very many
+        self.form = session.form
+        self.session = session
+        """Internal: the session that has claimed it."""
+        self.range = range_
+        """Internal: of a plain task, the range that it was claimed with; None: it isn't one."""
+        self.open = True
+        """Whether it has yet to be settled, as far as is known here."""
+        self.began = row.begun
+        """Internal: whether the work on it has begun."""
+        self.lease: int | None = None
+        """Internal: for how long it was asked for last, in microseconds; None: as long as the session."""
+        self.on_lost: Callable[[], None] | None = None
+        """Internal: what ends the work on it when it is lost."""
+
+    @property
+    def attempt(self) -> int:
+        """How often a worker began with it, this time included; the first attempt is 1."""
+        return self.row.attempt + (self.began and not self.row.begun)
+
+    async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
+        """The task is done: it is removed, and in the same step the other changes are made, or none of it.
+
+        One of the changes may be about this task itself: then that is what becomes of it. With
+        `ack(claim.change(queue="next"))` it moves on to another queue, where its attempts are counted anew
+        and its error is cleared, unless the change says otherwise, or that is a dead-letter queue.
+
+        Raises:
+            ClaimLost: it is no longer claimed by this session.
+            DependencyError, InboxFull: the other changes can't be made; the task is still claimed.
+        """
+        if changes:
+            await self.session.ack_with(self, changes)
+        else:
+            await self.session.settle(self, Delete(self.id, self.version))
+
+    async def nak(self, delay: Duration = 0, error: object = "") -> None:
+        """The task was not done: it can be claimed again after `delay`. The attempt counts."""
+        await self.session.settle(
+            self,
+            Change(
+                self.id,
+                self.version,
+                delay=parse.duration(delay, what="delay"),
+                attempt=self.attempt,
+                error=_values.error_text(error) if error else None,
+            ),
+        )
+
+    async def release(self) -> None:
+        """Give the task back as if it had not been claimed: the attempt doesn't count."""
+        await self.session.settle(self, unused(self.row))
+
+    async def term(self, error: object = "terminated") -> None:
+        """The task will never be done: it goes to the dead-letter queue, with the error."""
+        await self.session.settle(self, dead(self.row, error, self.attempt))
+
+    async def in_progress(self, lease: Duration | None = None) -> None:
+        """The work goes on: the claim holds for `lease` more, or with None for as long as the session."""
+        await self.session.renew(
+            self, None if lease is None else parse.duration(lease, least=1, what="lease")
+        )
+
+    @asynccontextmanager
+    async def commit(self, isolation: Isolation = "read committed") -> AsyncIterator[Any]:
+        """A transaction of the store's database in which results are written; at its end the task is removed.
+
+        Gives psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). Either the results are
+        there and the task is gone, or neither: a worker that has lost its claim writes nothing.
+
+        Raises:
+            ClaimLost: at the end; everything was rolled back.
+            TransactionConflict: Postgres could not serialize it (possible with "repeatable read" and
+                "serializable"), or found a deadlock; all was rolled back, the task is still claimed. In a
+                worker the function is run again, up to five times.
+            UnsupportedOperation: the store has no transactions for its users.
+        """
+        async with self.session.commit(self, isolation) as connection:
+            yield connection
+
+    def lost(self) -> ClaimLost:
+        """Internal: the error that says so."""
+        return ClaimLost(self.queue, self.id)
+
+    def lose(self) -> None:
+        """Internal: it is somebody else's now."""
+        self.open = False
+        if self.on_lost is not None:
+            self.on_lost()
+
+
+def unused(row: Row) -> Change:
+    """A claim given back without counting the attempt."""
+    return Change(row.id, row.version, attempt=max(0, row.attempt - row.begun))
+
+
+def dead(row: Row, error: object, attempt: int) -> Change:
+    """A claim put into the dead-letter queue, after so many attempts."""
+    return Change(
+        row.id,
+        row.version,
+        queue=_values.dead_queue(row.queue),
+        delay=0,
+        attempt=attempt,
+        error=_values.error_text(error),
+    )

@@ -1,0 +1,212 @@
+"""What people give for a task, checked: values as JSON, ids, keys, times."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from intervalq._queue.options import Duration, whole
+from intervalq._spec import codec, parse
+from intervalq._spec.codec import Codec
+from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
+from intervalq.rules import FOREVER
+from intervalq.tasks._spec.ids import PLAIN, new_id
+from intervalq.tasks.rules import Insert
+
+MAX_BYTES: Final = 256 * 1024
+"""The default limit of a value: what is larger belongs into a file or table, with its name in the task."""
+
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
+_MAX_NAME: Final = 120
+_QUEUE: Final = re.compile(rf"[A-Za-z0-9/][A-Za-z0-9._/=:-]{{0,{_MAX_NAME - 1}}}")
+_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_MAX_ERROR: Final = 4_000
+_MAX_DEPTH: Final = 200
+"""Lists and dicts within each other: what may be read anywhere, however deep its reader is in its calls."""
+
+_QUICK: Final = 1 << 62
+_USUAL: Final = (None, None, None, None, None, None, False, False)
+
+_DEAD: Final = ".dead"
+
+_encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def queue_name(value: object) -> str:
+    """A queue's name, unchanged: 1 to 120 letters, digits and `. _ - / = :`, first a letter, a digit or `/`.
+
+    The names of dead-letter queues are five longer.
+
+    Raises:
+        InvalidName: it isn't one.
+    """
+    if not isinstance(value, str) or not _QUEUE.fullmatch(value.removesuffix(_DEAD)):
+        raise InvalidName(value, _MAX_NAME, "/=:")
+    return value
+
+
+def dead_queue(queue: str) -> str:
+    """The dead-letter queue of a queue; a dead task that fails again stays where it is."""
+    return queue if is_dead(queue) else f"{queue}{_DEAD}"
+
+
+def is_dead(queue: str) -> bool:
+    """Whether it is a dead-letter queue."""
+    return queue.endswith(_DEAD)
+
+
+def living_queue(queue: str) -> str:
+    """The queue that a dead-letter queue belongs to."""
+    return queue.removesuffix(_DEAD)
+
+
+def text(what: str, value: object) -> str:
+    """An id or key: 1 to 128 characters, none of which is a control character.
+
+    Raises:
+        InvalidTask: it isn't.
+    """
+    if not isinstance(value, str) or not _TEXT.fullmatch(value):
+        raise InvalidTask(
+            f"{what}={short(value)} can't be used: give 1 to 128 characters without control characters"
+        )
+    return value
+
+
+def _own_id(value: str) -> str:
+    if text("id", value).startswith(PLAIN):
+        raise InvalidTask(
+            f"id={short(value)} can't be used: ids that begin with {PLAIN!r} are those of plain tasks"
+        )
+    return value
+
+
+class Form(NamedTuple):
+    """How the values of a handle's tasks are written."""
+
+    most: int = MAX_BYTES
+    """Bytes that one may take in the store."""
+    codec: Codec | None = None
+
+
+USUAL: Final = Form()
+
+
+def encode(value: object, form: Form = USUAL) -> str:
+    """A value as the JSON text that a store is given, all ASCII.
+
+    Raises:
+        InvalidTask: it can't be written as JSON, takes too many bytes, or looks as if it were encoded.
+    """
+    if type(value) is int and -_QUICK < value < _QUICK and form.most > 20 and form.codec is None:
+        return str(value)
+    try:
+        written = _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTask(
+            f"a task's value must be JSON (None, bool, finite numbers, str, list, dict): {error}"
+        ) from error
+    if written.count("[") + written.count("{") > _MAX_DEPTH and _depth(written) > _MAX_DEPTH:
+        raise InvalidTask(
+            f"a task's value has more than {_MAX_DEPTH} lists or dicts within each other: keep it "
+            "elsewhere and put its name into the task"
+        )
+    if form.codec is not None:
+        written = codec.encoded(form.codec, written)
+    elif codec.is_encoded(written):
+        raise InvalidTask(f"a task's value can't begin with {codec.MARK!r}: so do those that a codec= wrote")
+    if len(written) > form.most:
+        how = "as JSON" if form.codec is None else "as the codec wrote it"
+        raise InvalidTask(
+            f"a task's value takes {len(written)} bytes {how}, {form.most} are allowed: keep it "
+            "elsewhere and put its name into the task, or allow more with Tasks(max_bytes=...)"
+        )
+    return written
+
+
+def _depth(written: str) -> int:
+    """How many lists and dicts of JSON text are within each other at most."""
+    depth = most = 0
+    for mark in _BRACKET.findall(written):  # the texts are found, too, for they may have brackets in them
+        if mark in "[{":
+            depth += 1
+            most = max(most, depth)
+        elif mark in "]}":
+            depth -= 1
+    return most
+
+
+def instant(value: float | datetime) -> int:
+    """A time in microseconds since 1970.
+
+    Raises:
+        InvalidTask: no finite number, a time without a zone, or out of range.
+    """
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise InvalidTask(f"at={value} has no time zone: give one, for example datetime.now(UTC)")
+        value = value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidTask(f"at={short(value)} is no time: give seconds since 1970, or a datetime with a zone")
+    if not 0 <= value < FOREVER / 1_000_000 or (micros := round(value * 1_000_000)) >= FOREVER:
+        raise InvalidTask(f"at={short(value)} is out of range: give seconds since 1970, or a datetime")
+    return micros
+
+
+def insert(
+    queue: str,
+    value: object,
+    *,
+    id: str | None = None,  # noqa: A002 - what a task calls it
+    key: str | None = None,
+    at: float | datetime | None = None,
+    delay: Duration | None = None,
+    dedupe_key: str | None = None,
+    dedupe_for: Duration = 300,
+    inbox: int | None = None,
+    replace: bool = False,
+    skip: bool = False,
+    form: Form = USUAL,
+) -> Insert:
+    """The insert of a task, checked. See `Tasks.new`."""
+    if (id, key, at, delay, dedupe_key, inbox, replace, skip) == _USUAL:  # most are
+        return Insert(queue_name(queue), encode(value, form), new_id())
+    if at is not None and delay is not None:
+        raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
+    if key is None and (inbox is not None or replace):
+        raise InvalidOption("inbox= and replace= are about the tasks of a key: give key= with them")
+    if inbox is not None:
+        whole("inbox", inbox, 0, 1_000_000)
+    if inbox is not None and replace:
+        raise InvalidOption("give inbox= or replace=, not both: replace=True keeps the newest only")
+    if skip and id is None:
+        raise InvalidOption("skip=True leaves a task out whose id exists already: give id= with it")
+    return Insert(
+        queue=queue_name(queue),
+        json=encode(value, form),
+        id=new_id() if id is None else _own_id(id),
+        key=None if key is None else text("key", key),
+        at=None if at is None else instant(at),
+        delay=0 if delay is None else parse.duration(delay, what="delay"),
+        skip=skip,
+        dedupe=None if dedupe_key is None else text("dedupe_key", dedupe_key),
+        dedupe_for=0 if dedupe_key is None else parse.duration(dedupe_for, what="dedupe_for"),
+        inbox=inbox,
+        replace=replace,
+    )
+
+
+def error_text(error: object) -> str:
+    """What a task keeps of an error: without what a store can't hold, and not too long."""
+    try:
+        said = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - what somebody's class does when it is to say what it is
+        said = type(error).__name__
+    return "".join(c if c == "\n" or c.isprintable() else "?" for c in said[:_MAX_ERROR])
+
+
+def seconds(value: Duration | timedelta) -> float:
+    """A duration in seconds."""
+    return parse.duration(value) / 1e6

@@ -1,0 +1,48 @@
+"""Keyword arguments of `Tasks`, for handles that pass them on. A test compares them with the signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from types import EllipsisType
+from typing import TypedDict
+
+from intervalq._queue.options import Duration
+from intervalq._spec.codec import Codec
+
+
+class TasksOptions(TypedDict, total=False):
+    """Of `Tasks`."""
+
+    expiry: Duration
+    max_bytes: int
+    codec: Codec | None
+
+
+class NewOptions(TypedDict, total=False):
+    """Of `Tasks.new`, and of `Tasks.insert` but for `connection`."""
+
+    id: str | None
+    key: str | None
+    at: float | datetime | None
+    delay: Duration | None
+    dedupe_key: str | None
+    dedupe_for: Duration
+    inbox: int | None
+    replace: bool
+    skip: bool
+
+
+class TasksLook(TypedDict, total=False):
+    """Of `Tasks.tasks`."""
+
+    ids: Sequence[str] | None
+    limit: int | EllipsisType | None
+    values: bool
+
+
+class QueuesLook(TypedDict, total=False):
+    """Of `Tasks.queues`."""
+
+    prefix: str
+    limit: int | None

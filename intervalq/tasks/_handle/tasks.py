@@ -1,0 +1,383 @@
+"""`Tasks`: the handle of a store of durable tasks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import EllipsisType
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import anyio
+from anyio import lowlevel
+
+from intervalq._queue.options import Duration, wait_of, whole
+from intervalq._spec import parse
+from intervalq._spec.codec import Codec, checked_codec
+from intervalq.tasks._claim import values as _values
+from intervalq.tasks._claim.task import Claim, Task
+from intervalq.tasks._handle.pull import Pull
+from intervalq.tasks._handle.worker_session import WorkerSession, session_of
+from intervalq.tasks._session.commit import checkpoints, modification, settled
+from intervalq.tasks._spec.ids import new_ids
+from intervalq.tasks._worker.job import Work
+from intervalq.tasks._worker.workers import Workers, names_of
+from intervalq.tasks.rules import (
+    Change,
+    Count,
+    Delete,
+    Depend,
+    Insert,
+    Modify,
+    QueueStats,
+    Select,
+    Sessions,
+)
+from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore
+
+log: Final = logging.getLogger("intervalq")
+
+F = TypeVar("F", bound=Work)
+A = TypeVar("A")
+
+_USUAL_LIMIT: Final = 100
+
+
+class Modified(NamedTuple):
+    """What `Tasks.modify` did, each in the order of what was asked."""
+
+    inserted: tuple[Task, ...]
+    changed: tuple[Task, ...]
+    existing: tuple[tuple[str, str], ...]
+    """Inserts that were left out: their id, and the id of the task that was there before."""
+
+
+class Tasks(Workers):
+    """Durable tasks in a store: any worker may run one, and its result is committed once.
+
+    A handle connects to nothing until it is used, and may be made at import time. It lives in one event loop
+    and one process; it pickles as its settings. What it claims belongs to its session, which begins with the
+    first claim and ends with `aclose` (or `async with tasks:`).
+
+    Args:
+        store: a URL, a path, or a store object. `postgresql://`, `redis://` and its kin, `nats://`,
+            `sqlite:///app.db` or `memory://`. None: the environment's `INTERVALQ_STORE`, else the SQLite
+            database `tasks.db` in the user's state folder (that of queues is `state.db`, beside it).
+        expiry: how long after the last sign of life a process's claims are free for others; from 0.1 s to an
+            hour. The default, 5 s with a beat each second, bears pauses of a few seconds.
+        max_bytes: how large a value may be, as JSON, or as its codec wrote it.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, both of which give bytes: values go through
+            it on their way into the store and back, to be encrypted for example (as in SECURITY.md). Ids,
+            keys, names, times and the errors of failed attempts don't. Values that were written without
+            one are read as they are. None: values are in the store as JSON.
+
+    Raises:
+        InvalidInterval, InvalidOption: at once.
+        UnknownStore, MissingExtra, StoreError: at first use.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | TaskStore | None = None,
+        *,
+        expiry: Duration = 5.0,
+        max_bytes: int = _values.MAX_BYTES,
+        codec: Codec | None = None,
+    ) -> None:
+        by_url = store is None or isinstance(store, str | os.PathLike)
+        super().__init__(
+            os.fspath(cast("str", store)) if by_url and store is not None else None,
+            None if by_url else cast("TaskStore", store),
+            parse.duration(expiry, least=100_000, most=3_600_000_000, what="expiry") / 1e6,
+            _values.Form(whole("max_bytes", max_bytes, 2, 1 << 28), checked_codec(codec)),
+        )
+
+    # --- what goes in -------------------------------------------------------------------------------
+
+    def new(
+        self,
+        queue: str,
+        value: object,
+        *,
+        id: str | None = None,  # noqa: A002 - what a task calls it
+        key: str | None = None,
+        at: float | datetime | None = None,
+        delay: Duration | None = None,
+        dedupe_key: str | None = None,
+        dedupe_for: Duration = 300,
+        inbox: int | None = None,
+        replace: bool = False,
+        skip: bool = False,
+    ) -> Insert:
+        """A task to be inserted by `modify`, or with an acknowledgement.
+
+        Args:
+            queue: where it goes; a queue exists while it has tasks.
+            value: whatever JSON can hold.
+            id: one of its own, up to 128 characters. None: a new UUID.
+            key: tasks of one queue with the same key run one after the other, in order of insertion.
+            at: not before this time: seconds since 1970, or a datetime with a zone. None: now.
+            delay: instead of `at`, a duration from now.
+            dedupe_key: while a task of this queue with the same one is there, and for `dedupe_for` after,
+                nothing is inserted.
+            dedupe_for: see there; five minutes, for callers that try again.
+            inbox: with a key: how many tasks of it may wait behind the first; then `InboxFull`.
+            replace: with a key: take the place of its tasks that nobody has claimed.
+            skip: with an id: insert nothing if it exists, instead of refusing everything.
+
+        Raises:
+            InvalidName, InvalidTask, InvalidInterval, InvalidOption.
+        """
+        return _values.insert(
+            queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
+            inbox=inbox, replace=replace, skip=skip, form=self._form,
+        )  # fmt: skip
+
+    async def insert(
+        self,
+        queue: str,
+        value: object,
+        *,
+        id: str | None = None,  # noqa: A002
+        key: str | None = None,
+        at: float | datetime | None = None,
+        delay: Duration | None = None,
+        dedupe_key: str | None = None,
+        dedupe_for: Duration = 300,
+        inbox: int | None = None,
+        replace: bool = False,
+        skip: bool = False,
+        connection: Any = None,  # noqa: ANN401 - of the store's driver
+    ) -> str:
+        """Insert a task, and give its id; or with `dedupe_key` or `skip` that of the one which is there.
+
+        Args as for `new`, and `connection`: as for `modify`.
+
+        Raises:
+            DependencyError: the id exists.
+            InboxFull: see `inbox`.
+            StoreError: it is not inserted; after a StoreTimeout it may be: with an id and `skip`, or with a
+                `dedupe_key`, it can be inserted again.
+        """
+        part = self.new(
+            queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
+            inbox=inbox, replace=replace, skip=skip,
+        )  # fmt: skip
+        modified = await self.modify(part, connection=connection)
+        return dict(modified.existing).get(part.id, part.id)
+
+    async def put(self, queue: str, values: Iterable[object]) -> int:
+        """Insert many plain tasks as fast as the store can, and say how many.
+
+        Plain tasks have no key or time, and an id that the store gives; they come in no order. On Postgres
+        they are handed out in ranges, several times as fast as others; elsewhere they are ordinary tasks. A
+        thousand at a time is all or nothing: after an error some of them may be inserted.
+        """
+        queue = _values.queue_name(queue)
+        store = self.here()
+        count = 0
+        errors: list[Exception] = []
+        turn = anyio.Semaphore(1)  # while the store takes one batch, the next is prepared
+
+        async def send(batch: list[str]) -> None:
+            nonlocal count
+            try:
+                await self._put(store, queue, batch)
+                count += len(batch)
+            except Exception as error:  # noqa: BLE001 - it is raised below, not as a group
+                errors.append(error)
+            finally:
+                turn.release()
+
+        async with anyio.create_task_group() as group:
+            try:
+                for batch in _batches(values, self._form):
+                    await turn.acquire()
+                    if errors:
+                        break
+                    group.start_soon(send, batch)
+                    await lowlevel.checkpoint()  # it is on its way
+            except Exception as error:  # noqa: BLE001 - of the values
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return count
+
+    async def _put(self, store: TaskStore, queue: str, jsons: list[str]) -> None:
+        if isinstance(store, Ranging):
+            await store.put(queue, jsons)
+        else:
+            inserts = tuple(
+                Insert(queue, json, id_) for json, id_ in zip(jsons, new_ids(len(jsons)), strict=True)
+            )
+            await store.apply(Modify(inserts=inserts))
+        self.wake()
+
+    async def modify(
+        self,
+        *parts: Insert | Change | Delete | Depend,
+        connection: Any = None,  # noqa: ANN401 - of the store's driver
+    ) -> Modified:
+        """Insert, change and delete tasks, depending on others: all of it or nothing.
+
+        A change of a task that this handle has claimed is a checkpoint: the claim goes on, and the next
+        attempt finds the new values. Deleted, or moved to another queue, the task is settled.
+
+        Args:
+            parts: `tasks.new(...)`, `task.change(...)`, `task.delete()`, `task.depend()`; each task once, a
+                thousand at most.
+            connection: psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite) in whose
+                transaction it is done, so that it is when, and only if, that is committed. None: at once.
+
+        Raises:
+            DependencyError, InboxFull: nothing was done.
+            InvalidOption: a task is named twice, or too many are; or a checkpoint is of a plain task, or with
+                `at`, `delay` or `connection`. UnsupportedOperation: NATS has none.
+            StoreError.
+        """
+        session, claims = self._claims_among(parts)
+        parts = await checkpoints(parts, claims, connection) if claims else parts
+        modified = await self.apply(modification(parts, session), connection)
+        if connection is None:
+            settled(parts, claims, modified.changed)
+        if modified.inserted or modified.changed:
+            self.wake()
+        return Modified(
+            tuple(Task(row, self._form) for row in modified.inserted),
+            tuple(Task(row, self._form) for row in modified.changed),
+            modified.existing,
+        )
+
+    def _claims_among(self, parts: Sequence[Insert | Change | Delete | Depend]) -> tuple[str, list[Claim]]:
+        """Those that are changed or deleted, and the session that has them."""
+        ids = {part.id for part in parts if isinstance(part, Change | Delete)}
+        for session in self._sessions.values():
+            claims = [session.batcher.held[id_] for id_ in ids if id_ in session.batcher.held]
+            if claims:
+                return session.batcher.session, claims
+        session_here = self._sessions.get("")
+        return session_here.batcher.session if session_here else "", []
+
+    # --- what comes out -----------------------------------------------------------------------------
+
+    async def claim(
+        self, *queues: str, lease: Duration | None = None, timeout: Duration | None = None
+    ) -> Claim:
+        """Claim a task of any of the queues, and wait until there is one.
+
+        Args:
+            queues: tried in random order, so that short ones aren't held up by long ones.
+            lease: the claim ends by itself after this. None: it holds while this process lives.
+            timeout: how long to wait; None: as long as it takes; 0: the store is asked once. What it was
+                asked for when the time is up is waited for, up to a second.
+
+        Raises:
+            TimeoutError: none came in time.
+            StoreError.
+        """
+        seconds = wait_of(timeout)
+        claims = await self._claims(queues, 1, lease, once=seconds == 0, timeout=seconds or None)
+        if not claims:
+            raise TimeoutError(f"no task of {', '.join(queues)} came within {seconds:g} s")
+        return claims[0]
+
+    async def try_claim(self, *queues: str, lease: Duration | None = None) -> Claim | None:
+        """Claim a task that is ready now; None: there is none. Args as for `claim`."""
+        claims = await self._claims(queues, 1, lease, once=True)
+        return claims[0] if claims else None
+
+    def pull(
+        self, *queues: str, name: str, max_waiting: int = 512, max_ack_pending: int | None = 1000
+    ) -> Pull:
+        """A durable pull consumer: `fetch` gives up to n claims, `async for claim in pull` all. See `Pull`.
+
+        Args:
+            queues: what it fetches from.
+            name: processes that use the same name share its limit of unacknowledged claims.
+            max_waiting: how many calls of `fetch` may wait here at the same time.
+            max_ack_pending: how many claims may be unsettled, over all processes; on NATS in each. None: any.
+        """
+        return Pull(
+            parse.name(name),
+            names_of(queues),
+            lambda: self.session(name),
+            whole("max_waiting", max_waiting, 1),
+            None if max_ack_pending is None else whole("max_ack_pending", max_ack_pending, 1),
+        )
+
+    async def _claims(
+        self,
+        queues: tuple[str, ...],
+        limit: int,
+        lease: Duration | None,
+        *,
+        once: bool = False,
+        timeout: float | None = None,
+    ) -> list[Claim]:
+        micros = None if lease is None else parse.duration(lease, least=1, what="lease")
+        return await self.session().claims(names_of(queues), limit, lease=micros, once=once, timeout=timeout)
+
+    def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
+        if self._given is not None:
+            raise TypeError(f"{self!r} was given a store object, which can't travel: give it a URL")
+        return _revived, (self._url, self._expiry, *self._form)
+
+    # --- looks --------------------------------------------------------------------------------------
+
+    async def tasks(
+        self,
+        queue: str | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int | EllipsisType | None = ...,
+        values: bool = True,
+    ) -> list[Task]:
+        """Tasks of a queue, by time, or those of some ids, in that order. None: of all queues.
+
+        Plain tasks that the store hands out in ranges have no times: they come last. They can be changed,
+        moved and deleted like others, which makes them ordinary ones with the same ids.
+
+        Args:
+            queue: see there.
+            ids: only these, which may be none at all. None: whatever their ids are.
+            limit: so many at most; None: all. Without it: 100, or with `ids` all of these.
+            values: False: without their values (`None`).
+        """
+        if limit is ...:
+            limit = _USUAL_LIMIT if ids is None else None
+        name = None if queue is None else _values.queue_name(queue)
+        most = None if limit is None else whole("limit", limit, 0, 1 << 40)
+        self.here()
+        if ids is not None and not ids:
+            return []
+        command = Select(queue=name, ids=tuple(ids or ()), limit=most, values=values)
+        return [Task(row, self._form) for row in await self.apply(command)]
+
+    async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
+        """The queues that have tasks, with how many of which state; of given names, or with a prefix.
+
+        Postgres and SQLite estimate what is more than 10,000: see `QueueStats`.
+        """
+        most = None if limit is None else whole("limit", limit, 0, 1 << 40)
+        prefixes = (prefix,) if prefix else ()
+        return list(await self.apply(Count(names=names, prefixes=prefixes, limit=most)))
+
+    async def sessions(self) -> list[WorkerSession]:
+        """The worker processes that the store knows, by start."""
+        return [session_of(session) for session in await self.apply(Sessions())]
+
+
+def _batches(values: Iterable[object], form: _values.Form) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for value in values:
+        batch.append(_values.encode(value, form))
+        if len(batch) == MAX_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _revived(url: str | None, expiry: float, max_bytes: int, codec: Codec | None) -> Tasks:
+    return Tasks(url, expiry=expiry, max_bytes=max_bytes, codec=codec)

@@ -1,0 +1,1 @@
+"""What a process claims and settles, in few calls."""

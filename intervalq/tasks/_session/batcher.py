@@ -1,0 +1,379 @@
+"""A session's one conversation with the store: what is done is settled and the next claimed, in one step."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from intervalq._timing.backends import loop_clock
+from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
+from intervalq.tasks._claim.task import Claim, Holder, unused
+from intervalq.tasks._session.begun import Begun
+from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL, Demand, offer
+from intervalq.tasks._session.handed import Handed
+from intervalq.tasks._session.ranges import OpenRange, OpenRanges
+from intervalq.tasks._session.settlement import Settle, Settles
+from intervalq.tasks.rules import Change, Delete, Finished, Row, Work, Worked
+from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore
+
+log: Final = logging.getLogger("intervalq")
+
+PATIENCE: Final = 60.0
+"""Seconds that callers wait for a store which went away; workers wait for ever."""
+
+LINGER: Final = 0.004
+"""Seconds that a worker's acknowledgements wait for more of them, while there is nothing else to ask for.
+
+What was done and not acknowledged is done again when the process dies; to tell of each at once is slow.
+"""
+
+_MAX_WAIT: Final = 1.0
+
+_DRAIN: Final = 2.0
+"""Seconds in which a session that is to end claims nothing, so that it comes to own nothing."""
+
+
+class Batcher:
+    """One call at a time: what comes meanwhile goes with the next, so batches grow with the load."""
+
+    def __init__(self, store: TaskStore, owner: Holder, lapsed: Callable[[], None]) -> None:
+        self.session = ""
+        """The id of the session that has begun; empty: none."""
+        self.held: dict[str, Claim] = {}
+        """What is claimed and not known to be settled."""
+        self.hears = False
+        """Whether the store tells of new tasks."""
+        self.busy = 0
+        """How many calls are under way."""
+        self.hurries = False
+        """Whether nothing waits for more to be told with it."""
+        self.begun = Begun()
+        self.breath = 0.0
+        """When whoever runs functions last let others have the event loop."""
+        self._now = loop_clock()
+        self._store = store
+        self._owner = owner
+        self._lapsed = lapsed  # told when the store no longer knows the session
+        self._demands: list[Demand] = []
+        self._settles = Settles()
+        self._ranges = OpenRanges()
+        self._poked, self._is_poked = anyio.Event(), False
+        self._doubt = False  # a call may have claimed something that nobody knows of
+        self._handed = Handed()
+        self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
+        self._claims_from = 0.0  # until then nothing is claimed
+        self._lapses = 0  # what a call brings that began before the last one is lost
+        self._since: float | None = None  # how long the store has been away
+        self._pause = FIRST_POLL
+
+    # --- what is wanted -----------------------------------------------------------------------------
+
+    def add(self, demand: Demand) -> None:
+        """Ask for a demand's tasks from now on."""
+        self._demands.append(demand)
+        self.poke()
+
+    def drop(self, demand: Demand) -> None:
+        """Don't ask for them any more."""
+        if demand in self._demands:
+            self._demands.remove(demand)
+        self.poke()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody wants tasks."""
+        return bool(self._demands)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether there is nothing to be told to the store."""
+        return not (self._settles or self._ranges.finished or self.busy)
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether the session should end, and another begin: only that frees ranges nobody knows of."""
+        return self._has_orphans and self.at_rest and not self.held
+
+    def settle(self, settle: Settle) -> None:
+        """Tell the store soon. Of a plain task: once all of its range are settled."""
+        claim = settle.claim
+        claim.open = settle.keeps
+        if claim.range is not None:
+            if not settle.keeps:
+                self.forget(claim, settle.part if isinstance(settle.part, Change) else None)
+            settle.end()
+        else:
+            if not settle.keeps:
+                self.begun.since.pop(claim, None)
+            self._settles.add(settle, self._now)
+        self.poke()
+
+    def done(self, claim: Claim) -> None:
+        """As `settle` with its removal, which nobody waits for: so most of them end."""
+        if claim.range is None:
+            self.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
+        elif self.forget(claim):
+            claim.open = False
+            self.poke()
+
+    def began(self, claim: Claim, at: float) -> None:
+        """A function runs it since then. The store is told if it still does so in a while."""
+        claim.began = True
+        self.begun.since[claim] = at
+        if not self._is_poked:
+            self.poke()
+
+    def finish_ranges(self) -> None:
+        """Give back what has not been settled of plain tasks."""
+        for row in self._ranges.finish_now():
+            self.held.pop(row.id, None)
+        self.poke()
+
+    def poke(self) -> None:
+        """Something has changed: look again."""
+        if not self._is_poked:
+            self._is_poked = True
+            self._poked.set()
+
+    def ask_now(self, *, missed: bool = False) -> None:
+        """There may be tasks; and `missed`, some that the store has claimed and nobody was told of."""
+        self._handed.missed = self._handed.missed or missed
+        for demand in self._demands:
+            demand.due = 0.0
+        self.poke()
+
+    # --- the conversation ---------------------------------------------------------------------------
+
+    async def turn(self) -> None:
+        """Do what there is to do in one call, or wait until there is something."""
+        now = self._now()
+        demand = self._pick(now) if now >= self._claims_from or not self.held else None
+        if demand is None and self._due() > now:
+            await self._rest(now)
+            return
+        batch = self._settles.take()
+        begun, finished = self._told(now)
+        lapses = self._lapses
+        command: Work | None = None
+        self.busy += 1
+        try:
+            if self._doubt or self._handed.missed:
+                await self._recover()
+            command = self._command(demand, batch, finished, begun)
+            if demand is not None:
+                demand.asked(command.limit)
+            worked = await self._store.apply(command)
+        except (StoreUnavailable, TransactionConflict) as error:
+            self._back(batch, finished, command if isinstance(error, StoreUnavailable) else None, lapses)
+            self.begun.back(begun)
+            if demand is not None:
+                demand.asked(0)
+            await self.bear(error)
+        except IntervalqError as error:
+            self.fail(error, batch)
+        except BaseException:
+            self._back(batch, finished, None, lapses)
+            self.begun.back(begun)
+            raise
+        else:
+            self._since, self._pause = None, FIRST_POLL
+            if lapses != self._lapses:  # meanwhile: whatever it claimed is free again
+                worked = replace(worked, claimed=(), ranges=())
+            self.answered(batch, worked)
+            self.begun.wake(begun)
+            if demand is not None and worked.alive:
+                self._deliver(demand, command, worked)
+        finally:
+            self.busy -= 1
+
+    def _pick(self, now: float) -> Demand | None:
+        """Whose turn it is: who is due, or with something to be settled anybody who wants more."""
+        any_time = bool(self._settles or self._ranges.finished)
+        for index, demand in enumerate(self._demands):
+            if (any_time or demand.due <= now) and demand.room() > 0:
+                if len(self._demands) > 1:
+                    self._demands.append(self._demands.pop(index))  # the others first, next time
+                return demand
+        return None
+
+    def _due(self) -> float:
+        """When the store is to be told something, if nobody has a question."""
+        if self._ranges.finished or (self._settles and (self._settles.is_urgent or self.hurries)):
+            return 0.0
+        since = min(self._settles.since if self._settles else math.inf, self._ranges.since())
+        return min(self.begun.due(), since + LINGER)
+
+    async def _rest(self, now: float) -> None:
+        due = [demand.due for demand in self._demands if demand.room() > 0]
+        wait = max(min(due) - now, self._claims_from - now if self.held else 0.0) if due else math.inf
+        with anyio.move_on_after(max(0.0, min(wait, self._due() - now))):
+            await self._poked.wait()
+        self._poked, self._is_poked = anyio.Event(), False
+
+    def _told(self, now: float) -> tuple[list[Claim], list[Finished]]:
+        """What has begun; and of plain tasks all that there is to tell."""
+        begun = self.begun.take(now)
+        return begun, self._ranges.take(begun, now - LINGER)
+
+    def _command(
+        self, demand: Demand | None, batch: list[Settle], finished: list[Finished], begun: list[Claim]
+    ) -> Work:
+        settled = tuple([settle.now() for settle in batch])
+        ids = tuple([claim.row.id for claim in begun if claim.range is None])
+        if demand is None:
+            return Work(self.session, settled, tuple(finished), begun=ids)
+        limit = min(demand.room(), MAX_ROWS)
+        return Work(
+            self.session, settled, tuple(finished), demand.queues, limit, demand.lease, demand.most,
+            idle=self.hears, begins=demand.begins(limit), begun=ids,
+        )  # fmt: skip
+
+    # --- answers ------------------------------------------------------------------------------------
+
+    def answered(self, batch: list[Settle], worked: Worked) -> None:
+        """Tell who waits what became of it."""
+        lost, held = set(worked.lost), self.held
+        for settle in batch:
+            claim = settle.claim
+            may_be_done = settle.again and worked.alive and claim.row.until is None
+            if claim.row.id in lost and not may_be_done:
+                settle.lost = True
+                if self.forget(claim):
+                    claim.lose()
+                if settle.waker is None:
+                    log.warning("%s", claim.lost())
+            elif settle.keeps and isinstance(settle.part, Change):
+                # of `until` all that is asked here is whether it ends by itself
+                claim.row = claim.row._replace(version=claim.row.version + 1, until=settle.part.lease)
+            elif held.get(claim.row.id) is claim:  # which is not of a range, nor begun any more
+                del held[claim.row.id]
+            settle.end()
+        for range_ in worked.lost_ranges:
+            log.warning("tasks %s to %s of queue %r were lost", range_.low, range_.high, range_.queue)
+        if not worked.alive:
+            self._lapsed()
+
+    def hand(self, worked: Worked) -> None:
+        """Take what the store has claimed for this session, in its place."""
+        worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.held)))
+        for claim in self._taken(worked, begun=False):
+            if not offer(claim, self._demands):
+                self.settle(Settle(claim, unused(claim.row)))
+            elif claim.began:  # by being given to a caller; a worker tells by itself
+                self.begun.since[claim] = self._now()
+
+    def _taken(self, worked: Worked, *, begun: bool) -> list[Claim]:
+        claims = self.take(worked.claimed)
+        for range_, tasks in worked.ranges:
+            ranged = OpenRange(range_, tasks, self.session, begun=begun)
+            mine = [Claim(row, self._owner, ranged) for row in ranged.rows]
+            self.held.update([(claim.row.id, claim) for claim in mine])  # each is claimed once
+            self._ranges.add(ranged, mine)
+            claims += mine
+        return claims
+
+    def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
+        claims = self._taken(worked, begun=command.begins > 0)
+        if len(claims) >= command.limit:
+            demand.due, demand.poll = 0.0, FIRST_POLL
+        else:
+            demand.poll = FIRST_POLL if claims else min(demand.poll * 1.5, LAST_POLL)
+            pause = CHECK if command.idle else demand.poll  # only who said so is told of new ones
+            if worked.wait is not None:
+                pause = min(pause, worked.wait / 1e6)
+            demand.due = self._now() + pause
+        for claim in demand.deliver(claims):
+            self.settle(Settle(claim, unused(claim.row)))
+
+    def take(self, rows: Sequence[Row]) -> list[Claim]:
+        """What was claimed, as claims."""
+        claims = [Claim(row, self._owner) for row in rows]
+        for claim in claims:
+            before = self.held.get(claim.row.id)
+            if before is not None:  # its lease ended, or it was changed by force, and now it is claimed anew
+                before.lose()
+            self.held[claim.row.id] = claim
+        return claims
+
+    def forget(self, claim: Claim, change: Change | None = None) -> bool:
+        """It was settled or lost; whether that is news. `change`: what becomes of a plain task not done."""
+        if self.held.get(claim.row.id) is not claim:
+            return False
+        del self.held[claim.row.id]
+        self.begun.since.pop(claim, None)
+        if claim.range is not None:
+            self._ranges.settle(claim, change, self._now)
+        return True
+
+    # --- trouble ------------------------------------------------------------------------------------
+
+    def _back(self, batch: list[Settle], finished: list[Finished], sent: Work | None, lapses: int) -> None:
+        """It is to be sent again; not under another session, which would not find its claims."""
+        if sent is not None:
+            self._doubt = self._doubt or sent.limit > 0
+            for settle in batch:
+                settle.again = True
+        if lapses == self._lapses:
+            self._settles.back(batch)
+            self._ranges.finished[:0] = finished
+            return
+        for settle in batch:
+            settle.lost = True
+            settle.end()
+
+    async def bear(self, error: StoreError) -> None:
+        """Wait a little, and longer each time; after a minute those who called are told."""
+        now = self._now()
+        if self._since is None:
+            self._since = now
+            log.warning("tasks: %s; trying again", error)
+        if now - self._since > PATIENCE:
+            self.fail(error)
+        await anyio.sleep(random.uniform(0, self._pause))  # noqa: S311 - no secret
+        self._pause = min(2 * self._pause, _MAX_WAIT)
+
+    def fail(self, error: IntervalqError, batch: Sequence[Settle] = ()) -> None:
+        """Tell everybody who waits; what nobody waits for is tried again with the next call."""
+        for settle in [*batch, *self._settles.take_all()]:
+            if settle.waker is None and isinstance(error, StoreUnavailable):
+                self._settles.add(settle, self._now)
+            else:
+                settle.error = error
+                settle.claim.open = self.held.get(settle.claim.row.id) is settle.claim
+                settle.end()
+        for demand in list(self._demands):
+            demand.failed(error)
+
+    def refuse(self) -> None:
+        """Nobody gets tasks any more: the handle is being closed."""
+        for demand in [*self._demands]:
+            demand.failed(QueueClosed(", ".join(demand.queues)))
+
+    async def _recover(self) -> None:
+        """Give back what was claimed by a call, or by the store, and nobody knows of."""
+        doubt = self._doubt
+        await self._handed.recover(self._store, self.session, self.held)
+        self._doubt = False
+        if doubt and isinstance(self._store, Ranging):
+            self._has_orphans = True
+            self._claims_from = self._now() + _DRAIN
+
+    def lose_all(self) -> None:
+        """The session is gone, and all that it had claimed."""
+        self._lapses += 1
+        held, self.held = self.held, {}
+        for claim in held.values():
+            claim.lose()
+        self._ranges.clear()
+        for settle in self._settles.take_all():
+            settle.lost = True
+            settle.end()
+        self.begun.clear()
+        self._doubt = self._handed.missed = self._has_orphans = False
+        self._claims_from = 0.0

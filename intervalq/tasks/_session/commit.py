@@ -1,0 +1,252 @@
+"""Settling a claim together with other changes: in one change of tasks, or in a transaction of its user's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+
+from intervalq.errors import (
+    DependencyError,
+    InvalidOption,
+    StoreUnavailable,
+    TransactionConflict,
+    UnsupportedOperation,
+    plain,
+)
+from intervalq.tasks._claim.task import Claim
+from intervalq.tasks._claim.values import is_dead
+from intervalq.tasks._session.batcher import PATIENCE
+from intervalq.tasks._session.demand import FIRST_POLL
+from intervalq.tasks._session.ports import OwnSession
+from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
+from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional
+
+_MAX_WAIT: Final = 1.0
+
+
+async def ack_with(
+    session: OwnSession, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]
+) -> None:
+    """See `Claim.ack`."""
+    _refuse_plain(claim, "changes that are made with its acknowledgement")
+    await session.renewed(claim)
+    _check_open(claim)
+    own = [part for part in changes if isinstance(part, Change | Delete) and part.id == claim.id]
+    others = [part for part in changes if part not in own]
+    mine = [_settling(part, claim) for part in own] or [Delete(claim.id, claim.version)]
+    command = modification((*others, *mine), _session_of(claim))
+    claim.open = False  # nobody else settles it meanwhile
+    try:
+        await _until_known(session, claim, command)
+    except BaseException:
+        claim.open = session.holds(claim)
+        raise
+    session.batcher.forget(claim)
+    if command.inserts or command.changes:
+        session.batcher.ask_now()  # what goes on may be for a worker here
+
+
+def _checkpoint(part: Change, claim: Claim) -> Change:
+    """Other values for a task that is being worked on here, by its user's word: the claim goes on.
+
+    Raises:
+        InvalidOption: it is a plain task, or the change says when the task may be claimed.
+    """
+    _refuse_plain(claim, "changes while it is worked on")
+    if part.at is not None or part.delay is not None:
+        raise InvalidOption(
+            f"task {plain(claim.id)} is claimed here, and at= or delay= would change when it may be "
+            "claimed: give it back with claim.nak(delay), or return the change from the worker's function"
+        )
+    attempt = claim.attempt if part.attempt is None else part.attempt  # of which the store may not know yet
+    return replace(part, attempt=attempt, keep=True, lease=claim.lease)
+
+
+async def checkpoints(
+    parts: Sequence[Insert | Change | Delete | Depend], claims: Sequence[Claim], connection: object
+) -> tuple[Insert | Change | Delete | Depend, ...]:
+    """The parts, in which changes of claims that stay in their queues keep these.
+
+    Raises:
+        InvalidOption: one can't, or it is to be made in a transaction of the user's.
+    """
+    known = {claim.id: claim for claim in claims}
+    changed = list(parts)
+    for number, part in enumerate(parts):
+        claim = known.get(part.id)
+        if claim is None or not isinstance(part, Change) or part.queue not in {None, claim.queue}:
+            continue
+        if connection is not None:
+            raise InvalidOption(
+                f"task {plain(claim.id)} is claimed here, and whether its change is kept would depend on "
+                "the end of the transaction: change it without connection=, or end it with claim.commit()"
+            )
+        version = claim.version
+        await claim.session.renewed(claim)  # a renewal that is under way makes another version
+        kept = _checkpoint(part, claim)
+        changed[number] = replace(kept, version=claim.version) if part.version == version else kept
+    return tuple(changed)
+
+
+def settled(
+    parts: Sequence[Insert | Change | Delete | Depend], claims: Sequence[Claim], changed: Sequence[Row]
+) -> None:
+    """These parts were done, with which some claims ended and others have new rows."""
+    kept = {part.id for part in parts if isinstance(part, Change) and part.keep}
+    rows = {row.id: row for row in changed if row.id in kept}
+    for claim in claims:
+        if claim.id in rows:
+            claim.session.changed(claim, rows[claim.id])
+        else:
+            claim.session.settled(claim)
+
+
+def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
+    """What becomes of the task of a claim by its user's word, at the version that renewals have brought."""
+    if isinstance(part, Delete):
+        return Delete(claim.id, claim.version)
+    moves = part.queue is not None and part.queue != claim.queue and not is_dead(part.queue)
+    attempt = part.attempt
+    if attempt is None:
+        attempt = 0 if moves else claim.attempt  # of which the store may not know yet
+    return replace(
+        part,
+        version=claim.version,
+        attempt=attempt,
+        error="" if moves and part.error is None else part.error,
+    )
+
+
+async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> None:
+    """Send it until there is an answer, for a minute."""
+    now = anyio.current_time
+    give_up = now() + PATIENCE
+    pause = FIRST_POLL
+    was_sent = False
+    while True:
+        try:
+            await session.store.apply(command)
+        except DependencyError as error:
+            if claim.id not in (*error.changes, *error.deletes, *error.claims):
+                raise
+            if was_sent and await _is_done(session, claim, command):
+                return
+            session.gone(claim)
+            raise claim.lost() from error
+        except (StoreUnavailable, TransactionConflict) as error:
+            was_sent = was_sent or isinstance(error, StoreUnavailable)
+            if now() > give_up:
+                raise
+            if not session.holds(claim):
+                raise claim.lost() from error
+            await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
+            pause = min(2 * pause, _MAX_WAIT)
+        else:
+            return
+
+
+async def _is_done(session: OwnSession, claim: Claim, command: Modify) -> bool:
+    """Whether a task went by the call whose answer was lost, and was nobody else's meanwhile.
+
+    It is gone; or it was to be changed, and is as it was to be, unless others have changed it since.
+    """
+    if claim.row.until is not None or not session.holds(claim):
+        return False
+    rows = await session.store.apply(Select(ids=(claim.id,)))
+    asked = [part for part in command.changes if part.id == claim.id]
+    done = bool(asked) if rows else True
+    if rows and asked and rows[0].version == claim.version + 1:
+        done = asked[0].queue in {None, rows[0].queue} and asked[0].json in {None, rows[0].json}
+    return done and (await session.store.apply(Beat(_session_of(claim)))).alive
+
+
+def _session_of(claim: Claim) -> str:
+    """The id of the session that a claim was made by, which may have lapsed."""
+    return claim.row.session or ""
+
+
+@asynccontextmanager
+async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> AsyncIterator[Any]:
+    """See `Claim.commit`."""
+    store = session.store
+    if not isinstance(store, Transactional):
+        raise UnsupportedOperation(
+            store.url,
+            "this store has no transactions for its users: write results so that they may be written "
+            "twice, and then claim.ack()",
+        )
+    _refuse_plain(claim, "a transaction of its own")
+    await session.renewed(claim)
+    _check_open(claim)
+    is_settling = False
+    try:
+        async with store.transaction(isolation) as transaction:
+            yield transaction.connection
+            _check_open(claim)
+            is_settling, claim.open = True, False  # a beat must not take it for lost while it is committed
+            await _remove(session, transaction, claim)
+    except BaseException:
+        if is_settling:
+            claim.open = session.holds(claim)
+        raise
+    session.batcher.forget(claim)
+
+
+def _check_open(claim: Claim) -> None:
+    if not claim.open:
+        raise claim.lost()
+
+
+async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -> None:
+    """Delete the task of a claim in a transaction, which is rolled back if that isn't so any more."""
+    while True:
+        version = claim.version
+        worked = await transaction.apply(Work(_session_of(claim), (Delete(claim.id, version),)))
+        if not worked.lost:
+            return
+        await session.renewed(claim)  # one that was under way may have been faster
+        if claim.version == version:
+            session.gone(claim)
+            raise claim.lost()
+
+
+def _refuse_plain(claim: Claim, what: str) -> None:
+    if claim.row.is_plain:
+        raise InvalidOption(
+            f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "
+            "not put()"
+        )
+
+
+def modification(
+    parts: Sequence[Insert | Change | Delete | Depend], session: str, *, force: bool = False
+) -> Modify:
+    """Parts as one command.
+
+    Raises:
+        InvalidOption: the same task is named twice, or too many are named.
+    """
+    if len(parts) > MAX_ROWS:
+        raise InvalidOption(f"{len(parts)} parts are too many for one change: {MAX_ROWS} are allowed")
+    ids = [part.id for part in parts]
+    inserts = tuple([part for part in parts if isinstance(part, Insert)])
+    if len(set(ids)) < len(ids):
+        twice = next(id_ for id_ in ids if ids.count(id_) > 1)
+        raise InvalidOption(
+            f"task {plain(twice)} is named twice in one change: say in one part what becomes of it"
+        )
+    if len(inserts) == len(parts):
+        return Modify(session, inserts)
+    return Modify(
+        session,
+        inserts,
+        tuple(part for part in parts if isinstance(part, Change)),
+        tuple(part for part in parts if isinstance(part, Delete)),
+        tuple(part for part in parts if isinstance(part, Depend)),
+        force=force,
+    )

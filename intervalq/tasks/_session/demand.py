@@ -1,0 +1,152 @@
+"""Who wants tasks: what a session is asked for, and where what it claims goes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from intervalq._timing.backends import Waker
+from intervalq.errors import IntervalqError
+from intervalq.tasks._claim.task import Claim
+
+FIRST_POLL: Final = 0.05
+LAST_POLL: Final = 0.5
+"""Seconds between two questions for tasks where the store can't tell of new ones; more and more of them."""
+CHECK: Final = 5.0
+"""The same where it can: it may forget to. It tells of what becomes ready within so long, too."""
+
+
+class Demand(Protocol):
+    """Wants tasks of the same queues, on the same terms."""
+
+    queues: tuple[str, ...]
+    lease: int | None
+    most: int | None
+    due: float
+    """When to ask for them, on the session's clock in seconds; earlier if there is something to settle."""
+    poll: float
+
+    def room(self) -> int:
+        """How many tasks it would take now."""
+        ...
+
+    def begins(self, limit: int) -> int:
+        """Which of so many begin at once. See `Work.begins`."""
+        ...
+
+    def asked(self, limit: int) -> None:
+        """The store is being asked for so many; 0: that has come to nothing."""
+        ...
+
+    def deliver(self, claims: list[Claim]) -> list[Claim]:
+        """Take what was claimed, which may be nothing, and give what nobody wants any more."""
+        ...
+
+    def failed(self, error: IntervalqError) -> None:
+        """The store can't be asked, for good or for a minute."""
+        ...
+
+
+def offer(claim: Claim, demands: Iterable[Demand]) -> bool:
+    """Give a claim that nobody asked for to one whose terms it meets; whether it was taken."""
+    row = claim.row
+    for demand in demands:
+        fits = row.queue in demand.queues and (demand.lease is None) == (row.until is None)
+        if fits and demand.most is None and demand.room() > 0 and not demand.deliver([claim]):
+            return True
+    return False
+
+
+class Request:
+    """One call that waits for tasks."""
+
+    __slots__ = ("asked", "claims", "count", "error", "is_over", "once", "waker", "was_asked")
+
+    def __init__(self, count: int, waker: Waker, *, once: bool) -> None:
+        self.count = count
+        self.waker = waker
+        self.once = once
+        """Content with nothing, once the store was asked."""
+        self.asked = False
+        """Whether a call to the store that is under way is for it."""
+        self.was_asked = False
+        """Whether one ever was."""
+        self.is_over = False
+        """Its time is up: it only takes what that call brings."""
+        self.claims: list[Claim] = []
+        self.error: IntervalqError | None = None
+
+    def wake(self) -> None:
+        """It has what it waited for."""
+        if not self.waker.done():
+            self.waker.set_result(None)
+
+
+class Callers:
+    """Calls of `claim` and `fetch` for the same queues: the first in line is served first."""
+
+    def __init__(
+        self, queues: tuple[str, ...], lease: int | None, most: int | None, empty: Callable[[Callers], None]
+    ) -> None:
+        self.queues = queues
+        self.lease = lease
+        self.most = most
+        self.due = 0.0
+        self.poll = FIRST_POLL
+        self.line: deque[Request] = deque()
+        self._empty = empty
+
+    def room(self) -> int:
+        """See `Demand.room`."""
+        return sum(request.count for request in self.line if not request.is_over)
+
+    def begins(self, limit: int) -> int:
+        """See `Demand.begins`: whatever is given to a caller has begun."""
+        del limit
+        return 2
+
+    def asked(self, limit: int) -> None:
+        """See `Demand.asked`."""
+        for request in self.line:
+            request.asked = limit > 0
+            request.was_asked = request.was_asked or request.asked
+            if not request.is_over:
+                limit -= request.count
+
+    def join(self, request: Request) -> None:
+        """Wait in line. What is asked for at once is asked at once."""
+        self.line.append(request)
+        self.due = 0.0
+
+    def leave(self, request: Request) -> None:
+        """Don't wait any longer."""
+        if request in self.line:
+            self.line.remove(request)
+            self._end_if_empty()
+
+    def deliver(self, claims: list[Claim]) -> list[Claim]:
+        """See `Demand.deliver`. Calls that came after the store was asked are not content with nothing."""
+        for claim in claims:
+            claim.began, claim.lease = True, self.lease
+        for request in list(self.line):
+            request.claims, claims = claims[: request.count], claims[request.count :]
+            if request.claims or (request.asked and request.once):
+                self.line.remove(request)
+                request.wake()
+            request.asked = False
+        self._end_if_empty()
+        return claims
+
+    def failed(self, error: IntervalqError) -> None:
+        """See `Demand.failed`."""
+        for request in self.line:
+            request.error = error
+            request.asked = False
+            request.wake()
+        self.line.clear()
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if not self.line:
+            self._empty(self)

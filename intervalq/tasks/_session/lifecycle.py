@@ -1,0 +1,140 @@
+"""Where a handle of tasks lives: one process and one event loop, with its store and its sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from intervalq._queue.options import Duration, wait_of
+from intervalq._spec import parse
+from intervalq._timing.backends import current_loop, is_over
+from intervalq.errors import ForkedError, UnsupportedOperation, WrongLoop
+from intervalq.store import shown_url
+from intervalq.tasks._claim.values import Form
+from intervalq.tasks._session.lock import hold
+from intervalq.tasks._session.session import WorkSession
+from intervalq.tasks.rules import Command
+from intervalq.tasks.store import TaskStore, Transactional, open_task_store
+
+A = TypeVar("A")
+
+
+class Lifecycle:
+    """The life of `Tasks`: nothing is opened before its first use, and then in that event loop."""
+
+    def __init__(self, url: str | None, given: TaskStore | None, expiry: float, form: Form) -> None:
+        self._url = url
+        self._given = given
+        self._expiry = expiry
+        self._form = form
+        self._store: TaskStore | None = given
+        self._home: tuple[int, object] | None = None
+        self._sessions: dict[str, WorkSession] = {}
+
+    async def aclose(self) -> None:
+        """Give back what is claimed, and let go of connections. The handle can be used again."""
+        if self._home is not None and self._home == (os.getpid(), current_loop()):
+            sessions, self._sessions = self._sessions, {}
+            with anyio.CancelScope(shield=True):
+                for session in sessions.values():
+                    await session.close()
+                if self._store is not None:
+                    await self._store.aclose()
+            if not self._sessions:  # it may live elsewhere from now on
+                self._store, self._home = self._given, None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A transaction of the store's database, whose connection can be given to `insert` and `modify`."""
+        store = self.here()
+        if not isinstance(store, Transactional):
+            raise UnsupportedOperation(store.url, "this store has no transactions for its users")
+        async with store.transaction("read committed") as transaction:
+            yield transaction.connection
+
+    @asynccontextmanager
+    async def lock(
+        self, name: str, *, timeout: Duration | None = None, expiry: Duration | None = None
+    ) -> AsyncIterator[None]:
+        """Hold an exclusive lock: `async with tasks.lock("car1"):`. Needs a store that has locks (NATS).
+
+        It is refreshed while the context is open, and is free at once when that ends; if this process dies,
+        when it expires.
+
+        Args:
+            name: what is locked, a name like that of a queue.
+            timeout: how long to wait for it. None: as long as it takes; 0: try once.
+            expiry: after how long it is free if its holder died; None: the handle's. Rounded up to whole
+                seconds.
+
+        Raises:
+            TimeoutError: somebody else has it.
+            LockLost: at the end: it couldn't be refreshed in time, and what ran under it was cancelled.
+            UnsupportedOperation: the store has no locks.
+            StoreError.
+        """
+        name = parse.name(name)
+        seconds = self._expiry if expiry is None else parse.duration(expiry, least=1, what="expiry") / 1e6
+        async with hold(self.here(), name, seconds, wait_of(timeout)):
+            yield
+
+    async def apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - its driver's
+        """Internal: do a command, at once or within the transaction of a connection."""
+        store = self.here()
+        if connection is None:
+            return await store.apply(command)
+        if not isinstance(store, Transactional):
+            raise UnsupportedOperation(
+                store.url, "this store has no transactions for its users: leave connection= out"
+            )
+        return await store.apply_on(connection, command)
+
+    def session(self, consumer: str = "") -> WorkSession:
+        """Internal: the session of a pull consumer, or that of all others."""
+        store = self.here()
+        session = self._sessions.get(consumer)
+        if session is None:
+            session = WorkSession(store, self._expiry, consumer, self._form)
+            self._sessions[consumer] = session
+        return session
+
+    def wake(self) -> None:
+        """Internal: what was just inserted may be for a session of this handle."""
+        for session in self._sessions.values():
+            if session.batcher.wanted:
+                session.batcher.ask_now()
+
+    def here(self) -> TaskStore:
+        """Internal: the store, in this event loop.
+
+        Raises:
+            ForkedError, WrongLoop: the handle lives elsewhere.
+        """
+        home = (os.getpid(), current_loop())
+        if self._home is not None and self._home != home:
+            if self._home[0] != home[0] and self._store is not None and self._sessions:
+                raise ForkedError("tasks")
+            if self._home[0] == home[0] and not is_over(self._home[1]):
+                raise WrongLoop("tasks")
+            self._store, self._sessions = self._given, {}
+        self._home = home
+        if self._store is None:
+            self._store = open_task_store(self._url)
+        return self._store
+
+    def __repr__(self) -> str:
+        url = self._given.url if self._given is not None else shown_url(self._url) if self._url else ""
+        return f"Tasks({url!r})" if url else "Tasks()"

@@ -1,0 +1,139 @@
+"""Plain tasks claimed in ranges: each is settled by itself, and the store is told when all of one are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from intervalq.tasks._claim.task import Claim, unused
+from intervalq.tasks._spec.ids import PLAIN
+from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row
+
+
+class OpenRange:
+    """A range of plain tasks, of which some have not been settled."""
+
+    def __init__(self, range_: Range, tasks: Sequence[tuple[int, str]], session: str, *, begun: bool) -> None:
+        self.range = range_
+        self.is_new = False
+        """Whether some have been settled that the store doesn't know of."""
+        self.since = 0.0
+        """Since when, on the session's clock."""
+        prefix = f"{PLAIN}{range_.part}-"
+        queue = range_.queue
+        row = Row("", 1, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
+        middle, end = row[1:4], row[5:]
+        # By position and at once, for there are very many.
+        self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
+        self._told = 0  # so many from the beginning are known by the store to be settled
+        self._open = len(self.rows)
+        self._claims: list[Claim] = []
+        self._failed: list[Failed] = []
+
+    def claims(self, claims: list[Claim]) -> None:
+        """These stand for its tasks."""
+        self._claims = claims
+
+    def settle(self, claim: Claim, change: Change | None) -> bool:
+        """One of them was done (None), or not; whether that was the last."""
+        if change is not None:
+            self._failed.append(Failed(_number(claim.row), _again(claim.row, change)))
+        self._open -= 1
+        self.is_new = True
+        return not self._open
+
+    def finish_now(self) -> list[Row]:
+        """Give back what has not been settled, which these tasks are."""
+        left = [claim for claim in self._claims if claim.open]
+        for claim in left:
+            self.settle(claim, unused(claim.row))
+            claim.lose()
+        return [claim.row for claim in left]
+
+    def finished(self) -> Finished:
+        """What the store is told at the end."""
+        return Finished(self.range, tuple(self._failed))
+
+    def so_far(self, begun: Iterable[Claim]) -> list[Finished]:
+        """What the store is told before, if anything: the first that are settled, and what has begun."""
+        first = self._told
+        while self._told < len(self._claims) and not self._claims[self._told].open:
+            self._told += 1
+        self.is_new = False
+        numbers = tuple(_number(claim.row) for claim in begun)
+        if self._told == first and not numbers:
+            return []
+        until = _number(self.rows[self._told - 1]) if self._told > first else self.range.low - 1
+        failed = tuple(failed for failed in self._failed if failed.number <= until)
+        told = Finished(self.range, failed, until, self._told - first, numbers)
+        self._failed = [failed for failed in self._failed if failed.number > until]
+        self.range = replace(self.range, low=until + 1)
+        return [told]
+
+
+class OpenRanges:
+    """All that a session has, and what the store is to be told of them."""
+
+    def __init__(self) -> None:
+        self.finished: list[Finished] = []
+        """What the store is told with the next call."""
+        self._open: list[OpenRange] = []
+
+    def add(self, ranged: OpenRange, claims: list[Claim]) -> None:
+        """One was claimed; the claims stand for its tasks."""
+        ranged.claims(claims)
+        self._open.append(ranged)
+
+    def settle(self, claim: Claim, change: Change | None, now: Callable[[], float]) -> None:
+        """A task of a range was done (None), or not."""
+        ranged = claim.range
+        assert isinstance(ranged, OpenRange)
+        if not ranged.is_new:
+            ranged.since = now()
+        if ranged.settle(claim, change):
+            self._open.remove(ranged)
+            self.finished.append(ranged.finished())
+
+    def since(self) -> float:
+        """Since when something has been settled that the store doesn't know of."""
+        return min([ranged.since for ranged in self._open if ranged.is_new], default=math.inf)
+
+    def take(self, begun: Sequence[Claim], before: float) -> list[Finished]:
+        """What the store is told now: what has ended, what was settled by then, and these that have begun."""
+        for ranged in self._open:
+            mine = [claim for claim in begun if claim.range is ranged]
+            if mine or (ranged.is_new and ranged.since <= before):
+                self.finished += ranged.so_far(mine)
+        finished, self.finished = self.finished, []
+        return finished
+
+    def finish_now(self) -> list[Row]:
+        """Give back what has not been settled, which these tasks are."""
+        rows: list[Row] = []
+        for ranged in self._open:
+            rows += ranged.finish_now()
+            self.finished.append(ranged.finished())
+        self._open.clear()
+        return rows
+
+    def clear(self) -> None:
+        """They are not this session's any more."""
+        self._open.clear()
+        self.finished.clear()
+
+
+def _number(row: Row) -> int:
+    return int(row.id.rpartition("-")[2])
+
+
+def _again(row: Row, change: Change) -> Insert:
+    """A plain task that was not done, as the ordinary task that it becomes, with the same id."""
+    return Insert(
+        row.queue if change.queue is None else change.queue,
+        row.json,
+        row.id,
+        delay=change.delay or 0,
+        attempt=row.attempt if change.attempt is None else change.attempt,
+        error=change.error or "",
+    )

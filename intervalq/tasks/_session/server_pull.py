@@ -1,0 +1,79 @@
+"""With a store that has pull consumers: who waits for tasks waits there, and one claim is settled at once."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from intervalq.errors import IntervalqError, StoreUnavailable, TransactionConflict
+from intervalq.tasks._claim.task import Claim
+from intervalq.tasks._session.batcher import PATIENCE
+from intervalq.tasks._session.demand import FIRST_POLL, LAST_POLL
+from intervalq.tasks._session.ports import OwnSession
+from intervalq.tasks._session.settlement import Settle
+from intervalq.tasks.rules import Work
+from intervalq.tasks.store import Pulling
+
+_MAX_WAIT: Final = 30.0
+"""Seconds after which a request that waits at the store expires, and is made again."""
+
+
+async def pull(session: OwnSession, store: Pulling, work: Work, timeout: float | None) -> list[Claim]:
+    """Claim what there is; else wait `timeout` seconds for what comes first (0: don't; None: for ever).
+
+    Raises:
+        StoreError: it can't be asked; of one that is away, when the time is up, or after a minute.
+    """
+    now = anyio.current_time
+    since = now()
+    end = since + (math.inf if timeout is None else timeout)
+    pause = FIRST_POLL
+    while True:
+        if work.session != (id_ := await session.ready()):
+            work = replace(work, session=id_)
+        try:
+            rows = await store.pull(work, max(0.0, min(end - now(), _MAX_WAIT)))
+        except StoreUnavailable:
+            if now() >= end or now() - since > PATIENCE:
+                raise
+            await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
+            pause = min(2 * pause, LAST_POLL)
+        else:
+            if rows or now() >= end:
+                claims = session.batcher.take(rows)
+                for claim in claims:
+                    claim.began, claim.lease = True, work.lease
+                return claims
+
+
+async def settle(session: OwnSession, settle: Settle) -> None:
+    """Settle a claim by a call of its own, if there is nothing else to be told; else with the others."""
+    batcher = session.batcher
+    if not batcher.at_rest:
+        batcher.settle(settle)
+        return
+    claim = settle.claim
+    claim.open = settle.keeps
+    batcher.busy += 1
+    try:
+        worked = await session.store.apply(Work(batcher.session, (settle.now(),)))
+    except (StoreUnavailable, TransactionConflict) as error:
+        settle.again = isinstance(error, StoreUnavailable)
+        batcher.settle(settle)
+    except IntervalqError as error:
+        settle.error, claim.open = error, session.holds(claim)
+        settle.end()
+    except BaseException:
+        settle.again, settle.waker = True, None  # it is done all the same, however long that takes
+        batcher.settle(settle)
+        raise
+    else:
+        batcher.answered([settle], worked)
+    finally:
+        batcher.busy -= 1
+        if batcher.wanted or batcher.hurries or not batcher.at_rest:  # else nobody waits for it
+            batcher.poke()

@@ -1,0 +1,368 @@
+"""A worker's session: begins with the first claim, beats while it lives, and ends with all of its claims."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from intervalq._timing.backends import EventWaker, spawn, wakers
+from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
+from intervalq.tasks._claim.task import Claim, unused
+from intervalq.tasks._claim.values import USUAL, Form
+from intervalq.tasks._session.alone import RunAlone
+from intervalq.tasks._session.batcher import Batcher
+from intervalq.tasks._session.commit import ack_with, commit
+from intervalq.tasks._session.demand import Callers, Demand, Request
+from intervalq.tasks._session.server_pull import pull
+from intervalq.tasks._session.server_pull import settle as settle_one
+from intervalq.tasks._session.settlement import Settle
+from intervalq.tasks._session.waking import AGAIN, hear, watch
+from intervalq.tasks._spec.ids import new_id
+from intervalq.tasks.rules import (
+    Beat,
+    Begin,
+    Change,
+    Delete,
+    Depend,
+    End,
+    Insert,
+    Row,
+    Select,
+    Session,
+    Work,
+)
+from intervalq.tasks.store import Forgetting, Guarding, Isolation, Pulling, TaskStore, Waking
+
+log: Final = logging.getLogger("intervalq")
+
+_BEATS: Final = 5
+"""How often it beats within its expiry: some may be late or lost."""
+
+_FAREWELL: Final = 5.0
+"""Seconds that the end of a session may take; then it lapses by itself."""
+
+_LAST_MOMENT: Final = 1.0
+"""Seconds that a caller whose time is up waits for the answer of a call that is under way."""
+
+
+class WorkSession:
+    """All that one process claims of a store, as one consumer."""
+
+    def __init__(self, store: TaskStore, expiry: float, consumer: str = "", form: Form = USUAL) -> None:
+        self.store = store
+        self._pulling = store if isinstance(store, Pulling) else None
+        self._forgetting = store if isinstance(store, Forgetting) else None
+        self.expiry = expiry
+        self.consumer = consumer
+        self.form = form
+        """How values of tasks are written and read."""
+        self.batcher = Batcher(store, self, self.lapsed)
+        self.run_alone = RunAlone()
+        self._callers: dict[tuple[tuple[str, ...], int | None, int | None], Callers] = {}
+        self._running = False
+        self._closing = False
+        self._is_lapsed = False
+        self._ended = anyio.Event()
+        self._begun = anyio.Event()  # a session has, or can't: then there is an error
+        self._error: IntervalqError | None = None
+        self._pulls = 0
+        self._renewals: dict[Claim, Settle] = {}  # those under way
+        self._scope = anyio.CancelScope()
+
+    # --- claims -------------------------------------------------------------------------------------
+
+    async def claims(
+        self,
+        queues: tuple[str, ...],
+        limit: int,
+        *,
+        lease: int | None = None,
+        most: int | None = None,
+        once: bool = False,
+        timeout: float | None = None,
+        last: float = _LAST_MOMENT,
+    ) -> list[Claim]:
+        """Claim tasks: as soon as there is one, or nothing after `timeout` seconds; with `once`, at once.
+
+        What has been asked for by then is waited for up to `last` seconds more: else it would come for
+        nobody.
+
+        Raises:
+            StoreError: it can't be asked; of one that is away, after a minute.
+        """
+        if self._pulling is not None:
+            work = Work(self.batcher.session, queues=queues, limit=limit, lease=lease, most=most, begins=2)
+            self._pulls += 1
+            try:
+                return await pull(self, self._pulling, work, 0 if once else timeout)
+            finally:
+                self._pulls -= 1
+        name = (queues, lease, most)
+        callers = self._callers.get(name)
+        if callers is None:
+            callers = self._callers[name] = Callers(queues, lease, most, self._without)
+            self.batcher.add(callers)
+        request = Request(limit, wakers()(), once=once)
+        callers.join(request)
+        self.begin()
+        self.batcher.poke()
+        taken = False
+        try:
+            with anyio.move_on_after(timeout):
+                await request.waker
+            if request.asked or not request.was_asked:
+                request.is_over = request.asked
+                request.once, request.waker = True, wakers()()
+                with anyio.move_on_after(last):
+                    await request.waker
+            taken = True
+        finally:
+            callers.leave(request)
+            if not taken:
+                for claim in request.claims:
+                    self.batcher.settle(Settle(claim, unused(claim.row)))
+        if request.error is not None:
+            raise request.error
+        return request.claims
+
+    async def ready(self) -> str:
+        """The id of a session that has begun, now if there was none."""
+        self.begin()
+        if not self._begun.is_set():
+            await self._begun.wait()
+        if self._error is not None:
+            raise self._error
+        return self.batcher.session
+
+    def _without(self, callers: Callers) -> None:
+        name = (callers.queues, callers.lease, callers.most)
+        if self._callers.get(name) is callers:
+            del self._callers[name]
+            self.batcher.drop(callers)
+
+    def waiting(self) -> int:
+        """How many calls wait for tasks."""
+        return sum(len(callers.line) for callers in self._callers.values()) + self._pulls
+
+    def add(self, demand: Demand) -> None:
+        """Claim for a demand from now on."""
+        self.batcher.add(demand)
+        self.begin()
+
+    # --- settling -----------------------------------------------------------------------------------
+
+    async def settle(self, claim: Claim, part: Delete | Change) -> None:
+        """Have a claim settled, and wait for it. See `Claim`."""
+        if not claim.open:
+            raise claim.lost()
+        settle = Settle(claim, part, waker := wakers()())
+        if self._pulling is not None and self._running and self._begun.is_set():
+            await settle_one(self, settle)
+        else:
+            self.batcher.settle(settle)
+        self.begin()
+        try:
+            await waker
+        except BaseException:
+            settle.waker = None  # it is done all the same, however long that takes
+            raise
+        settle.check()
+
+    async def renew(self, claim: Claim, lease: int | None) -> None:
+        """See `Claim.in_progress`. Calls at the same moment that ask for the same are one."""
+        while (settle := self._renewals.get(claim)) is not None and (
+            settle.is_answered or settle.lease != lease
+        ):
+            await self.renewed(claim)
+        if not claim.open:
+            raise claim.lost()
+        if settle is None:
+            part = Change(claim.id, claim.version, keep=True, lease=lease)
+            settle = self._renewals[claim] = Settle(claim, part, EventWaker())
+            settle.ended = partial(self._renewals.pop, claim, None)
+            self.batcher.settle(settle)
+            self.begin()
+        await self.renewed(claim)
+        settle.check()
+        claim.lease = lease
+
+    async def renewed(self, claim: Claim) -> None:
+        """Wait for a renewal that is under way, for its version."""
+        settle = self._renewals.get(claim)
+        if settle is None or settle.waker is None:
+            return
+        await settle.waker
+
+    async def ack_with(self, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]) -> None:
+        """See `Claim.ack`."""
+        await ack_with(self, claim, changes)
+
+    def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
+        """See `Claim.commit`."""
+        return commit(self, claim, isolation)
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether it has the claim, as far as is known here."""
+        return self.batcher.held.get(claim.id) is claim
+
+    @property
+    def may_doubt(self) -> bool:
+        """Whether its store ever forgets a session by itself; else no claim is ever in doubt."""
+        return self._forgetting is not None
+
+    def is_in_doubt(self, claim: Claim) -> bool:
+        """Whether others may have it by now, so that work on it isn't to begin."""
+        store = self._forgetting
+        return store is not None and claim.open and not store.holds(self.batcher.session, claim.row)
+
+    def settled(self, claim: Claim) -> None:
+        """It was, by a change of tasks that its user made."""
+        if self.batcher.forget(claim):
+            claim.open = False
+            self.batcher.poke()
+
+    def changed(self, claim: Claim, row: Row) -> None:
+        """It was, likewise, and is still claimed."""
+        if self.holds(claim):
+            claim.row = row
+
+    def gone(self, claim: Claim) -> None:
+        """It is somebody else's now."""
+        if self.batcher.forget(claim):
+            claim.lose()
+
+    def lapsed(self) -> None:
+        """The store no longer knows the session: what it had claimed is lost, and another one begins."""
+        if not self._is_lapsed:
+            self._is_lapsed = True
+            log.warning("session %s has lapsed: what it had claimed is lost", self.batcher.session)
+            self.batcher.lose_all()
+            self.batcher.poke()
+
+    # --- its life -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin, if it hasn't."""
+        if not self._running:
+            self._running = True
+            self._closing = self.batcher.hurries = False
+            self._ended = anyio.Event()
+            self._begun, self._error = anyio.Event(), None
+            self._scope = anyio.CancelScope()
+            spawn(self._run)
+
+    async def close(self) -> None:
+        """Settle what is to be settled, and end, which frees the rest. It begins again when used again."""
+        if not self._running:
+            return
+        self._closing = self.batcher.hurries = True
+        self.batcher.refuse()
+        self.batcher.finish_ranges()
+        with anyio.move_on_after(_FAREWELL, shield=True):
+            await self._ended.wait()
+            return
+        self._scope.cancel()
+        with anyio.move_on_after(_FAREWELL, shield=True):
+            await self._ended.wait()
+
+    async def leave(self) -> None:
+        """End, if nobody waits for tasks or has any: somebody who used it doesn't any more."""
+        if not self.batcher.wanted and not any(claim.open for claim in self.batcher.held.values()):
+            await self.close()
+
+    async def _run(self) -> None:
+        goes_on = False
+        try:
+            with self._scope:
+                while not (self._closing and self.batcher.at_rest) and await self._begin():
+                    try:
+                        await self._live()
+                    finally:
+                        if not self._is_lapsed:
+                            await self._end()
+                            self.batcher.lose_all()
+                goes_on = self._closing
+        except Exception as error:
+            log.exception("session %s ends", self.batcher.session)
+            self.batcher.fail(StoreError(self.store.url, f"it broke its promises: {error!r}"))
+        finally:
+            self._running = False
+            self.batcher.lose_all()
+            self._begun.set()
+            self._ended.set()
+        if goes_on and self.batcher.wanted:  # somebody came while it ended
+            self.begin()
+
+    async def _begin(self) -> bool:
+        """Whether a session began; not if the store says that it can't work."""
+        host, pid = socket.gethostname(), os.getpid()
+        self._is_lapsed = False
+        while True:
+            session = new_id()
+            try:
+                expiry = round(self.expiry * 1e6)
+                await self.store.apply(Begin(Session(session, host, pid, self.consumer, expiry)))
+            except StoreUnavailable as error:
+                if self._closing:
+                    return False
+                await self.batcher.bear(error)
+            except IntervalqError as error:
+                self.batcher.fail(error)
+                self._error = error
+                self._begun.set()
+                return False
+            else:
+                self.batcher.session = session
+                self._begun.set()
+                return True
+
+    async def _live(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat)
+            if isinstance(self.store, Waking):
+                group.start_soon(hear, self.batcher, self.store, lambda: self._is_lapsed)
+            if isinstance(self.store, Guarding):
+                guards = anyio.Event()
+                group.start_soon(watch, self.batcher, self.store, guards)
+                with anyio.move_on_after(AGAIN):  # a function that it runs may let nothing else begin
+                    await guards.wait()
+            while not (self._is_lapsed or self.batcher.is_to_end or (self._closing and self.batcher.at_rest)):
+                await self.batcher.turn()
+            group.cancel_scope.cancel()
+
+    async def _end(self) -> None:
+        with anyio.move_on_after(_FAREWELL, shield=True):
+            try:
+                await self.store.apply(End(self.batcher.session))
+            except IntervalqError as error:
+                log.warning("a session could not be ended, it lapses in %g s: %s", self.expiry, error)
+
+    async def _beat(self) -> None:
+        while True:
+            await anyio.sleep(self.expiry / _BEATS)
+            before = {id_: claim for id_, claim in self.batcher.held.items() if not claim.row.is_plain}
+            try:
+                beaten = await self.store.apply(Beat(self.batcher.session))
+                if not beaten.alive:
+                    self.lapsed()
+                    return
+                if beaten.lapsed:
+                    self.batcher.ask_now()
+                if beaten.held < len(before):
+                    await self._look(before)
+            except IntervalqError as error:
+                log.debug("a beat of session %s: %s", self.batcher.session, error)
+
+    async def _look(self, before: dict[str, Claim]) -> None:
+        """Find out which claims are gone: somebody changed those tasks by force, or a lease ended."""
+        there = {row.id for row in await self.store.apply(Select(session=self.batcher.session, values=False))}
+        for id_, claim in before.items():
+            if id_ not in there and claim.open and self.batcher.held.get(id_) is claim:
+                self.gone(claim)

@@ -1,0 +1,90 @@
+"""What happens to one task: claimed, freed, given back, changed."""
+
+from __future__ import annotations
+
+import hashlib
+
+from intervalq.tasks._spec.commands import Change, Work
+from intervalq.tasks._spec.row import SECOND, Row, Session
+
+
+def claimed(row: Row, work: Work, now: int) -> Row:
+    """A task in the hands of a session: one more claim, and one more attempt if it begins by that."""
+    begun = work.begins > row.alone
+    return row._replace(
+        version=row.version + 1,
+        session=work.session,
+        until=None if work.lease is None else now + work.lease,
+        claims=row.claims + 1,
+        attempt=row.attempt + begun,
+        modified=now,
+        begun=begun,
+    )
+
+
+def begun(row: Row) -> Row:
+    """A claimed task with which its session began: one more attempt. That is no change of the task."""
+    return row._replace(attempt=row.attempt + 1, begun=True)
+
+
+def freed(row: Row, now: int, session: Session | None) -> Row:
+    """A task whose session has lapsed. If that began with it, the attempt has failed; else none is counted.
+
+    It may be what ended the session, also if nobody could tell the store any more that it began: it is to
+    run alone from now on, so that only one task is charged with the end of the next session.
+
+    It rests for a while that its id decides, and longer each time. So a task which kills its worker is not
+    the next worker's first, and those that were lost together with it come back apart from it.
+    """
+    who = f"{session.host}:{session.pid}" if session is not None else "a worker"
+    return row._replace(
+        version=row.version + 1,
+        session=None,
+        until=None,
+        at=now + rest(row),
+        error=f"{who} was lost" if row.begun else row.error,
+        modified=now,
+        begun=False,
+        alone=True,
+    )
+
+
+def rest(row: Row) -> int:
+    """How long a lost task rests, in microseconds: up to 0.1 s, then up to 1, 3, 7 ... 60 s."""
+    most = SECOND // 10 if row.attempt <= 1 else min(2 ** min(row.attempt - 1, 6) - 1, 60) * SECOND
+    return most * int(hashlib.md5(row.id.encode(), usedforsecurity=False).hexdigest()[:4], 16) >> 16
+
+
+def given_back(row: Row, now: int) -> Row:
+    """A task whose session ended in good order: as if not claimed, but for the count of claims."""
+    return row._replace(
+        version=row.version + 1,
+        session=None,
+        until=None,
+        attempt=max(0, row.attempt - row.begun),
+        modified=now,
+        begun=False,
+    )
+
+
+def changed(row: Row, change: Change, now: int) -> Row:
+    """A task with new values. One that moves to another queue is nobody's there.
+
+    An attempt that comes to this has not ended its worker: the next one needn't be alone.
+    """
+    at = row.at if change.at is None else change.at
+    queue = row.queue if change.queue is None else change.queue
+    keep = change.keep and queue == row.queue
+    return row._replace(
+        version=row.version + 1,
+        queue=queue,
+        json=row.json if change.json is None else change.json,
+        at=at if change.delay is None else now + change.delay,
+        attempt=row.attempt if change.attempt is None else change.attempt,
+        error=row.error if change.error is None else change.error,
+        session=row.session if keep else None,
+        until=now + change.lease if keep and change.lease is not None else None,
+        modified=now,
+        begun=row.begun and keep,
+        alone=row.alone and (keep or not row.begun),
+    )

@@ -1,0 +1,69 @@
+"""How a function that runs tasks is called: at its pace, within its time, in a thread or not."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import anyio
+from anyio import to_thread
+
+from intervalq.errors import IntervalqError, TransactionConflict
+from intervalq.tasks._claim.task import Claim
+from intervalq.tasks._worker.job import Job, Run
+
+_CONFLICTS: Final = 5
+"""How often a function is run again whose transaction met another one."""
+
+
+class Calls:
+    """The calls of one function."""
+
+    def __init__(self, job: Job, began: Callable[[Claim], bool]) -> None:
+        """Call nothing yet; `began` is told when a function with a pace is to begin, and may forbid it."""
+        self._job = job
+        self._began = began
+        self._is_async = inspect.iscoroutinefunction(job.function)
+        plain: Run = cast("Run", job.function) if self._is_async else self._in_thread
+        self._call: Run = plain if job.timeout is None else self._timed
+        self.begin: Run = self._call if job.pace is None else self._paced
+
+    async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
+        assert self._job.pace is not None
+        has_begun = False
+        try:
+            async with self._job.pace.slot():
+                has_begun = True
+                if not self._began(claim):
+                    raise NoSlotError from claim.lost()
+                return await self._call(claim)
+        except IntervalqError as error:
+            if has_begun:
+                raise
+            raise NoSlotError from error
+
+    async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+        """Run a function whose transaction met another one, until it doesn't."""
+        for turn in range(_CONFLICTS - 1):
+            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+            try:
+                return await self._call(claim)
+            except TransactionConflict:
+                pass
+        return await self._call(claim)
+
+    async def _timed(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+        with anyio.fail_after(self._job.timeout):
+            return await (self._job.function(claim) if self._is_async else self._in_thread(claim))
+
+    async def _in_thread(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+        # A limit of its own: there are more runners than threads that all share.
+        own = anyio.CapacityLimiter(1)
+        result = await to_thread.run_sync(self._job.function, claim, abandon_on_cancel=True, limiter=own)
+        return await result if inspect.isawaitable(result) else result
+
+
+class NoSlotError(Exception):
+    """It got no slot, or may not begin any more, for the reason that is its cause."""

@@ -1,0 +1,62 @@
+"""What becomes of a task whose function failed: another attempt later, or the dead-letter queue."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from intervalq._queue.options import Duration
+from intervalq._spec import parse
+from intervalq._timing.backoff import backoff
+from intervalq.errors import IntervalqError
+from intervalq.tasks._claim import values as _values
+from intervalq.tasks._claim.task import Claim, dead
+from intervalq.tasks.rules import Change
+
+
+class Retry(IntervalqError):
+    """Raise it in a worker's function to try the task again after `delay` (None: the usual backoff)."""
+
+    def __init__(self, why: str = "to be tried again", *, delay: Duration | None = None) -> None:
+        self.delay = None if delay is None else parse.duration(delay, what="delay")
+        super().__init__(why)
+
+
+class Reject(IntervalqError):
+    """Raise it in a worker's function to put the task into the dead-letter queue: it can never be done."""
+
+    def __init__(self, why: str = "rejected") -> None:
+        super().__init__(why)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often, and when, a failed task is tried again."""
+
+    max_attempts: int | None
+    """None: for ever."""
+    backoff: float
+    """The first pause in seconds; see `intervalq._timing.backoff.backoff`."""
+
+    def exhausted(self, claim: Claim) -> Change | None:
+        """What becomes of a task that is claimed and has been tried often enough; None: it is tried.
+
+        Its last attempts killed their workers: of those that end with an error this one is not to come.
+        """
+        row = claim.row
+        before = row.attempt - row.begun
+        if self.max_attempts is None or before < self.max_attempts:
+            return None
+        return dead(row, f"{row.error or 'no result'} ({before} attempts)", before)
+
+    def failed(self, claim: Claim, error: BaseException) -> Change:
+        """What becomes of a task whose function raised."""
+        row, attempt = claim.row, claim.attempt
+        said = _values.error_text("".join(traceback.format_exception_only(error)).strip())
+        last = self.max_attempts is not None and attempt >= self.max_attempts
+        if last or isinstance(error, Reject):
+            return dead(row, said, attempt)
+        delay = error.delay if isinstance(error, Retry) else None
+        if delay is None:
+            delay = round(backoff(attempt, self.backoff) * 1e6)
+        return Change(row.id, row.version, delay=delay, attempt=attempt, error=said)

@@ -1,0 +1,232 @@
+"""Random commands for a task store, as workers in trouble would send them, at instants that matter."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from intervalq.tasks.rules import (
+    SECOND,
+    Beat,
+    Begin,
+    Change,
+    Command,
+    Count,
+    Delete,
+    Depend,
+    End,
+    Insert,
+    Modify,
+    Row,
+    Select,
+    Session,
+    Sessions,
+    Work,
+)
+from intervalq.testing._tasks.model import ModelTable
+
+_VALUES = ("null", "1", '"ü\\u0000"', '{"b": [1, 2.5, {}], "a": "x\\ny"}', "[]", "12345678901234567890")
+_KEYS = ("k", "K", "a key, ü")
+_SPANS = (0, 1, 2, 10, 50)
+
+
+class TaskCommandSource:
+    """Makes up commands and instants from one seed, looking at the model to find what matters.
+
+    The time is that of many years ago, so that no session of somebody else, who uses the same store, is taken
+    for one that has lapsed. Names begin with a word of its own.
+    """
+
+    def __init__(self, seed: int, word: str, *, start: int = 1_000_000_000 * SECOND) -> None:
+        self.random = Random(seed)  # noqa: S311 - repeatable on purpose
+        self.now = start
+        self.queues = (f"{word}-a", f"{word}/map/B=", f"{word}/map/B=/c")
+        self.word = word
+        self.sessions = tuple(f"{word}-s{number}" for number in range(4))
+        self._number = 0
+        self._gone: list[str] = []
+
+    def next(self, model: ModelTable) -> tuple[Command[Any], int]:
+        """A command, and what the store's clock reads when it arrives."""
+        self.now += self._step(model)
+        kinds: list[tuple[float, Callable[[ModelTable], Command[Any]]]] = [
+            (8, self._modify),
+            (9, self._work),
+            (1.5, self._begin),
+            (1.5, self._beat),
+            (0.5, lambda _: End(self._session())),
+        ]
+        make = self.random.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0]
+        return make(model), self.now
+
+    def looks(self, model: ModelTable) -> list[Command[Any]]:
+        """What to compare after each command."""
+        ids = list({*self._some(model.rows, 4), *self._some(self._gone, 1)})
+        ids.sort()
+        self.random.shuffle(ids)
+        limit = self.random.choice((None, None, 1, 2))
+        values = self.random.random() < 0.5
+        looks: list[Command[Any]] = [Select(queue=queue) for queue in self.queues]
+        looks.append(Count(names=self.queues[:1], prefixes=(self.queues[1],)))
+        looks.append(self.random.choice((Count(prefixes=(self.word,), limit=limit), Sessions())))
+        if ids:
+            queue = self.random.choice((None, None, None, *self.queues))
+            looks.append(Select(ids=tuple(ids), limit=limit, values=values, queue=queue))
+        looks.append(Select(session=self._session(), queue=self.random.choice((None, self.queues[0]))))
+        return looks
+
+    def _step(self, model: ModelTable) -> int:
+        """How far the clock moves: mostly not at all, or to just around an instant that matters."""
+        choice = self.random.random()
+        if choice < 0.4:
+            return self.random.choice((0, 0, 1))
+        if choice < 0.5:
+            return self.random.randint(0, 100)
+        limits = [row.ready for row in model.rows.values() if row.ready is not None]
+        limits += [session.beaten + session.expiry for session in model.living.values()]
+        limits += [mark.until for mark in model.marks.values() if mark.until is not None]
+        limits = [limit for limit in limits if limit >= self.now]
+        if not limits:
+            return 1
+        return max(0, self.random.choice(limits) - self.now + self.random.choice((-1, 0, 0, 1)))
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _session(self) -> str:
+        return self.random.choice(self.sessions)
+
+    def _some(self, things: Iterable[str], most: int) -> list[str]:
+        there = sorted(things)
+        return self.random.sample(there, min(len(there), self.random.randint(0, most)))
+
+    def _id(self, model: ModelTable) -> str:
+        choice = self.random.random()
+        if choice < 0.1 and model.rows:
+            return self.random.choice(sorted(model.rows))  # it exists
+        if choice < 0.15 and self._gone:
+            return self.random.choice(self._gone)  # it may have existed
+        if choice < 0.2 and model.rows:
+            return self.random.choice(sorted(model.rows)).swapcase()  # another one, that only looks alike
+        self._number += 1
+        own = f"{self.word}-{self._number} ü"
+        made = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        new = self.random.choice((own, made, made))
+        self._gone.append(new)
+        return new
+
+    def _insert(self, model: ModelTable) -> Insert:
+        key = self.random.choice((None, None, None, *_KEYS))
+        return Insert(
+            queue=self.random.choice(self.queues),
+            json=self.random.choice(_VALUES),
+            id=self._id(model),
+            key=key,
+            at=self.random.choice((None, None, None, self.now - 7, self.now, self.now + 10)),
+            delay=self.random.choice((0, 0, 0, *_SPANS)),
+            attempt=self.random.choice((0, 0, 3)),
+            error=self.random.choice(("", "", "it\nfailed: ü")),
+            skip=self.random.random() < 0.25,
+            dedupe=self.random.choice((None, None, None, "d", "D")),
+            dedupe_for=self.random.choice(_SPANS),
+            inbox=None if key is None else self.random.choice((None, None, 0, 1, 2)),
+            replace=key is not None and self.random.random() < 0.2,
+        )
+
+    def _version(self, row: Row) -> int:
+        off = self.random.choice((-1, 1, -row.version)) if self.random.random() < 0.06 else 0
+        return row.version + off
+
+    def _change(self, row: Row) -> Change:
+        maybe = self.random.random
+        return Change(
+            id=row.id,
+            version=self._version(row),
+            queue=self.random.choice(self.queues) if maybe() < 0.35 else None,
+            json=self.random.choice(_VALUES) if maybe() < 0.3 else None,
+            at=self.now + self.random.choice((-5, 0, 5)) if maybe() < 0.3 else None,
+            delay=self.random.choice(_SPANS) if maybe() < 0.3 else None,
+            attempt=self.random.randint(0, 5) if maybe() < 0.3 else None,
+            error=self.random.choice(("", "worse")) if maybe() < 0.3 else None,
+            keep=maybe() < (0.5 if row.session is not None else 0.1),
+            lease=self.random.choice((None, *_SPANS)),
+        )
+
+    # --- commands -----------------------------------------------------------------------------------
+
+    def _modify(self, model: ModelTable) -> Modify:
+        inserts = [self._insert(model) for _ in range(self.random.choice((0, 0, 1, 1, 2, 4)))]
+        inserts = list({insert.id: insert for insert in inserts}.values())
+        taken = {insert.id for insert in inserts}
+        named = [id_ for id_ in self._some(model.rows, 4) if id_ not in taken]
+        mine: str | None = None
+        if self.random.random() < 0.7:  # to be allowed to, most of the time
+            mine = next((row.session for row in map(model.rows.get, named) if row and row.session), None)
+            named = [id_ for id_ in named if model.rows[id_].session in (None, mine)]
+        changes: list[Change] = []
+        deletes: list[Delete] = []
+        depends: list[Depend] = []
+        for id_ in named:
+            row = model.rows[id_]
+            kind = self.random.random()
+            if kind < 0.45:
+                changes.append(self._change(row))
+            elif kind < 0.85:
+                deletes.append(Delete(id_, self._version(row)))
+            else:
+                depends.append(Depend(id_, self._version(row)))
+        if self.random.random() < 0.05:
+            missing = f"{self.word} never there"
+            changes += [Change(missing, 0)] * self.random.randint(0, 1)
+            deletes += [Delete(missing, 0)] * (not changes or changes[-1].id != missing)
+        return Modify(
+            session=mine or self.random.choice(("", self._session())),
+            inserts=tuple(inserts),
+            changes=tuple(changes),
+            deletes=tuple(deletes),
+            depends=tuple(depends),
+            force=self.random.random() < 0.05,
+        )
+
+    def _work(self, model: ModelTable) -> Work:
+        living = sorted(model.living)
+        session = self.random.choice(living) if living and self.random.random() < 0.95 else self._session()
+        settled: list[Delete | Change] = []
+        held = [row.id for row in model.rows.values() if row.session == session]
+        for id_ in {*self._some(held, 5), *self._some(model.rows, 1 if self.random.random() < 0.1 else 0)}:
+            row = model.rows[id_]
+            settled.append(
+                Delete(id_, self._version(row)) if self.random.random() < 0.5 else self._change(row)
+            )
+        settled.sort(key=lambda part: part.id)
+        self.random.shuffle(settled)
+        known = model.living.get(session)
+        most = self.random.choice((None, 0, 1, 2, 3)) if known is not None and known.consumer else None
+        return Work(
+            session=session,
+            settled=tuple(settled),
+            queues=tuple(self._some(self.queues, 3)),
+            limit=self.random.choice((0, 1, 1, 2, 3, 5, 1000)),
+            lease=self.random.choice((None, None, *_SPANS)),
+            most=most,
+            idle=self.random.random() < 0.3,
+            begun=tuple(self._some([*held, *held, *model.rows], 3)),
+            begins=self.random.choice((0, 0, 1, 2)),
+        )
+
+    def _begin(self, _: ModelTable) -> Begin:
+        return Begin(
+            Session(
+                id=self._session(),
+                host="hüst",
+                pid=self.random.randint(1, 99),
+                consumer=self.random.choice(("", f"{self.word}-consumer")),
+                expiry=self.random.choice((1, 10, 100, 1000)),
+                started=3,
+                beaten=4,
+            )
+        )
+
+    def _beat(self, _: ModelTable) -> Beat:
+        return Beat(self._session())

@@ -1,0 +1,116 @@
+"""Part of the suite of task stores: who gets how much, and what is left to chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from anyio.from_thread import BlockingPortal
+
+from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Select, Session, Work
+from intervalq.tasks.store import TaskStore
+from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put
+
+
+class SharingTests(TaskSuiteBase):
+    """Several queues are served alike, and no task stands in the way of the others."""
+
+    @pytest.mark.parametrize("limit", [1, 4, 10])
+    def test_a_small_queue_is_not_held_up_by_a_large_one(
+        self, portal: BlockingPortal, store: TaskStore, names: Names, limit: int
+    ) -> None:
+        """Of 300, 60 and 20 tasks the few are done in the first third, the middle in three quarters."""
+
+        async def scenario() -> list[int]:
+            sizes = {names.queue(): size for size in (300, 60, 20)}
+            session = await names.begun(store)
+            for queue, size in sizes.items():
+                await put(store, *(insert(queue) for _ in range(size)))
+            order: list[str] = []
+            settled: tuple[Delete, ...] = ()
+            while True:
+                worked = await store.apply(Work(session, settled, queues=tuple(sizes), limit=limit))
+                settled = tuple(Delete(row.id, row.version) for row in worked.claimed)
+                order += [row.queue for row in worked.claimed]
+                if not settled:
+                    break
+            assert {queue: order.count(queue) for queue in sizes} == sizes
+            return [order[::-1].index(queue) for queue in sizes]
+
+        _, middle, small = portal.call(scenario)
+        assert small >= 380 * 2 / 3, "the small queue was not finished in the first third"
+        assert middle >= 380 / 4, "the middle queue was not finished in three quarters"
+
+    def test_which_task_is_first_is_left_to_chance(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """So that one that is never done doesn't come first each time."""
+
+        async def scenario() -> set[str]:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue) for _ in range(100)))
+            seen: set[str] = set()
+            for _ in range(20):
+                (row,) = await claim(store, session, queue)
+                seen.add(row.id)
+                await store.apply(Work(session, (Change(row.id, row.version),)))
+            return seen
+
+        assert len(portal.call(scenario)) > 1
+
+    def test_the_first_tasks_are_claimed_before_the_last(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Chance chooses among the first ones only."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue, at=number * SECOND) for number in range(300)))
+            for _ in range(20):
+                (row,) = await claim(store, session, queue)
+                assert row.at < 200 * SECOND
+            rows = await claim(store, session, queue, limit=100)
+            assert len(rows) == 100
+            assert max(row.at for row in rows) < 250 * SECOND
+
+        portal.call(scenario)
+
+    @pytest.mark.parametrize("most", [0, 1, 5])
+    def test_sessions_of_a_consumer_hold_no_more_than_they_may(
+        self, portal: BlockingPortal, store: TaskStore, names: Names, most: int
+    ) -> None:
+        """Together; other sessions don't count."""
+
+        async def scenario() -> None:
+            queue, consumer = names.queue(), names.fresh()
+            await put(store, *(insert(queue) for _ in range(20)))
+            one, two = [await names.begun(store, consumer=consumer) for _ in range(2)]
+            other = await names.begun(store, consumer=names.fresh())
+            assert len(await claim(store, other, queue, limit=3)) == 3
+            work: Callable[[str, int], Work] = lambda session, limit: Work(  # noqa: E731 - shorter so
+                session, queues=(queue,), limit=limit, most=most
+            )
+            first = (await store.apply(work(one, 3))).claimed
+            second = (await store.apply(work(two, 3))).claimed
+            assert len(first) == min(3, most)
+            assert len(second) == min(3, most - len(first))
+            settled = tuple(Delete(row.id, row.version) for row in first)
+            third = await store.apply(Work(one, settled, queues=(queue,), limit=9, most=most))
+            assert len(third.claimed) == most - len(second)
+
+        portal.call(scenario)
+
+    def test_a_session_that_begins_again_keeps_what_it_has(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """As when the answer to its beginning was lost."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, insert(queue))
+            rows = await claim(store, session, queue)
+            await store.apply(Begin(Session(session, expiry=3600 * SECOND)))
+            assert (await store.apply(Work(session, (Delete(rows[0].id, rows[0].version),)))).lost == ()
+            assert await store.apply(Select(queue=queue)) == ()
+
+        portal.call(scenario)

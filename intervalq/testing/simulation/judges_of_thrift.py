@@ -1,0 +1,161 @@
+"""Judges of thrift: where nothing goes wrong, no slot passes empty while jobs wait, and few questions do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Final
+
+from intervalq.testing.simulation.facts import ObservedJob, Start
+from intervalq.testing.simulation.judges_of_starts import Findings, named
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+_AHEAD: Final = 4
+"""A caller that came back at once so many times may stay away the next time: its slot passes empty."""
+
+_TRIPS: Final = 12
+"""In so many round trips a process can learn the store's clock, take a ticket and ask about its slot."""
+
+_EACH: Final = 3
+"""Questions for a job at most: for a ticket, about its slot, and now and then to know the clock better."""
+
+_SHORT: Final = 0.001
+"""Seconds: with shorter intervals, a process looks at the store's clock again before many of its slots."""
+
+_FIRST: Final = 8
+"""Questions until a process knows the store's clock."""
+
+_LATE: Final = 0.01
+"""Seconds: timers of healthy processes, and microseconds that are rounded."""
+
+
+def wasted(seen: Observer, plan: Plan) -> Findings:
+    """While a job waits, starts follow each other by an interval and the tolerance at most.
+
+    The job must have come before the earlier start: an interval is then long enough to ask for the next slot.
+    """
+    if not _is_calm(seen, plan):
+        return
+    enough = _TRIPS * _slowest(seen)
+    rate = 1 + plan.store_ppm / 1e6
+    empty: list[tuple[Start, Start, float]] = []
+    for first, second in pairwise(sorted(seen.starts, key=lambda start: start.at)):
+        if not second.grants or first.record != second.record:
+            continue
+        settings = second.grants[-1].settings
+        step = settings.interval / 1e6 / rate
+        over = second.at - first.at - step - second.grants[-1].latest - _LATE
+        if over > 0 and step > enough and _waits(seen, first.at, second.at):
+            empty.append((first, second, over))
+    if len(empty) > _may_stay_away(seen, plan):
+        first, second, over = empty[-1]
+        late = f"ticket {second.ticket} began {over:.6f} s too late after ticket {first.ticket}"
+        yield second.at, f"{len(empty)} times a slot passed empty while a job waited: {late}"
+
+
+def expected(seen: Observer, plan: Plan) -> Findings:
+    """A job begins with the ticket that its caller was told, where no job came before it later."""
+    if not _is_calm(seen, plan) or seen.misses or len({job.plan.priority for job in seen.jobs}) > 1:
+        return
+    if _TRIPS * _slowest(seen) > plan.interval:
+        return  # a slot may be over by the time that its process knows the clock
+    for start in seen.starts:
+        ticket = start.job.expects
+        if ticket is not None and start is start.job.starts[0] and start.ticket != ticket:
+            yield (
+                start.at,
+                f"job {start.job.number} was told of ticket {ticket}, and began with {start.ticket}",
+            )
+
+
+def turns(seen: Observer, plan: Plan) -> Findings:
+    """With a `lookahead` of one, processes take turns: none begins twice while another one's job waits.
+
+    It waited for two intervals by then: what was taken before it came is used before it.
+    """
+    if not _is_calm(seen, plan) or _TRIPS * _slowest(seen) > plan.interval or plan.burst > 1:
+        return
+    strict = {each.name for each in plan.processes if each.options.get("lookahead") == 1}
+    own: dict[Process, list[Start]] = defaultdict(list)
+    for start in seen.starts:
+        if start.job.process.name in strict:
+            own[start.job.process].append(start)
+    for process, starts in own.items():
+        for first, second in pairwise(starts):
+            for other, others in own.items():
+                if other is process or any(first.at < start.at < second.at for start in others):
+                    continue
+                if _is_waiting(seen, other, first.at - 2 * plan.interval, second.at):
+                    yield second.at, f"{named(second)} began after {named(first)}, and {other.name} waits"
+
+
+def _is_waiting(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether a job of a process waits from one instant to another."""
+    return any(job.process is process and job.added < begin and _left(job) >= end for job in seen.jobs)
+
+
+def asked(seen: Observer, plan: Plan) -> Findings:
+    """A process asks a few times for a job at most, once more when nobody waits any more, and at first."""
+    if not _is_calm(seen, plan):
+        return
+    each = _EACH if plan.interval >= _SHORT else 2 * _EACH
+    began: dict[Process, int] = defaultdict(int)
+    for start in seen.starts:
+        began[start.job.process] += 1
+    for process, questions in seen.questions.items():
+        if process.name == "operator":
+            continue
+        most = each * began[process] + _rows(seen, process) + _FIRST
+        if len(questions) > most:
+            yield (
+                questions[-1],
+                f"{process.name} asked {len(questions)} times for {began[process]} jobs, {most:.0f} will do",
+            )
+
+
+def _slowest(seen: Observer) -> float:
+    """The longest round trip of all, in seconds."""
+    return max((back - sent for had in seen.exchanges.values() for sent, back in had), default=0.0)
+
+
+def _is_calm(seen: Observer, plan: Plan) -> bool:
+    """Whether nothing was in anybody's way, and every job that came was to begin in one slot."""
+    news = (
+        seen.holds, seen.changes, seen.losses, seen.steps, seen.limited, seen.stalls, seen.reclaims,
+        seen.closed, seen.died, seen.copies, any(seen.failures.values()),
+    )  # fmt: skip
+    if any(news) or any(each.turn is not None or each.lateness > _LATE / 2 for each in plan.processes):
+        return False
+    return all(
+        job.plan.cost == 1 and job.plan.cancelled_after is None and job.plan.timeout is None
+        for job in seen.jobs
+    )
+
+
+def _may_stay_away(seen: Observer, plan: Plan) -> int:
+    """How many slots pass empty at most because callers stayed away that had come back again and again."""
+    if not any(each.callers for each in plan.processes):
+        return 0
+    return len(seen.starts) // _AHEAD
+
+
+def _waits(seen: Observer, begin: float, end: float) -> bool:
+    """Whether a job waits from before one instant until after another."""
+    return any(job.added < begin and _left(job) >= end for job in seen.jobs)
+
+
+def _left(job: ObservedJob) -> float:
+    """When a job was no longer in line for the first time."""
+    return job.starts[0].at if job.starts else job.ended if job.outcome is not None else float("inf")
+
+
+def _rows(seen: Observer, process: Process) -> int:
+    """How many times a process began to have jobs that wait."""
+    own = sorted((job for job in seen.jobs if job.process is process), key=lambda job: job.added)
+    rows, until = 0, float("-inf")
+    for job in own:
+        rows += job.added > until
+        until = max(until, _left(job))
+    return rows

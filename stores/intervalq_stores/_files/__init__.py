@@ -1,0 +1,1 @@
+"""What the stores that are files have in common."""

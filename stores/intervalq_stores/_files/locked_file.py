@@ -1,0 +1,327 @@
+"""A small file that processes share: a lock beside it, checked reads, and replacement all at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import platform
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NoReturn
+
+from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from intervalq_stores._files import lock
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""The largest file that is read or written: some 40,000 records."""
+
+_PRIVATE: Final = 0o600
+_CAREFUL: Final = sum(getattr(os, f"O_{name}", 0) for name in ("NOFOLLOW", "NONBLOCK", "CLOEXEC", "BINARY"))
+"""How files are opened, as far as the platform can. Without NONBLOCK, a pipe in the place of a file would
+hold this process for ever."""
+
+_HAS_OWNERS: Final = hasattr(os, "geteuid")
+"""Whether files have the owners and rights of POSIX. Elsewhere folders are what protects them."""
+_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+log: Final = logging.getLogger("intervalq")
+
+_warned: Final[set[str]] = set()
+"""Files that this process has warned of: once is enough."""
+
+
+class SharedFile:
+    """One file and its lock. All errors are StoreErrors that name `url`. For one thread at a time."""
+
+    def __init__(self, path: Path, url: str, beside: tuple[str, ...] = ()) -> None:
+        """Make one that isn't open; `beside` is how the names of files end that others keep beside it."""
+        self.path = path
+        self.url = url
+        self.lock_path = path.with_name(f"{path.name}.lock")
+        self.waiting = False
+        """Whether the lock is being waited for; any thread may look."""
+        self._lock = -1
+        self._beside = [path.with_name(path.name + end) for end in beside]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. The wait for it has no bound, and can't be interrupted."""
+        self._lock = self._take_lock()
+        try:
+            self._succeed(self._lock)
+            yield
+        finally:
+            held, self._lock = self._lock, -1
+            lock.let_go(held)
+
+    def read(self) -> bytes | None:
+        """Read the content, or the first part of it if it is larger than MAX_BYTES; None: there is no file.
+
+        Needs no lock: a file that is being replaced is read as it was, or as it will be.
+        """
+        with self._explained("read"):
+            try:
+                descriptor = self._open(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            with os.fdopen(descriptor, "rb") as file:
+                return file.read(MAX_BYTES + 1)
+
+    def replace(self, content: bytes) -> None:
+        """Put `content` in the place of the file: safely on the disk when this returns, or not at all.
+
+        Only under the lock.
+        """
+        if len(content) > MAX_BYTES:
+            raise StoreFull(
+                self.url,
+                f"more than {MAX_BYTES} bytes of records: nothing was written; drop queues that are no "
+                "longer used, or use a store with a server",
+            )
+
+        def write(_: Path, descriptor: int) -> None:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+        self.install(write)
+
+    def install(self, write: Callable[[Path, int], None]) -> None:
+        """Put what `write` makes of an empty file, given as path and descriptor, in the place of the file.
+
+        As `replace` does it: all at once, and only under the lock. Files beside it are those of an earlier
+        one, and are removed.
+        """
+        temporary = self._temporary(os.getpid())
+        with self._explained("written"):
+            temporary.unlink(missing_ok=True)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                descriptor = os.open(temporary, flags | _CAREFUL, _PRIVATE)
+                try:
+                    write(temporary, descriptor)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                self.still_locked()
+                for path in self._beside:
+                    path.unlink(missing_ok=True)
+                temporary.replace(self.path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(self.path.parent)
+
+    def still_locked(self) -> None:
+        """Make sure, before something is kept, that nobody else can have the lock by now."""
+        if not self._is_lock_file(self._lock):
+            raise StoreUnavailable(
+                self.url,
+                f"its lock file {self.lock_path.name!a} was removed by somebody while this process held it: "
+                "nothing was written, ask again; leave that file alone, it is always needed",
+            )
+
+    def check(self) -> None:
+        """Refuse a folder, a file, or one beside it, that others could put there or change. Opens none."""
+        with self._explained("looked at"):
+            with contextlib.suppress(FileNotFoundError):  # it will be made
+                self._check_folder()
+            for path in (self.path, self.lock_path, *self._beside):
+                with contextlib.suppress(FileNotFoundError):
+                    self._refuse(path, os.lstat(path))
+
+    def is_locked(self) -> bool:
+        """Whether somebody holds the lock right now."""
+        with self._explained("locked"):
+            try:
+                descriptor = self._open(self.lock_path, os.O_RDWR)
+            except FileNotFoundError:
+                return False
+            lock.opened(descriptor)
+            try:
+                return not lock.try_to_take(descriptor)
+            finally:
+                lock.let_go(descriptor)
+
+    def holder(self) -> str:
+        """Who took the lock last, as it may be shown."""
+        written = b""
+        with contextlib.suppress(OSError, StoreError):
+            descriptor = self._open(self.lock_path, os.O_RDONLY)
+            try:
+                written = os.read(descriptor, 200)
+            finally:
+                os.close(descriptor)
+        pid, _, host = written.decode("ascii", "replace").strip().partition(" ")
+        return f"process {pid} on {host!a}" if pid.isdigit() else "an unknown process"
+
+    # --- the lock -----------------------------------------------------------------------------------
+
+    def _take_lock(self) -> int:
+        with self._explained("locked"):
+            for _ in range(100):
+                descriptor = lock.opened(self._open_lock(self.lock_path))
+                try:
+                    self.waiting = True
+                    self._wait_for(descriptor)
+                    if self._is_lock_file(descriptor):
+                        return descriptor
+                except BaseException:
+                    lock.let_go(descriptor)
+                    raise
+                finally:
+                    self.waiting = False
+                # Somebody removed the lock file during the wait: those who came later lock another one.
+                lock.let_go(descriptor)
+        raise StoreUnavailable(
+            self.url, f"its lock file {self.lock_path.name!a} is removed again and again: leave it alone"
+        )
+
+    def _wait_for(self, descriptor: int) -> None:
+        if lock.WAITS_IN_LINE:
+            lock.take(descriptor)
+            return
+        gate = lock.opened(self._open_lock(self.lock_path.with_suffix(".gate")))
+        try:
+            lock.take(descriptor, gate)
+        finally:
+            lock.let_go(gate)
+
+    def _open_lock(self, path: Path) -> int:
+        try:
+            self._check_folder()
+        except FileNotFoundError:
+            _make_folder(self.path.parent)
+            self._check_folder()
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return self._open(path, os.O_RDWR)
+            with contextlib.suppress(FileExistsError):
+                return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def _is_lock_file(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.lock_path))
+        except FileNotFoundError:
+            return False
+
+    def _succeed(self, descriptor: int) -> None:
+        """Clear up after the last holder, should it have died while it wrote, and note that it's us now."""
+        mine = f"{os.getpid()} {platform.node()}\n".encode("ascii", "replace").ljust(80)[:200]
+        with contextlib.suppress(OSError):  # a leftover and a missing note do no harm
+            last = os.read(descriptor, 200)
+            if last != mine:
+                pid = last.partition(b" ")[0]
+                if pid.isdigit() and len(pid) < 20:
+                    self._temporary(int(pid)).unlink(missing_ok=True)
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                os.write(descriptor, mine)
+                os.ftruncate(descriptor, len(mine))
+
+    # --- the file -----------------------------------------------------------------------------------
+
+    def _temporary(self, pid: int) -> Path:
+        # Under the lock there is one writer: its number is in the lock file, so its leftover can be found.
+        return self.path.with_name(f"{self.path.name}.{pid}.tmp")
+
+    def _open(self, path: Path, flags: int) -> int:
+        try:
+            descriptor = os.open(path, flags | _CAREFUL, _PRIVATE)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._refuse(path, os.lstat(path))  # says better what is wrong
+            raise
+        try:
+            self._refuse(path, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    # --- what is not to be trusted ------------------------------------------------------------------
+
+    def _check_folder(self) -> None:
+        mode = os.stat(self.path.parent).st_mode  # noqa: PTH116 - as the other stats here
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if _HAS_OWNERS and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise InsecurePath(
+                self.url,
+                "anybody may replace files in its folder: take that right away with `chmod o-w` on the "
+                "folder, or keep the file in another one",
+            )
+
+    def _refuse(self, path: Path, status: os.stat_result) -> None:
+        what = f"its {'lock' if path == self.lock_path else 'state'} file {path.name!a}"
+        if stat.S_ISLNK(status.st_mode):
+            raise InsecurePath(self.url, f"{what} is a symbolic link: give the path of the file itself")
+        if not stat.S_ISREG(status.st_mode):
+            raise InsecurePath(self.url, f"{what} is not a regular file: give another path")
+        if status.st_nlink > 1:
+            raise InsecurePath(
+                self.url,
+                f"{what} has a second name (a hard link): remove the other name, or give another path",
+            )
+        if not _HAS_OWNERS:
+            return
+        if status.st_uid != os.geteuid():
+            raise InsecurePath(
+                self.url,
+                f"{what} belongs to user {status.st_uid}, this process runs as {os.geteuid()}: run as that "
+                "user, or give another path",
+            )
+        if status.st_mode & stat.S_IWOTH:
+            raise InsecurePath(self.url, f"anybody may write {what}: take that right away with `chmod 600`")
+        if status.st_mode & stat.S_IWGRP and self.url not in _warned:  # teams share machines on purpose
+            _warned.add(self.url)
+            log.warning(
+                "%s: its group may write %s, and so start or stop jobs: take that right away with `chmod "
+                "600`, unless you mean it",
+                self.url, what,
+            )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._explain(done, error)
+
+    def _explain(self, done: str, error: OSError) -> NoReturn:
+        why = f"it can't be {done}: {error.strerror or error}"
+        if error.errno in _READ_ONLY:
+            kind: type[StoreError] = StoreReadOnly
+            remedy = "let this user write the file and its folder, or give another path"
+        elif error.errno in _FULL:
+            kind, remedy = StoreFull, "make room on that disk, or give another path; the old state is whole"
+        else:
+            kind, remedy = StoreUnavailable, "see what is wrong with that path or disk, or give another path"
+        raise kind(self.url, f"{why}: {remedy}") from error
+
+
+def _make_folder(folder: Path) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing:
+        with contextlib.suppress(PermissionError):  # who may write in a folder need not be allowed to list it
+            _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):  # folders can't be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems can't sync a folder, and need not
+            raise
+    finally:
+        os.close(descriptor)

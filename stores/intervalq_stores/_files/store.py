@@ -1,0 +1,166 @@
+"""What the stores in files have in common: their steps in a thread under a lock, bounded waits, wake-ups."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import unquote_to_bytes, urlsplit
+
+import anyio
+from anyio import to_thread
+
+from intervalq.errors import InvalidOption, StoreError, StoreTimeout, StoreUnavailable
+from intervalq.rules import State
+from intervalq.store import DocumentStore, Step, T
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores._worker_thread import Job, WorkerThread
+
+_POLL: Final = 0.05
+"""Seconds between two looks at the file by somebody who waits for the end of a hold."""
+
+
+class ThreadedFile(ABC):
+    """A file of this machine: changed under a lock, by one process at a time, and in a thread."""
+
+    url: str
+
+    patience = 10.0
+    """How many seconds a step may wait for the lock and the disk. A step takes about a millisecond, so that
+    even hundreds of processes get their turn in this time, and a longer wait means that the holder hangs."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        """Make one that isn't in use yet; `url` as it may be shown."""
+        self.url = url
+        self._path = path
+        self._begin()
+
+    async def _ask(self, job: Job) -> Any:  # noqa: ANN401 - what the job's caller expects
+        """Have a job done, and give its answer; if who waits leaves before it is taken, it isn't."""
+        if self._thread.pid != os.getpid():
+            self._begin()
+        try:
+            self._thread.put(job)
+        except RuntimeError as error:
+            raise StoreUnavailable(self.url, f"no thread can be started to use it: {error}") from error
+        await job.wait(self.patience)
+        if not job.finished:
+            raise StoreTimeout(self.url, self._why_late(job))
+        if job.error is not None:
+            raise job.error
+        return job.answer
+
+    async def aclose(self) -> None:
+        """Let go of the file once all jobs are done; it opens again when it is used again."""
+        self._thread.close()
+
+    def _begin(self) -> None:
+        """Make what belongs to one process: a forked child has no such thread, and shares no open files."""
+        self._file = self._shared()
+        self._thread = WorkerThread(self._do, self._rest)
+
+    def _shared(self) -> SharedFile:
+        return SharedFile(self._path, self.url)
+
+    @abstractmethod
+    def _do(self, take: Callable[[], list[Job]]) -> None:
+        """Do all the jobs that wait in one go: they share one reading, one writing, and the wait for both."""
+
+    def _rest(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Let go of what is only needed while there are jobs."""
+
+    def _why_late(self, job: Job) -> str:
+        if self._file.waiting:
+            return (
+                f"its lock was not free for {self.patience:g} s, it is held by {self._file.holder()}, and "
+                "nothing was done: if that process hangs, end it, and the lock is free"
+            )
+        done = "whether the step was done is not known" if job.taken else "nothing was done"
+        return f"the disk did not answer in {self.patience:g} s, {done}: see what keeps the machine busy"
+
+
+class FileStore(ThreadedFile, DocumentStore):
+    """Records in such a file."""
+
+    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
+        """See `DocumentStore.update`. A step whose caller left while it waited for the lock is not done."""
+        return cast("T", await self._ask(Job(queue, step, now)))
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        return await to_thread.run_sync(self._names, abandon_on_cancel=True)
+
+    @asynccontextmanager
+    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`: looks at the file while somebody waits, and reads it when it has changed."""
+        seen = self._signature()
+
+        async def woken() -> None:
+            nonlocal seen
+            while True:
+                there = self._signature()
+                if there != seen:
+                    seen = there
+                    if not await to_thread.run_sync(self._is_held, queue, abandon_on_cancel=True):
+                        return
+                await anyio.sleep(_POLL)
+
+        yield woken
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
+        return await to_thread.run_sync(self._advise, abandon_on_cancel=True)
+
+    @abstractmethod
+    def _names(self) -> list[str]:
+        """List the queues that have a record, sorted; in any thread, and without the lock."""
+
+    @abstractmethod
+    def _get(self, queue: str) -> State | None:
+        """Look up a record; in any thread, and without the lock."""
+
+    @abstractmethod
+    def _signature(self) -> Hashable:
+        """What is different after every change; called twenty times a second."""
+
+    @abstractmethod
+    def _advise(self) -> list[tuple[str, str]]: ...
+
+    def _is_held(self, queue: str) -> bool:
+        try:
+            state = self._get(queue)
+        except StoreError:
+            return False  # its next step tells who waits
+        return state is not None and state.held_since is not None
+
+
+def stamp(path: str) -> tuple[int, int, int] | None:
+    """Which file is at a path, when it was written, and its size; None: there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - called often
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def path_of(url: str, example: str) -> Path:
+    """Tell the path that a URL names, with its percent signs decoded; `example` is a good URL."""
+    try:
+        parts = urlsplit(url)
+        path = os.fsdecode(unquote_to_bytes(parts.path))
+    except ValueError:  # whose message may have a part of a password in it
+        raise InvalidOption(f"this isn't a URL of a file: write {example}") from None
+    if parts.netloc not in {"", "localhost"}:
+        raise InvalidOption(f"a file store is on this machine: write {example}, with three slashes")
+    if parts.query or parts.fragment or "?" in url or "#" in url:
+        raise InvalidOption(
+            "a file store has no options: write ? as %3F and # as %23 if they belong to the path"
+        )
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise InvalidOption(f"a file store needs the whole path of a file, as in {example}")
+    if os.name == "nt" and path[2:3] == ":":  # /C:/Users/...
+        return Path(path[1:])
+    return Path("/" + path.lstrip("/"))  # two slashes at the front would be kept

@@ -1,0 +1,1 @@
+"""`file://`: everything in one JSON file."""

@@ -1,0 +1,181 @@
+"""`file:///path/state.json`: each ledger in a JSON file of its own, in the folder `state.json.ledgers`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from anyio import to_thread
+
+from intervalq.errors import InvalidName, StoreFull, StoreUnavailable
+from intervalq.ledger.rules import Answer, Command, Count, Forget, Look, Pages, apply
+from intervalq.store import wall_clock
+from intervalq_stores._files.locked_file import MAX_BYTES
+from intervalq_stores._files.store import ThreadedFile, path_of
+from intervalq_stores._worker_thread import Job
+from intervalq_stores.json._ledger_document import read, written
+
+_EXAMPLE: Final = "file:///path/state.json"
+_END: Final = ".json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""What can be the name of a ledger, and doesn't lead out of the folder."""
+
+
+def _no_step(state: object, now: int) -> tuple[None, None]:
+    raise NotImplementedError(f"{state} at {now}: a job of this kind has no step")
+
+
+class _Asked(Job):
+    """A command, and who waits for its answer."""
+
+    def __init__(self, ledger: str, command: Command, now: int | None) -> None:
+        super().__init__(ledger, _no_step, now)
+        self.command = command
+        self.made = False
+        """There was no such ledger before."""
+
+
+class _TooLargeError(Exception):
+    """The document would be larger than it may be, and nothing was written."""
+
+
+class JSONLedgerStore:
+    """Ledgers of one machine: a document is read, changed and replaced as a whole, under a lock beside it.
+
+    A command is atomic as a whole; those that wait at the same time share a reading and a writing. All of it
+    is written again each time, so it is for ledgers of some thousands of rows, and refuses larger ones.
+    """
+
+    def __init__(self, url: str) -> None:
+        path = path_of(url, _EXAMPLE)
+        self.url = path.as_uri()
+        self._folder = path.with_name(f"{path.name}.ledgers")
+        self._files: dict[str, _LedgerFile] = {}
+        self._of("a")  # tells a platform that has no such locks at once
+        self._files.clear()
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        """See `LedgerStore.apply`. One whose caller left while it waited for the lock is not done."""
+        file = self._of(ledger)
+        if isinstance(command, Look | Count):
+            return await to_thread.run_sync(file.look, command, now, abandon_on_cancel=True)
+        asked = _Asked(ledger, command, now)
+        answer = await file.ask(asked)
+        if asked.made and now is None:  # a new one makes room
+            for other in await to_thread.run_sync(self._expired, abandon_on_cancel=True):
+                await self._of(other).ask(_Asked(other, Forget((), ()), None))
+        return answer
+
+    async def names(self) -> list[str]:
+        """See `LedgerStore.names`."""
+        return await to_thread.run_sync(lambda: self._there()[0], abandon_on_cancel=True)
+
+    async def aclose(self) -> None:
+        """See `LedgerStore.aclose`."""
+        for file in self._files.values():
+            await file.aclose()
+
+    def _of(self, ledger: str) -> _LedgerFile:
+        if ledger not in self._files:
+            if not _NAME.fullmatch(ledger):
+                raise InvalidName(ledger)
+            self._files[ledger] = _LedgerFile(self.url, self._folder / f"{ledger}{_END}", ledger)
+        return self._files[ledger]
+
+    def _expired(self) -> list[str]:
+        return self._there()[1]
+
+    def _there(self) -> tuple[list[str], list[str]]:
+        """The ledgers that there are, and those that have expired."""
+        try:
+            found = sorted(path.name for path in self._folder.iterdir() if path.name.endswith(_END))
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            raise StoreUnavailable(
+                self.url, f"its folder can't be read: {error.strerror}: see what is wrong with it"
+            ) from error
+        there: list[str] = []
+        expired: list[str] = []
+        now = wall_clock()
+        for name in (file.removesuffix(_END) for file in found):
+            with suppress(InvalidName):  # a file of somebody else
+                meta = self._of(name).read().meta
+                if meta is not None:
+                    (there if meta.expires is None or meta.expires > now else expired).append(name)
+        return there, expired
+
+
+class _LedgerFile(ThreadedFile):
+    """The document of one ledger."""
+
+    def __init__(self, url: str, path: Path, ledger: str) -> None:
+        self._ledger = ledger
+        super().__init__(url, path)
+
+    async def ask(self, job: _Asked) -> Answer:
+        """Do a command."""
+        answer: Answer = await self._ask(job)
+        return answer
+
+    def look(self, command: Command, now: int | None) -> Answer:
+        """Do one that changes nothing; in any thread, and without the lock."""
+        return apply(self.read(), command, wall_clock() if now is None else now)
+
+    def read(self) -> Pages:
+        """The ledger as it is in the file; in any thread, and without the lock."""
+        return read(self._shared().read(), self._ledger, self.url)
+
+    def _do(self, take: Callable[[], list[Job]]) -> None:
+        with self._file.locked():
+            jobs = take()
+            try:
+                self._batch(jobs)
+            except _TooLargeError:
+                for job in jobs:  # so that those are done which don't make it larger
+                    self._alone(job)
+
+    def _alone(self, job: Job) -> None:
+        try:
+            self._batch([job])
+        except _TooLargeError:
+            job.error = StoreFull(
+                self.url,
+                f"ledger {self._ledger!r} would have more than {MAX_BYTES} bytes, nothing was written: use "
+                "a SQLite database (sqlite:///path/state.db), which doesn't write all of it each time, or a "
+                "server",
+            )
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            job.error = error
+        job.stands = True
+
+    def _batch(self, jobs: list[Job]) -> None:
+        before = self._file.read()
+        pages = read(before, self._ledger, self.url)
+        for job in jobs:
+            assert isinstance(job, _Asked)
+            job.made = pages.meta is None
+            job.answer = apply(pages, job.command, wall_clock() if job.now is None else job.now)
+            job.made &= pages.meta is not None
+        after = None if pages.meta is None else written(pages, self._ledger)
+        if after is None:
+            if before is not None:
+                self._remove()
+        elif len(after) > MAX_BYTES:
+            raise _TooLargeError
+        elif after != before:
+            self._file.replace(after)
+
+    def _remove(self) -> None:
+        """Remove the document, and its lock: who waits for that takes the next, as `SharedFile` has it."""
+        self._file.still_locked()
+        try:
+            self._path.unlink()
+            self._file.lock_path.unlink()
+        except OSError as error:
+            raise StoreUnavailable(
+                self.url, f"a ledger can't be removed: {error.strerror}: let this user write its folder"
+            ) from error

@@ -1,0 +1,71 @@
+"""`file:///path/state.json`: all queues in one JSON file, shared by the processes of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from intervalq.rules import State
+from intervalq.store import wall_clock
+from intervalq_stores._files.advice import Advice, advise
+from intervalq_stores._files.store import FileStore, path_of, stamp
+from intervalq_stores._worker_thread import Job
+from intervalq_stores.json._queue_document import Document
+
+
+class JSONFileStore(FileStore):
+    """Records in one file: read, changed and replaced as a whole under a lock, one process at a time."""
+
+    def __init__(self, url: str) -> None:
+        path = path_of(url, "file:///path/state.json")
+        super().__init__(path.as_uri(), path)
+
+    def _do(self, take: Callable[[], list[Job]]) -> None:
+        with self._file.locked():
+            jobs = take()
+            if not jobs:
+                return
+            document = self._read()
+            changed = False
+            for job in jobs:
+                try:
+                    changed |= _step(document, job)
+                except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+                    job.error = error
+                job.stands = job.error is not None or not changed
+            if changed:
+                self._file.replace(document.to_bytes())
+
+    def _names(self) -> list[str]:
+        return self._read().names()
+
+    def _get(self, queue: str) -> State | None:
+        return self._read().get(queue)
+
+    def _read(self) -> Document:
+        return Document(self._file.read(), self.url)
+
+    def _signature(self) -> Hashable:
+        return stamp(str(self._path))
+
+    def _advise(self) -> Advice:
+        return advise(self._file, self._check)
+
+    def _check(self) -> Advice:
+        document = self._read()
+        names = document.names()
+        for name in names:
+            document.get(name)
+        return [("ok", f"the file can be read: {len(names)} queues")]
+
+
+def _step(document: Document, job: Job) -> bool:
+    """Do a job on the document; whether this changed it."""
+    at = wall_clock() if job.now is None else job.now
+    before = document.get(job.queue)
+    after, job.answer = job.step(before, at)
+    if after is before:
+        return False
+    if before is None and job.now is None:  # a new one makes room: idle keyed queues leave nothing behind
+        document.forget_lapsed(at)
+    document.put(job.queue, after)
+    return True

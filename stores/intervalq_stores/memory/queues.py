@@ -1,0 +1,124 @@
+"""`memory://`: records in this process, shared by all handles and threads of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from intervalq.rules import Answer, Command, State, lapses, settle
+from intervalq.store import DocumentStore, Step, T, shown_url, wall_clock
+
+
+@dataclass(slots=True)
+class _Records:
+    """The records, and who waits for the end of a hold; several event loops may use them from threads."""
+
+    states: dict[str, State] = field(default_factory=dict)
+    waiting: dict[str, set[Callable[[], None]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    room: int = 0
+    """How many records to keep before those of idle keyed queues are looked for."""
+
+    def make_room(self, now: int) -> None:
+        """Forget the records of idle keyed queues; half of what may be kept next time is new then."""
+        for name in [name for name, state in self.states.items() if lapses(settle(state, now)) <= now]:
+            del self.states[name]
+        self.room = max(64, 2 * len(self.states))
+
+
+_PROCESS: Final = _Records()
+
+
+def _forked() -> None:
+    """In a child, whoever held the lock is not there to release it."""
+    _PROCESS.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
+
+
+class MemoryStore(DocumentStore):
+    """Records in a dictionary of the process; with a `clock` (microseconds), one of its own, for tests."""
+
+    def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
+        self.url = shown_url(url)
+        self._clock = clock or wall_clock
+        self._records = _PROCESS if clock is None else _Records()
+
+    async def update(self, queue: str, step: Step[T], now: int | None) -> T:
+        """See `DocumentStore.update`."""
+        records = self._records
+        with records.lock:
+            at = self._clock() if now is None else now
+            before = records.states.get(queue)
+            after, answer = step(before, at)
+            if after is not before:
+                if before is None and now is None and len(records.states) >= records.room:
+                    records.make_room(at)
+                if after is None:
+                    del records.states[queue]
+                else:
+                    records.states[queue] = after
+        return answer
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        answer = await super().apply(queue, command, now)
+        if answer.woken:
+            with self._records.lock:
+                wakers = list(self._records.waiting.get(queue, ()))
+            for wake in wakers:
+                wake()
+        return answer
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        with self._records.lock:
+            self._records.make_room(self._clock())
+            return sorted(self._records.states)
+
+    @asynccontextmanager
+    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        event = anyio.Event()
+        call_soon = _call_soon()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
+                call_soon(lambda: event.set())  # noqa: PLW0108 - the event of that time, not of this one
+
+        async def woken() -> None:
+            nonlocal event
+            await event.wait()
+            event = anyio.Event()
+
+        with self._records.lock:
+            self._records.waiting.setdefault(queue, set()).add(wake)
+        try:
+            yield woken
+        finally:
+            with self._records.lock:
+                waiting = self._records.waiting[queue]
+                waiting.discard(wake)
+                if not waiting:
+                    del self._records.waiting[queue]
+
+
+def _call_soon() -> Callable[[Callable[[], None]], object]:
+    """How another thread runs something on the event loop that calls this."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - only where it is there already
+
+        if trio.lowlevel.in_trio_run():
+            return trio.lowlevel.current_trio_token().run_sync_soon
+    return asyncio.get_running_loop().call_soon_threadsafe

@@ -1,0 +1,149 @@
+"""`memory://`: tasks in this process, shared by all handles and threads of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from intervalq.store import shown_url, wall_clock
+from intervalq.tasks.rules import SECOND, Beat, Beaten, Command, End, Work, Worked, apply
+from intervalq_stores._worker_thread import call_soon
+from intervalq_stores.memory._task_table import MemoryTable
+
+A = TypeVar("A")
+
+
+SOON: Final = 5 * SECOND
+"""Whoever is idle is told of tasks that become ready within so long: by then it asks by itself."""
+_STEP: Final = SECOND
+"""A clock that goes back by less was not set, and costs nobody more than that."""
+
+
+class _Tasks:
+    """The tasks behind one URL, and who wants to be woken; several event loops may use them from threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.table = MemoryTable()
+        self.idle: dict[str, tuple[str, ...]] = {}
+        """The sessions that found nothing, and the queues in which they looked."""
+        self.listening: dict[str, list[Callable[[], bool]]] = {}
+        self._seen = 0  # the latest reading of the clock
+
+    def read(self, now: int) -> int:
+        """The clock, which may have been set back since it was read last. Only under the lock."""
+        if now < self._seen - _STEP:
+            self.table.set_back(now, self._seen - now)
+        if not self._seen - _STEP <= now <= self._seen:
+            self._seen = now
+        return now
+
+    def apply(self, command: Command[A], now: int) -> A:
+        """Do a command, and wake whom it concerns. Only under the lock."""
+        self.table.fresh.clear()
+        answer = apply(self.table, command, now)
+        self._note(command, answer)
+        for queue, ready in self.table.fresh.items():
+            if ready <= now + SOON:
+                self._wake_one(queue)
+        return answer
+
+    def _note(self, command: Command[Any], answer: object) -> None:
+        """Keep in mind who is idle."""
+        if isinstance(command, Work) and isinstance(answer, Worked):
+            if answer.claimed or not answer.alive:
+                self.idle.pop(command.session, None)
+            elif command.idle:
+                self.idle[command.session] = command.queues
+        elif isinstance(command, End):
+            self.idle.pop(command.session, None)
+        elif isinstance(command, Beat) and isinstance(answer, Beaten):
+            for session in answer.lapsed:
+                self.idle.pop(session, None)
+
+    def _wake_one(self, queue: str) -> None:
+        """Tell one idle session, so that not all of them come for one task."""
+        waiting = [
+            session for session, queues in self.idle.items() if session in self.listening and queue in queues
+        ]
+        random.shuffle(waiting)
+        for session in waiting:
+            del self.idle[session]
+            if sum(wake() for wake in self.listening[session]):
+                return
+
+
+_PROCESS: Final[dict[str, _Tasks]] = {}
+_LOCK = threading.Lock()
+
+
+def _forked() -> None:
+    """In a child, whoever held a lock is not there to release it, and nobody listens."""
+    global _LOCK  # noqa: PLW0603 - that of the parent may be held for ever
+    _LOCK = threading.Lock()
+    for tasks in _PROCESS.values():
+        tasks.lock = threading.Lock()
+        tasks.idle.clear()
+        tasks.listening.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class MemoryTaskStore:
+    """Tasks in the process, by the name in the URL; with a `clock` (microseconds) of its own, for tests."""
+
+    def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
+        self.url = shown_url(url)
+        self._clock = clock or wall_clock
+        if clock is not None:
+            self._tasks = _Tasks()
+            return
+        with _LOCK:
+            self._tasks = _PROCESS.setdefault(self.url.partition("://")[2].strip("/"), _Tasks())
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`."""
+        with self._tasks.lock:
+            return self._tasks.apply(command, self._tasks.read(self._clock()) if now is None else now)
+
+    async def aclose(self) -> None:
+        """See `TaskStore.aclose`: there is nothing to let go of, and the tasks stay."""
+
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        event = anyio.Event()
+        soon = call_soon()
+
+        def wake() -> bool:
+            with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
+                soon(lambda: event.set())  # noqa: PLW0108 - the event of that time, not of this one
+                return True
+            return False
+
+        async def woken() -> None:
+            nonlocal event
+            await event.wait()
+            event = anyio.Event()
+
+        tasks = self._tasks
+        with tasks.lock:
+            tasks.listening.setdefault(session, []).append(wake)
+        try:
+            yield woken
+        finally:
+            with tasks.lock:
+                listening = tasks.listening.get(session, [])
+                if wake in listening:
+                    listening.remove(wake)
+                if not listening:
+                    tasks.listening.pop(session, None)

@@ -1,0 +1,1 @@
+"""`nats://`: streams of JetStream."""

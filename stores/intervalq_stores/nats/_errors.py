@@ -1,0 +1,350 @@
+"""A connection to a NATS with JetStream: requests that are sent once and bounded, and what errors mean.
+
+One connection, made when it is first needed. It isn't mended when it breaks, but made anew by the next call:
+so nothing is sent later than its caller knows of, and no subscription outlives the server that knew it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Container, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import anyio
+
+from intervalq.errors import (
+    BackendUnsupported,
+    IntervalqError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
+from intervalq.store import shown_url, stopwatch
+from intervalq_stores.nats._url import WITHIN, Headers, made_by, options_of, rights, warn_of_login, way
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from intervalq_stores.nats._connection import Connection
+
+Body: TypeAlias = Mapping[str, Any]
+A = TypeVar("A")
+
+_CONNECTION: Final = "intervalq_stores.nats._connection"
+"""The module that imports the driver, which may take long."""
+
+_PLACE: Final = 0.1
+"""Seconds after which it is asked again for a stream or consumer that can't be placed yet."""
+
+_AGAIN: Final = 1.5
+"""Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
+
+# What the error codes of JetStream mean.
+_NO_LEADER: Final = 10008
+_UNAVAILABLE: Final = frozenset({_NO_LEADER, 10009, 10118})  # no leader, no quorum, shutting down ...
+_NO_PLACE: Final = frozenset({10005, 10023, _NO_LEADER})  # no peers or room: also while a cluster begins
+_FULL: Final = frozenset({10023, 10028, 10047, 10054, 10122})
+_NO_REPLICAS: Final = 10074
+_NOT_ENABLED: Final = frozenset({10035, 10039, 10076})
+_NO_STREAM: Final = frozenset({10059})
+_NAME_IN_USE: Final = 10058
+_NO_MESSAGE: Final = 10037
+_NO_ROOM_MESSAGES: Final = re.compile("maximum (messages|bytes) exceeded")
+
+
+def running_loop(store: str) -> asyncio.AbstractEventLoop:
+    """The event loop of the caller.
+
+    Raises:
+        BackendUnsupported: it isn't asyncio's.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise BackendUnsupported(
+            store,
+            "its driver nats-py runs on asyncio only: use asyncio; under trio, use a SQLite database "
+            "(sqlite://), a JSON file (file://) or memory://",
+        ) from None
+
+
+class NoPlaceError(StoreUnavailable):
+    """No server has room for a stream or consumer just now, or nobody leads the cluster that could tell."""
+
+
+class Refused(Exception):
+    """JetStream refuses what it was asked for."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Stored(NamedTuple):
+    """The acknowledgement of a message."""
+
+    sequence: int
+    value: int | None
+    """What a counter stands at now; None: it is none, or this is a repeated message."""
+    duplicate: bool
+    """The message was there already, by its id; `sequence` is that of the first."""
+    sent: int
+    received: int
+    """It was stored between these two, on `stopwatch`: when it left, and when the answer came."""
+
+
+class Server:
+    """The connection of a store. Nothing is bound to an event loop before the first call."""
+
+    def __init__(self, url: str) -> None:
+        self.url = shown_url(url)
+        self.made = made_by(url)
+        self._options = options_of(url)
+        self._address = url
+        warn_of_login(url, self.url)
+        self._connection: Connection | None = None
+        self._connecting = anyio.Lock(fast_acquire=True)
+
+    async def connection(self) -> Connection:
+        """The connection, made now if there is none."""
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._connecting:
+            if self._connection is None or not self._connection.is_open:
+                if _CONNECTION not in sys.modules:
+                    await anyio.to_thread.run_sync(
+                        import_module, _CONNECTION, limiter=anyio.CapacityLimiter(1)
+                    )
+                from intervalq_stores.nats._connection import Connection  # noqa: PLC0415 - just loaded
+
+                self._connection = await Connection.connect(self.url, self._options)
+            return self._connection
+
+    async def safety(self) -> list[tuple[str, str]]:
+        """What an operator should know of the way to the server, and of the rights of this user."""
+        connection = await self.connection()
+        answer: Body = {}
+        with suppress(Exception):  # one that may not ask has few rights
+            answer = json.loads((await connection.request("$SYS.REQ.USER.INFO", seconds=1.0)).data)["data"]
+        return [way(self._address, encrypted=connection.is_encrypted), rights(answer)]
+
+    async def close(self) -> None:
+        """Close the connection."""
+        connection = self._connection
+        if connection is not None:
+            await (
+                connection.close()
+            )  # what is being done in the background is done with this one, not a new one
+        if self._connection is connection:
+            self._connection = None
+
+    @asynccontextmanager
+    async def bounded(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Let what is inside take so long at most, and turn its errors into those of stores."""
+        running_loop(self.url)
+        connection = self._connection
+        heard = connection.heard if connection is not None else 0
+        try:
+            async with asyncio.timeout(WITHIN if seconds is None else seconds):
+                yield
+        except (IntervalqError, Refused):
+            raise
+        except Exception as error:
+            raise await self._trouble(error, connection, heard) from error
+
+    async def guarded(self, connection: Connection, work: Awaitable[A]) -> A:
+        """What a call gives that ends in time by itself, with its errors turned into those of stores."""
+        heard = connection.heard
+        try:
+            return await work
+        except IntervalqError:
+            raise
+        except Exception as error:
+            raise await self._trouble(error, connection, heard) from error
+
+    async def _trouble(self, error: Exception, connection: Connection | None, heard: int) -> StoreError:
+        if connection is not None and isinstance(error, TimeoutError) and connection.heard == heard:
+            await self._drop(connection)
+        return self._error(error, self._connection)
+
+    def _error(self, error: Exception, connection: Connection | None) -> StoreError:
+        from intervalq_stores.nats._connection import translate_error  # noqa: PLC0415 - needs the extra
+
+        return translate_error(self.url, error, connection.denied if connection is not None else "")
+
+    async def _drop(self, connection: Connection) -> None:
+        """Nothing was heard on it for as long as was waited: whatever is wrong, a new one is better."""
+        if self._connection is connection:
+            self._connection = None
+        await connection.close()
+
+    async def ask(  # whatever it says
+        self, subject: str, body: Body | None = None, no_place: Container[int] = ()
+    ) -> Any:  # noqa: ANN401
+        """Ask the API of JetStream something, and give what its answer says; `no_place` as for `read`.
+
+        Raises:
+            Refused: it says no.
+            StoreError: see `told`.
+        """
+        async with self.bounded():
+            connection = await self.connection()
+            text = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+            return self.read((await connection.request(f"$JS.API.{subject}", text)).data, no_place)
+
+    async def place(self, subject: str, body: Body) -> Any:  # noqa: ANN401 - whatever it says
+        """Ask for a stream or consumer to be made, and wait a while for a cluster that has no place for it.
+
+        Raises:
+            Refused, StoreError: as for `ask`.
+        """
+        end = stopwatch() + round(WITHIN * 1e6)
+        while True:
+            try:
+                return await self.ask(subject, body, _NO_PLACE)
+            except NoPlaceError:
+                if stopwatch() >= end:
+                    raise
+                await anyio.sleep(_PLACE)
+
+    async def publish(self, subject: str, headers: Headers, data: bytes = b"") -> Stored:
+        """Have a message stored. With `Nats-Msg-Id` it may be sent twice, and is stored once all the same.
+
+        Raises:
+            Refused: by a limit or an expectation; nothing was stored.
+            StoreTimeout: no answer; it may have been stored.
+        """
+        again = "Nats-Msg-Id" in headers
+        running_loop(self.url)
+        first = sent = stopwatch()
+        while True:
+            connection, heard = self._connection, -1
+            try:
+                left = WITHIN - (sent - first) / 1e6
+                if connection is None or not connection.is_open:
+                    async with asyncio.timeout(left):
+                        connection = await self.connection()
+                    sent = stopwatch()
+                heard = connection.heard
+                answer = await connection.request(
+                    subject, data, headers, min(left, _AGAIN) if again else left
+                )
+            except StoreError:
+                raise
+            except Exception as error:
+                if connection is not None and isinstance(error, TimeoutError) and connection.heard == heard:
+                    await self._drop(connection)
+                if not again:
+                    raise self._error(error, connection) from error
+                again, sent = False, stopwatch()
+                continue
+            received = stopwatch()
+            said = self.read(answer.data)
+            value, duplicate = said.get("val"), bool(said.get("duplicate"))
+            counted = None if value is None else int(value)
+            return Stored(said["seq"], counted, duplicate, first if duplicate else sent, received)
+
+    async def messages(self, stream: str, body: Body) -> list[Msg]:
+        """Read stored messages directly: those that `body` describes, of which there may be none.
+
+        With `batch` there may be several; the server says how many are left with the last of them.
+        """
+        async with self.bounded():
+            connection = await self.connection()
+            return await connection.gather(
+                f"$JS.API.DIRECT.GET.{stream}",
+                json.dumps(body).encode(),
+                "batch" in body or "multi_last" in body,
+            )
+
+    async def message(self, stream: str, body: Body) -> Msg | None:
+        """Read a stored message from the leader of its stream; None: there is none such."""
+        try:
+            stored = (await self.ask(f"STREAM.MSG.GET.{stream}", body))["message"]
+        except Refused as refused:
+            if refused.code == _NO_MESSAGE:
+                return None
+            raise
+        return (await self.connection()).stored(stream, stored)
+
+    async def ensure(self, config: Body, needed: Sequence[str], why: str) -> Any:  # noqa: ANN401 - its info
+        """Make a stream, or see that the one of this name is such a one; and give what the server says of it.
+
+        Args:
+            config: how to make it. Who made it before may have chosen storage, replicas and limits otherwise.
+            needed: fields of its configuration that must be as given.
+            why: what the stream is for, for the error.
+
+        Raises:
+            UnsupportedOperation: the server has no such streams.
+            StoreError: there is one of this name that is otherwise.
+        """
+        name = config["name"]
+        try:
+            made = await self.place(f"STREAM.CREATE.{name}", {**config, **self.made.stream})
+        except Refused as refused:
+            if refused.code != _NAME_IN_USE:
+                raise self._cannot_make(name, refused, why) from refused
+            made = await self.ask(f"STREAM.INFO.{name}")
+        if wrong := [field for field in needed if made["config"].get(field) != config[field]]:
+            raise UnsupportedOperation(
+                self.url,
+                f"stream {name!r} has no {', '.join(wrong)}, which {why} needs: this server is NATS "
+                f"{self._version()}, and 2.14 or newer is needed; if it is new enough, something else made "
+                "the stream: remove it",
+            )
+        return made
+
+    def _cannot_make(self, name: str, refused: Refused, why: str) -> StoreError:
+        if refused.code == _NO_REPLICAS:
+            return UnsupportedOperation(
+                self.url, "a server without a cluster has no replicas: leave replicas= out of the URL"
+            )
+        return UnsupportedOperation(
+            self.url,
+            f"stream {name!r}, which {why} needs, can't be made ({refused}): this server is NATS "
+            f"{self._version()}, and 2.14 or newer with JetStream is needed",
+        )
+
+    def _version(self) -> str:
+        return self._connection.version if self._connection is not None else "?"
+
+    def read(self, answer: bytes, no_place: Container[int] = ()) -> Any:  # noqa: ANN401 - whatever it says
+        """What an answer of JetStream says; by the codes `no_place` that there is no place just now.
+
+        Raises:
+            Refused: an error that its asker may know.
+            StoreError: one that has the same meaning for everybody.
+        """
+        try:
+            said: Any = json.loads(answer.decode())
+        except ValueError:
+            raise StoreUnavailable(
+                self.url, f"the server answers what isn't JetStream's: {answer[:60]!r}"
+            ) from None
+        error = said.get("error")
+        if error is None:
+            return said
+        code, text = error.get("err_code", 0), str(error.get("description", error.get("code")))
+        if code in _UNAVAILABLE or code in _NO_STREAM:
+            kind = NoPlaceError if code in no_place else StoreUnavailable
+            raise kind(self.url, f"JetStream can't answer just now: {text}")
+        if code in no_place:
+            raise NoPlaceError(
+                self.url,
+                f"no server of the cluster has room for it now, or placement excludes all: {text}",
+            )
+        if code in _FULL or _NO_ROOM_MESSAGES.search(text):
+            raise StoreFull(self.url, f"the server can't store more: {text}")
+        if code in _NOT_ENABLED:
+            raise UnsupportedOperation(
+                self.url, f"the server has no JetStream for this account ({text}): enable it"
+            )
+        raise Refused(code, text)

@@ -1,0 +1,1 @@
+"""Queues as entries of a log."""

@@ -1,0 +1,255 @@
+"""Commands as they stand in the headers of a log's messages, and messages of the log as entries."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from calendar import timegm
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from intervalq.rules import (
+    Advance,
+    Command,
+    Configure,
+    Drop,
+    Finish,
+    Hold,
+    Inspect,
+    Mark,
+    Reclaim,
+    Resume,
+    Settings,
+    Slot,
+)
+from intervalq_stores.nats._queue.step import Entry, Full, Plain, fingerprint, others
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+STEP: Final = "Iq-Step"
+"""The header that has the command: a list is a plain entry, an object is any other."""
+
+_LAYOUT: Final = 2
+"""Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name."""
+
+_BEFORE: Final = 6
+"""So many parts has a plain entry of layout 1."""
+
+_LONG: Final = 8_192
+_MOST: Final = 4_000_000
+"""So long may a text be that is packed: a server takes 64 KiB of headers."""
+
+_KINDS: Final[dict[str, type[Command]]] = {
+    kind.__name__.lower(): kind for kind in (Advance, Hold, Resume, Configure, Reclaim, Finish, Inspect, Drop)
+}
+_WAKING: Final = frozenset({"resume", "configure", "finish", "drop"})
+
+
+_HEADERS: Final = re.compile(
+    rb"\r\nNats-Incr: ([+0-9]+)\r\n(?:[^\r]+\r\n)?Iq-Step: ([ -~]+)\r\nNats-Stream: [^\r]+\r\n"
+    rb"Nats-Subject: [^\r]+\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([0-9T:.Z-]+)\r\n"
+)
+"""Our headers, and those that the server adds, as they are written: quicker than to take each by itself."""
+
+
+class Broken(ValueError):
+    """A message isn't an entry that was written here."""
+
+
+class Newer(ValueError):
+    """An entry was written by a newer version."""
+
+
+def written(step: Plain | Full) -> str:
+    """What stands in the header."""
+    if isinstance(step, Plain):
+        generation = "null" if step.generation is None else json.dumps(step.generation)
+        pairs = [slot[:2] if slot.cost == 1 else slot for slot in step.slots]
+        slots = json.dumps(pairs, separators=(",", ":")) if pairs else "[]"
+        now = "null" if step.now is None else step.now
+        ahead = "null" if step.ahead is None else step.ahead
+        behind = "" if step.last is None else f",{step.last},{step.notice}"
+        return f"[{_LAYOUT},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
+    said: dict[str, Any] = {"v": _LAYOUT, **step.command.to_dict()}
+    if step.now is not None:
+        said["now"] = step.now
+    if step.reset:
+        said["reset"] = True
+    text = json.dumps(said, separators=(",", ":"))
+    return f"z{base64.b64encode(zlib.compress(text.encode())).decode()}" if len(text) > _LONG else text
+
+
+def entry(message: Msg) -> Entry:
+    """What a message of the log says, as the server gave it directly.
+
+    Raises:
+        Broken: it wasn't written here.
+        Newer: it was written by a newer version.
+    """
+    from intervalq_stores.nats._client import QuickMsg  # noqa: PLC0415 - imports the driver
+
+    if isinstance(message, QuickMsg) and (found := _HEADERS.search(message.raw)) is not None:
+        increment, text, sequence, stamp = found.groups()
+        return read(int(sequence), micros(stamp.decode()), increment.decode(), message.data, text.decode())
+    headers = message.headers or {}
+    try:
+        return read(
+            int(headers["Nats-Sequence"]),
+            micros(headers["Nats-Time-Stamp"]),
+            headers["Nats-Incr"],
+            message.data,
+            headers[STEP],
+        )
+    except KeyError as missing:
+        raise Broken(f"it has no {missing.args[0]}") from None
+
+
+def read(sequence: int, at: int, increment: str, data: bytes, text: str) -> Entry:
+    """See `entry`."""
+    try:
+        said = json.loads(_unpacked(text) if text[:1] == "z" else text)
+        step = _plain(said) if isinstance(said, list) else _full(said)
+        found = Entry(sequence, at, int(increment), _value(data), step)
+    except (Newer, Broken):
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, zlib.error) as wrong:
+        raise Broken(f"{type(wrong).__name__} in {text[:60]!r}") from None
+    wanted = step.increment if isinstance(step, Plain) else fingerprint(others(found.increment))
+    if found.increment != wanted:
+        raise Broken("what it adds isn't what it says")
+    return found
+
+
+def _value(data: bytes) -> int:
+    if data[:8] == b'{"val":"' and data[-2:] == b'"}':  # as the server writes it; a parser takes longer
+        return int(data[8:-2])
+    return int(json.loads(data)["val"])
+
+
+def ends_hold(text: str) -> bool:
+    """Whether the entry with this header may have ended a hold, which some may wait for."""
+    try:
+        if text[:1] == "z":  # one about many jobs
+            text = _unpacked(text)
+        if not text.startswith("{"):
+            return False
+        said = json.loads(text)
+    except (ValueError, RecursionError, zlib.error):
+        return False
+    return said.get("op") in _WAKING or bool(said.get("reset"))
+
+
+def is_ephemeral(step: Plain | Full) -> bool:
+    """Whether the entry may be of a queue that is forgotten when it has been idle."""
+    return isinstance(step, Full) and step.command.settings is not None and step.command.settings.ephemeral
+
+
+def micros(stamp: str) -> int:
+    """A time as the server writes it, in microseconds since 1970: 2026-11-22T01:50:59.957937789Z."""
+    if stamp[-1:] != "Z":
+        raise Broken(f"{stamp[:40]!r} is no time")
+    return _seconds(stamp[:19]) * 1_000_000 + int(stamp[20:-1].ljust(6, "0")[:6] or 0)
+
+
+@lru_cache(maxsize=16)
+def _seconds(stamp: str) -> int:
+    numbers = (stamp[:4], stamp[5:7], stamp[8:10], stamp[11:13], stamp[14:16], stamp[17:19])
+    return timegm(tuple([int(number) for number in numbers]))
+
+
+def _unpacked(text: str) -> str:
+    unpacking = zlib.decompressobj()
+    whole = unpacking.decompress(base64.b64decode(text[1:], validate=True), _MOST)
+    if not unpacking.eof:
+        raise Broken("a packed command has no end")
+    return whole.decode()
+
+
+def _plain(said: list[Any]) -> Plain:
+    if _whole(said[0]) > _LAYOUT:
+        raise Newer(f"an entry has layout {said[0]}, this version of intervalq knows up to {_LAYOUT}")
+    if len(said) == _BEFORE:
+        said = [*said, None]
+    _, now, take, reach, generation, slots, ahead, *behind = said
+    last, notice = behind or (None, 0)
+    if generation is not None and type(generation) is not str:
+        raise Broken("its generation isn't text")
+    return Plain(
+        None if now is None else _whole(now),
+        _whole(take),
+        _whole(reach),
+        generation,
+        _slots(slots) if slots else (),
+        None if ahead is None else _whole(ahead),
+        None if last is None else _whole(last),
+        _whole(notice),
+    )
+
+
+def _full(said: object) -> Full:
+    if not isinstance(said, dict):
+        raise Broken("it is no command")
+    layout = _whole(said.pop("v"))
+    if layout > _LAYOUT:
+        raise Newer(f"an entry has layout {layout}, this version of intervalq knows up to {_LAYOUT}")
+    if layout == 1 and "mark" in said:
+        said["high_water_mark"] = said.pop("mark")
+    now, reset, kind = said.pop("now", None), said.pop("reset", False), _KINDS[said.pop("op")]
+    return Full(
+        kind(**{name: _field(name, value) for name, value in said.items()}),
+        None if now is None else _whole(now),
+        reset is True,
+    )
+
+
+def _field(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field
+    understand = _FIELDS.get(name)
+    if understand is None:
+        raise Broken(f"its {name[:40]!r} isn't known")
+    return understand(value)
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise Broken("a text of it is none")
+    return value
+
+
+def _settings(value: list[int]) -> Settings:
+    interval, burst, max_running, tolerance, ephemeral = [_whole(number) for number in value]
+    return Settings(interval, burst, max_running, tolerance, bool(ephemeral))
+
+
+def _slots(pairs: list[list[int]]) -> tuple[Slot, ...]:
+    return tuple([Slot(*map(_whole, pair)) for pair in pairs])
+
+
+def _numbers(several: list[int]) -> tuple[int, ...]:
+    return tuple([_whole(number) for number in several])
+
+
+def _whole(number: object) -> int:
+    if type(number) is not int:
+        raise Broken("a number of it is none")
+    return number
+
+
+_FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(
+        (
+            *("take", "notice", "reach", "lease", "until", "ahead", "error"),
+            *("length", "interval", "burst", "max_running"),
+        ),
+        _whole,
+    ),
+    **dict.fromkeys(("release", "slots"), _slots),
+    **dict.fromkeys(("costs", "ended", "running"), _numbers),
+    **dict.fromkeys(("generation", "nonce"), _text),
+    "high_water_mark": lambda numbers: Mark(*_numbers(numbers)),
+    "settings": _settings,
+    "attach": lambda value: value is True,
+}

@@ -1,0 +1,310 @@
+"""What the log of a queue comes to: its entries are commands, and all who read it get the same record.
+
+An entry of a counter has what it adds, and the sum after it, which packs four numbers: how many tickets plain
+increments took; how many entries there were; how many of them may have told slots to go; and a fingerprint of
+all that are not plain. So the sum alone tells a sender whether anything but plain increments came between
+what it knows and its own entry. If nothing did, it knows the answer without reading what others wrote.
+
+A late grant sets the queue's clock back, which concerns everybody, so it is never a plain entry: who asks for
+it reads when it was stored, and every other sender reads it with its next entry. It is granted at the instant
+at which it was stored. Costs, and reports of an error, are no plain entries either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Final, TypeAlias
+
+from intervalq import rules
+from intervalq.errors import StoreError
+from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Command, Slot, State
+from intervalq_stores.nats._queue.step import Entry, Full, Plain, Position
+
+_LATE: Final = 10_000_000
+"""So long before a record may be forgotten, commands are sent in full."""
+
+_ROOM: Final = 1_000_000
+"""So many slots must be left before the end of time: others may take theirs at the same moment."""
+
+
+class Gap(Exception):
+    """Entries are missing: what the log comes to can't be told from here."""
+
+
+Outcome: TypeAlias = Answer | Exception | None
+"""Of an entry: its answer, why it could not be done, or None for a plain one that found no place."""
+
+
+def _takes_plain(state: State | None) -> bool:
+    """Whether plain entries have a meaning for this record; no plain entry changes that."""
+    return (
+        state is not None
+        and state.held_since is None
+        and not state.settings.max_running
+        and not state.held_until
+        and not state.running
+    )
+
+
+def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
+    """The command as a plain entry; None: it has to be sent in full.
+
+    For any instant from `now` to `late` the rules do then what `increment` does, whatever other plain entries
+    come in between; but that of the new slots, `increment` grants those that are near at `now`.
+    """
+    if type(command) is not Advance or not _takes_plain(state) or not _is_simple(state, command, late):
+        return None
+    clock, free = late - state.held_total, state.due + state.settings.interval
+    known = command.generation == state.generation
+    if not _is_next(state, command, clock):
+        return None
+    if command.slots and not (known and _are_in_time(state, command, clock)):
+        return None
+    if _are_too_far(state.current, command.slots, command.ahead, now - state.held_total):
+        return None
+    if state.settings.ephemeral and rules.lapses(state) <= late + _LATE:
+        return None
+    tells = command.slots or command.reach > 0 or free <= clock or now == late
+    ahead = command.ahead if command.slots else None
+    mark, last, notice = command.high_water_mark, None, 0
+    if mark is not None and command.take and command.reach > command.notice:
+        last, notice = mark.ticket, command.notice
+    return Plain(
+        now if tells else None,
+        command.take,
+        command.reach,
+        command.generation,
+        command.slots,
+        ahead,
+        last,
+        notice,
+    )
+
+
+def _is_simple(state: State, command: Advance, late: int) -> bool:
+    """Whether, until `late`, nothing comes of the command but slots that are granted, and new tickets."""
+    if command.attach or command.release or command.error or command.costs.count(1) != len(command.costs):
+        return False
+    if late < state.last_now or (state.error and state.error_until <= late):
+        return False
+    mark = command.high_water_mark
+    if mark is None or command.generation != state.generation:
+        return True
+    return mark.ticket <= state.ticket and mark.late_total == state.late_total
+
+
+def _are_in_time(state: State, command: Advance, clock: int) -> bool:
+    """Whether all listed slots are granted, and the first one not late, until the queue's clock is there."""
+    window = state.tolerance + state.credit
+    if not all(
+        state.revoked_through < slot.ticket <= state.ticket and clock <= slot.due + window
+        for slot in command.slots
+    ):
+        return False
+    first = command.slots[0].due
+    return command.until is None or clock < first or clock + command.notice <= first + window
+
+
+def _are_too_far(current: int, slots: Sequence[Slot], ahead: int | None, clock: int) -> bool:
+    """Whether these slots are too far ahead of the queue's clock; see `Advance.ahead`."""
+    return ahead is not None and bool(slots) and slots[0].ticket > current and slots[0].due > clock + ahead
+
+
+def _is_next(state: State, command: Advance, clock: int) -> bool:
+    """Whether new slots follow on the last one at once, until the queue's clock is there."""
+    take, free = command.take, state.due + state.settings.interval
+    if not 0 <= take <= MAX_TICKETS:
+        return False
+    nearest = clock + max(0, command.notice - state.tolerance) - state.credit
+    return not take or (free >= nearest and free + state.settings.interval * (take + _ROOM) <= FOREVER)
+
+
+def increment(
+    state: State,
+    step: Plain,
+    taken: int = 0,
+    *,
+    now: int = 0,
+    blur: int = 0,
+    trip: tuple[int, int] | None = None,
+) -> tuple[State, Answer]:
+    """Do a plain entry. Slots that can't be used are left alone: their owner asks again, in full.
+
+    Args:
+        state: the record.
+        step: the entry.
+        taken: how many tickets others took before by plain entries, beside what the record says.
+        now: what to answer as the time; 0: that of the entry, if it has one.
+        blur: see `Answer.blur`.
+        trip: see `Answer.trip`.
+    """
+    interval, take = state.settings.interval, step.take
+    ticket, due = state.ticket + taken, state.due + taken * interval
+    current, at = state.current, state.current_due
+    used = _used(state, step, ticket, current)
+    for slot in used:
+        current, at = max(current, slot.ticket), max(at, slot.due + (slot.cost - 1) * interval)
+    first, begun, at_once = None, 0, False
+    if take:
+        first = Slot(ticket + 1, due + interval)
+        ticket, due = ticket + take, due + take * interval
+        begun = _begun(state, step, first)
+        if begun:
+            current = max(current, first.ticket + begun - 1)
+            at = max(at, first.due + (begun - 1) * interval)
+            at_once = not used and step.now is not None and first.due <= step.now - state.held_total
+    seen = state.last_now if step.now is None else max(state.last_now, step.now)
+    state = _moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen)
+    answer = Answer(
+        state=state,
+        now=now or step.now or 0,
+        granted=tuple([slot.ticket for slot in used]),
+        at_once=at_once,
+        first=first,
+        count=take,
+        begun=begun,
+        trip=trip,
+        blur=blur,
+    )
+    return state, answer
+
+
+def _used(state: State, step: Plain, ticket: int, current: int) -> list[Slot]:
+    """Those of its slots that are granted, where `ticket` is the last one, and `current` was granted last."""
+    if step.generation != state.generation:
+        return []
+    used = [slot for slot in step.slots if state.revoked_through < slot.ticket <= ticket]
+    clock = (step.now or 0) - state.held_total
+    # The queue's clock may have been set back since the sender looked.
+    return [] if _are_too_far(current, used, step.ahead, clock) else used
+
+
+def _begun(state: State, step: Plain, first: Slot) -> int:
+    """How many of the new slots go at once: none, where the first lies further back than any may.
+
+    So it does where slots were voided or given back since the sender looked.
+    """
+    if step.now is None or first.due < step.now - state.held_total - state.credit:
+        return 0
+    reach = step.reach if step.last is None or step.last == first.ticket - 1 else step.notice
+    ahead = step.now - state.held_total + reach - first.due
+    return max(0, min(step.take, ahead // state.settings.interval + 1))
+
+
+def _moved(state: State, *, ticket: int, due: int, current: int, at: int, seen: int) -> State:
+    return State(
+        generation=state.generation,
+        settings=state.settings,
+        ticket=ticket,
+        due=due,
+        current=current,
+        current_due=at,
+        revoked_through=state.revoked_through,
+        held_total=state.held_total,
+        late_total=state.late_total,
+        last_now=seen,
+        error=state.error,
+        error_until=state.error_until,
+    )
+
+
+def is_over(answer: Answer) -> bool:
+    """Whether the new slots of a plain entry begin with one that was over when the entry was stored.
+
+    So it is where the slots before it were revoked, or given back, since the sender looked; or where the
+    entry was long under way. A late grant of it would set the queue's clock back for nothing.
+    """
+    state, first = answer.state, answer.first
+    if state is None or first is None or answer.begun:
+        return False
+    return first.due + state.tolerance + state.credit < state.clock(answer.now - answer.blur)
+
+
+def full(state: State | None, step: Full, at: int, url: str) -> tuple[State | None, Outcome]:
+    """Do any other entry, stored at `at`. One that can't be done changes nothing, whoever reads it."""
+    before = None if step.reset else state
+    try:
+        after, answer = rules.apply(before, step.command, at if step.now is None else step.now)
+    except (ValueError, TypeError, OverflowError) as wrong:
+        return before, wrong
+    if after is not None and not _fits(after):
+        return before, StoreError(url, "the step leads out of the numbers that a record can hold: not done")
+    return after, answer
+
+
+def fold(position: Position, log: Iterable[Entry], url: str) -> tuple[Position, Outcome]:
+    """What the log comes to after these entries, which follow on `position`, and the outcome of the last one.
+
+    Raises:
+        Gap: they don't follow.
+    """
+    state, value, sequence = position
+    outcome: Outcome = None
+    run: list[Plain] = []
+    for entry in log:
+        step = entry.step
+        if type(step) is Plain:
+            if entry.value - entry.increment != value:
+                raise Gap
+            run.append(step)
+        else:
+            assert isinstance(step, Full)
+            if entry.value - entry.increment != value and not step.begins:
+                raise Gap
+            if run:
+                state, _ = _all(state, run)
+                run = []
+            state, outcome = full(state, step, entry.at, url)
+        value, sequence = entry.value, entry.sequence
+    if run:
+        state, outcome = _all(state, run)
+    return Position(state, value, sequence), outcome
+
+
+def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
+    """Do some plain entries in a row, with the outcome of the last."""
+    if state is None or not _takes_plain(state):
+        return state, None
+    interval = state.settings.interval
+    ticket, due, current, at, seen = state.ticket, state.due, state.current, state.current_due, state.last_now
+    for step in run[:-1]:
+        for slot in _used(state, step, ticket, current) if step.slots else ():
+            current, at = max(current, slot.ticket), max(at, slot.due + (slot.cost - 1) * interval)
+        if step.take:
+            begun = _begun(state, step, Slot(ticket + 1, due + interval))
+            if begun:
+                current, at = max(current, ticket + begun), max(at, due + begun * interval)
+            ticket += step.take
+            due += step.take * interval
+        if step.now is not None:
+            seen = max(seen, step.now)
+    return increment(_moved(state, ticket=ticket, due=due, current=current, at=at, seen=seen), run[-1])
+
+
+def beginning(log: list[Entry]) -> list[Entry]:
+    """Those entries of a log that can be understood without those before: from a beginning on.
+
+    Raises:
+        Gap: there is none.
+    """
+    for number in range(len(log) - 1, -1, -1):
+        entry = log[number]
+        if entry.value == entry.increment or (isinstance(entry.step, Full) and entry.step.begins):
+            return log[number:]
+    raise Gap
+
+
+_NUMBERS: Final = tuple(
+    f.name for f in fields(State) if f.name not in {"generation", "settings", "held_since", "running"}
+)
+
+
+def _fits(state: State) -> bool:
+    settings = state.settings
+    numbers: list[int] = [getattr(state, name) for name in _NUMBERS]
+    numbers += [settings.interval, settings.burst, settings.max_running, settings.tolerance]
+    numbers += state.running.values()
+    if state.held_since is not None:
+        numbers.append(state.held_since)
+    return all(-FOREVER <= number <= FOREVER for number in numbers)

@@ -1,0 +1,1 @@
+"""Tasks as messages of a work-queue stream."""

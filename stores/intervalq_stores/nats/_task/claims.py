@@ -1,0 +1,292 @@
+"""How a session claims: what pull consumers hand out is judged, and held if it may be worked on."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+from nats.aio.msg import Msg
+
+from intervalq.errors import CorruptState, TooManyWaiting
+from intervalq.store import stopwatch
+from intervalq.tasks.rules import Row, Session, Work
+from intervalq_stores.nats._batch import Part
+from intervalq_stores.nats._connection import Connection
+from intervalq_stores.nats._task.commit import clear, outdated
+from intervalq_stores.nats._task.held import SAFE, Held, claimed
+from intervalq_stores.nats._task.holdings import Holdings
+from intervalq_stores.nats._task.message import delivered, is_gone, over_of, rests, row_of
+from intervalq_stores.nats._task.pull import Pulled, Puller
+from intervalq_stores.nats._task.restore import again, lost, restore, stray, with_others
+from intervalq_stores.nats._task.stream import Stream
+from intervalq_stores.nats._url import WITHIN
+
+log: Final = logging.getLogger("intervalq")
+
+_PINGS: Final = 5
+"""How often one who waits makes sure, in its session's expiry, that nothing has come that it didn't see."""
+
+_OTHER: Final = 100_000
+"""Microseconds until a task is looked at again while one of another queue with its id is worked on here."""
+
+_CORRUPT: Final = 60_000_000_000
+"""Nanoseconds after which what is no task is looked at again: it is left to whoever put it there."""
+
+
+class Claims:
+    """What a session claims, and what it holds."""
+
+    def __init__(self, stream: Stream, session: Session) -> None:
+        self.holdings = Holdings(stream, session)
+        self._stream = stream
+        self._pullers: dict[str, list[Puller]] = {}  # those that nobody uses just now, by queue
+        self._asked = 0  # how many tasks calls that are under way may bring
+
+    async def pull(self, work: Work, seconds: float) -> list[Row]:
+        """What is there to be claimed now; else what comes first in time, as soon as there is room for it."""
+        end = stopwatch() + round(seconds * 1e6)
+        while True:
+            with self._room(work) as room:
+                rows = await self.claim(work, room) if room else []
+                left = (end - stopwatch()) / 1e6
+                if room and not rows and left > 0:
+                    rows = await self.wait(work, room, left)
+            if room or left <= 0:
+                return self._in_time(rows)
+            with anyio.move_on_after(left):
+                await self.holdings.room()
+
+    def _in_time(self, rows: Sequence[Row]) -> list[Row]:
+        """Those that are nobody else's yet: to look at them may have taken as long as a new leader takes."""
+        late: set[str] = set()
+        for row in rows:
+            held = self.holdings.held.get(row.id)
+            if held is not None and stopwatch() >= held.deadline:
+                late.add(row.id)
+                self.holdings.drop(row.id)
+        return [row for row in rows if row.id not in late]
+
+    @contextmanager
+    def _room(self, work: Work) -> Iterator[int]:
+        """How many more may be held. Other sessions of the queue don't count."""
+        room = work.limit
+        if work.most is not None:
+            room = max(0, min(room, work.most - len(self.holdings.held) - self._asked))
+        self._asked += room
+        try:
+            yield room
+        finally:
+            self._asked -= room
+            if room:
+                self.holdings.ring()
+
+    async def claim(self, work: Work, limit: int) -> list[Row]:
+        """What is there to be claimed now, the same share of each queue first."""
+        rows: list[Row] = []
+        share = -(-limit // len(work.queues))
+        with self._given_back(rows):
+            for size in (share, limit):
+                if len(work.queues) == 1:
+                    await self._claim(rows, work.queues[0], limit, work)
+                    break
+                for queue in random.sample(work.queues, len(work.queues)):
+                    await self._claim(rows, queue, min(size, limit - len(rows)), work)
+        return rows
+
+    async def _claim(self, rows: list[Row], queue: str, wanted: int, work: Work) -> None:
+        """Add so many of one queue, or all that there are. What came too early makes room for others."""
+        end = len(rows) + wanted
+        while len(rows) < end:
+            wanted = end - len(rows)
+            async with self._asking(queue) as puller:
+                try:
+                    pulled = await self._stream.server.guarded(puller.connection, puller.now(wanted))
+                except TooManyWaiting:  # for what isn't there
+                    break
+                is_more = await self._take(rows, puller, pulled, end=end, work=work)
+            if (len(pulled.messages) < wanted and not is_more) or self._is_alone(work):
+                break
+
+    async def wait(self, work: Work, limit: int, seconds: float) -> list[Row]:
+        """As soon as there is a task of any queue, that and what comes with it; or nothing in time."""
+        rows: list[Row] = []
+        count = limit if len(work.queues) == 1 else 1
+        group: TaskGroup | None = None
+
+        async def one(queue: str) -> None:
+            async with self._asking(queue) as puller:
+                async with self._stream.server.bounded(seconds + 2 * WITHIN):
+                    pulled = await puller.wait(count, seconds)
+                await self._take(rows, puller, pulled, end=len(rows) + count, work=work)
+            if rows and group is not None:
+                group.cancel_scope.cancel()
+
+        with self._given_back(rows):
+            if len(work.queues) == 1:
+                await one(work.queues[0])
+                return rows
+            try:
+                async with anyio.create_task_group() as group:
+                    for queue in work.queues:
+                        group.start_soon(one, queue)
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            if rows and len(rows) < limit:
+                rows += await self.claim(work, limit - len(rows))
+        return rows
+
+    @contextmanager
+    def _given_back(self, rows: list[Row]) -> Iterator[None]:
+        """What was claimed for somebody who left, or for a call that failed, is free again."""
+        try:
+            yield
+        except BaseException:
+            for row in rows:
+                held = self.holdings.drop(row.id)
+                if held is not None and held.connection.is_open:
+                    part = again(held.unclaimed(), held.subject, held.sequence, self._stream.now())
+                    held.connection.later(self.holdings.give_back([held], [part]))
+            raise
+
+    @asynccontextmanager
+    async def _asking(self, queue: str) -> AsyncIterator[Puller]:
+        """Who asks a queue's consumer one thing at a time."""
+        connection = await self.holdings.connection()
+        consumer = await self._stream.consumer(queue, self.holdings.session.expiry)
+        idle = self._pullers.setdefault(queue, [])
+        puller = idle.pop() if idle else None
+        if puller is None or puller.connection is not connection:
+            idle.clear()
+            ping = self.holdings.session.expiry / 1e6 / _PINGS
+            puller = Puller(connection, self._stream.server.url, consumer, partial(stray, self._stream), ping)
+        puller.surely = self._stream.surely(consumer)
+        try:
+            yield puller
+        finally:
+            if connection.is_open and not puller.is_spent:
+                idle.append(puller)
+
+    async def _take(self, rows: list[Row], puller: Puller, pulled: Pulled, *, end: int, work: Work) -> bool:
+        """Of what was delivered, add what may be worked on; the rest is put where it belongs.
+
+        Args:
+            rows: where to add.
+            puller: who asked for them.
+            pulled: what came.
+            end: how many there may be then.
+            work: what was asked for.
+
+        Returns:
+            Whether some of it was stored anew, so that there may be more to be claimed.
+        """
+        if not pulled.messages:
+            return False
+        connection, came = puller.connection, stopwatch()
+        anew, fresh, stale = list[Part](), dict[int, tuple[Held, Msg]](), list[Msg]()
+        lease, held = work.lease, self.holdings.held
+        messages = deque(pulled.messages)
+        try:
+            if delivered(messages[-1]).times > 1:
+                async with self._stream.server.bounded():
+                    messages = deque(await with_others(puller, pulled))
+            wait = puller.surely
+            since, now = pulled.since, self._stream.now()
+            until, ends = since + round(wait * SAFE), None if lease is None else since + lease
+            while messages:
+                message = messages[0]
+                row = await self._judge(message, connection, until, now, anew)
+                if row is not None and (len(rows) >= end or (row.alone and self._is_alone(work))):
+                    anew.append(again(row, message.subject, row.version, now))
+                    row = None
+                if row is not None:
+                    leased = None if lease is None else now + lease
+                    row = claimed(row, self.holdings.session.id, leased, work.begins)
+                    one = held[row.id] = Held(
+                        row, message.subject, row.version, message.reply, connection, since, came, wait,
+                        until, ends, over=tuple(over_of(message)),
+                    )  # fmt: skip
+                    rows.append(row)
+                    fresh[row.version] = one, message
+                else:
+                    stale.append(message)
+                messages.popleft()
+        except BaseException:
+            for message in messages:
+                if connection.is_open:
+                    connection.later(stray(self._stream, message))
+            raise
+        old = await self._outdated(fresh, stale)
+        rows[:] = [row for row in rows if row.id not in old]
+        if anew:
+            await restore(self._stream, anew)
+        return bool(anew) or len(fresh) < len(pulled.messages)
+
+    async def _outdated(self, fresh: dict[int, tuple[Held, Msg]], stale: Sequence[Msg]) -> set[str]:
+        """Give up what another message has taken the place of, and have what it takes to end the others.
+
+        A token that nobody else can have had is worked on at once.
+        """
+        some = [held for held, _ in fresh.values()]
+        looked = {held.sequence: held.subject for held in some if self.holdings.may_be_outdated(held)}
+        cleared = [held for held in some if held.row.key is None or held.sequence in looked]
+        over = [sequence for held in cleared for sequence in held.over]
+        over += [sequence for message in stale for sequence in over_of(message)]
+        old = await outdated(self._stream, looked, over)
+        old |= {held.sequence for held in some if self.holdings.is_forgotten(held)}  # meanwhile
+        for held in cleared:
+            held.over = ()
+        for held in some:
+            if held.row.key is not None and held.sequence not in old:
+                self.holdings.prepare(held)
+        gone = [fresh[sequence][0] for sequence in old]
+        for held in gone:
+            if self.holdings.held.get(held.row.id) is held:
+                self.holdings.drop(held.row.id)
+        return {held.row.id for held in gone}
+
+    def _is_alone(self, work: Work) -> bool:
+        """Whether it has one that is to run alone: of several nobody could tell which had begun."""
+        return work.begins < 2 and any(held.row.alone for held in self.holdings.held.values())
+
+    async def _judge(
+        self, message: Msg, connection: Connection, until: int, now: int, anew: list[Part]
+    ) -> Row | None:
+        """The task of a message, if it may be worked on now."""
+        times, sequence, stored = delivered(message)
+        if is_gone(message):
+            connection.later(clear(self._stream, message))
+            return None
+        try:
+            row = row_of(message, message.subject, sequence, stored, self._stream.server.url)
+        except CorruptState as error:
+            log.warning("%s", error)
+            await connection.publish(message.reply, b'-NAK {"delay":%d}' % _CORRUPT)
+            return None
+        if stopwatch() >= until:  # this process stood still: it may be another's by now
+            anew.append(again(row, message.subject, sequence, now))
+        elif rests(row) and row.at > now:
+            await connection.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
+        elif times > 1:
+            anew.append(again(lost(row, now), message.subject, sequence, now))
+        elif self.holdings.has_lost(sequence):  # what is still said of that claim is not about this one
+            anew.append(again(row, message.subject, sequence, now))
+        elif row.id in self.holdings.held:  # an id is that of one queue, and of one claim here
+            later = row._replace(at=now + _OTHER)
+            anew.append(again(later, message.subject, sequence, now))
+        else:
+            return row
+        return None
+
+    async def end(self) -> None:
+        """Ask no more, and give everything back."""
+        for puller in [puller for some in self._pullers.values() for puller in some]:
+            await puller.close()
+        self._pullers.clear()
+        await self.holdings.end()

@@ -1,0 +1,313 @@
+"""What one session holds: renewed in time, and settled once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+
+from intervalq.store import stopwatch
+from intervalq.tasks.rules import Change, Delete, Session
+from intervalq_stores.nats._batch import Part
+from intervalq_stores.nats._connection import Connection, NobodyThereError
+from intervalq_stores.nats._task.held import RENEW, SAFE, Held, by_queue, is_forgotten, is_plain
+from intervalq_stores.nats._task.lines import seen
+from intervalq_stores.nats._task.restore import again, lost, restore
+from intervalq_stores.nats._task.revoked import Revocations, may_have_expired
+from intervalq_stores.nats._task.settle import move
+from intervalq_stores.nats._task.stream import ROUNDED, Stream
+from intervalq_stores.nats._url import WITHIN, Headers
+
+_AT_ONCE: Final = 250
+"""How many messages are replaced at once."""
+
+
+class Holdings:
+    """The claims of a session."""
+
+    def __init__(self, stream: Stream, session: Session) -> None:
+        self.session = session
+        self.held: dict[str, Held] = {}
+        self.overdue = False
+        """It is known that others have what was to be settled here before: all of it is as good as lost."""
+        self._stream = stream
+        self._revocations = Revocations(stream)
+        self._seen: Connection | None = None
+        self._process = ""  # of the server, for which deadlines are right
+        self._done: set[tuple[str, int]] = set()  # by id and version: by a call that failed for others
+        self._made = ""  # when the stream was made by that connection's word
+        self._lost: dict[tuple[str, int], Held] = {}  # by id and version: of which nobody has been told yet
+        self._waiting: list[anyio.Event] = []
+
+    async def connection(self) -> Connection:
+        """The connection. Claims are given up that a server which was killed may have forgotten.
+
+        So are all of a stream that was removed: a new one begins to count anew.
+        """
+        connection = await self._stream.connection()
+        if connection is not self._seen or self._made != self._stream.made:
+            is_new = self._made not in {"", self._stream.made}
+            for held in [held for held in self.held.values() if is_new or is_forgotten(held, connection)]:
+                self._lose(held)
+            # Once for each restart, before anybody else gets here; with replicas it is left out all along.
+            if self._process not in {"", connection.process} and not self._stream.is_replicated:
+                for held in self.held.values():
+                    held.deadline -= ROUNDED
+            self._process = connection.process
+            self._made = self._stream.made
+            await self._revocations.listen(connection)
+            self._seen = connection
+        return connection
+
+    def is_sure(self, id_: str, version: int) -> bool:
+        """Whether a claim is this session's, as far as is known: not while there is no connection."""
+        held = self.held.get(id_)
+        if held is None or held.row.version != version or self._seen is None:
+            return False
+        return self._seen.is_open and stopwatch() < min(held.deadline, held.ends or held.deadline)
+
+    def is_forgotten(self, held: Held) -> bool:
+        """Whether it is one that was claimed by a connection for which the others have been given up."""
+        return self._seen is not None and is_forgotten(held, self._seen)
+
+    def has_lost(self, sequence: int) -> bool:
+        """Whether it had claimed the same message, and nobody has been told yet that this is lost."""
+        return any(held.sequence == sequence for held in self._lost.values())
+
+    def drop(self, id_: str) -> Held | None:
+        """It isn't held any more."""
+        held = self.held.pop(id_, None)
+        self.ring()
+        return held
+
+    def ring(self) -> None:
+        """There may be room for more."""
+        for event in self._waiting:
+            event.set()
+        self._waiting.clear()
+
+    async def room(self) -> None:
+        """Wait until there may be room for more."""
+        event = anyio.Event()
+        self._waiting.append(event)
+        await event.wait()
+
+    def begin(self, ids: Sequence[str]) -> None:
+        """The work on these begins, as only this session will know."""
+        for held in [self.held[id_] for id_ in ids if id_ in self.held]:
+            if not held.row.begun:
+                held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
+
+    def may_be_outdated(self, held: Held) -> bool:
+        """See `Revocations.may_be_outdated`."""
+        return self._revocations.may_be_outdated(held)
+
+    def prepare(self, held: Held) -> None:
+        """Have ready what it takes to hand a token on, while its task is worked on."""
+        held.ready = held.connection.later(self._prepare(held))
+
+    async def _prepare(self, held: Held) -> None:
+        line = await seen(self._stream, held.row.queue, str(held.row.key))
+        held.over = ()  # that has removed it
+        held.line = line
+
+    async def clear(self, some: Sequence[Held]) -> None:
+        """See that what claims took the place of is gone: before that, they aren't settled or given back."""
+        for held in some:
+            if held.ready is not None:
+                await asyncio.wait((held.ready,))
+        await self._stream.removed([sequence for held in some for sequence in held.over])
+        for held in some:
+            held.over = ()
+
+    async def give_back(self, some: Sequence[Held], parts: Sequence[Part]) -> None:
+        """Store claims again."""
+        await self.clear(some)
+        await restore(self._stream, parts)
+
+    # --- renewing -----------------------------------------------------------------------------------
+
+    async def beat(self) -> bool:
+        """Renew what needs it; whether all that was claimed is still held."""
+        await self.connection()
+        now = stopwatch()
+        for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
+            self.drop(held.row.id)  # it ended by itself, as if its worker had been lost
+            there = self._stream.now()
+            row = held.unclaimed()._replace(at=held.row.modified)
+            part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
+            await self.give_back([held], [part])
+        return await self.renew(
+            [held for held in self.held.values() if held.deadline - now < held.wait * RENEW]
+        )
+
+    async def renew(self, some: Sequence[Held]) -> bool:
+        """Tell the server that the work goes on; whether it was told in time."""
+        for mine in by_queue(some):
+            sent = stopwatch()
+            if sent >= min(held.deadline for held in mine):
+                return False
+            connection = await self._stream.connection()
+            async with self._stream.server.bounded():
+                await connection.send([(held.reply, b"+WPI", {}) for held in mine])
+            if stopwatch() >= min(held.deadline for held in mine):
+                return False
+            for held in mine:
+                held.deadline = sent + round(held.wait * SAFE)
+            for held in await self._revocations.of(mine):
+                self._lose(held)
+        return True
+
+    def forget(self) -> None:
+        """All of it is lost."""
+        self.held.clear()
+        self._lost.clear()
+        self._done.clear()
+        self.ring()
+
+    async def end(self) -> None:
+        """Give everything back, as if it had not been claimed."""
+        held, self.held = list(self.held.values()), {}
+        self.ring()
+        there = self._stream.now()
+        in_time = [one for one in held if stopwatch() < one.deadline]
+        parts = [again(one.unused(), one.subject, one.sequence, there) for one in in_time]
+        await self.give_back(in_time, parts)
+
+    # --- settling -----------------------------------------------------------------------------------
+
+    async def settle(self, settled: Sequence[Delete | Change]) -> list[str]:
+        """Settle claims, each by itself; the ids of those that are lost."""
+        for part in settled:
+            held = self.held.get(part.id)
+            if held is None or held.row.version != part.version:
+                held = self._lost.get((part.id, part.version))
+            if held is not None:
+                held.asked += 1  # also if it fails now, and is asked for again
+        # What fails is sent again as a whole, of which some parts are done.
+        lost = await self._settle([part for part in settled if (part.id, part.version) not in self._done])
+        for part in settled:  # only now, when nothing fails any more: else the next call doesn't know of them
+            self._done.discard((part.id, part.version))
+            known = self._lost.pop((part.id, part.version), None)
+            # What is asked for again counts as done if it is lost; so the session ends where that isn't true.
+            self.overdue = self.overdue or (known is not None and known.asked > 1)
+        return lost
+
+    async def _settle(self, settled: Sequence[Delete | Change]) -> list[str]:
+        connection = await self.connection()
+        lost: list[str] = []
+        simple: list[Held] = []
+        for part in settled:
+            held = self.held.get(part.id)
+            now = stopwatch()
+            if (
+                held is None
+                or held.row.version != part.version
+                or (held.ends is not None and held.ends <= now)
+            ):
+                lost.append(part.id)
+            elif isinstance(part, Change) and part.keep:
+                if not await self._prolong(held, part):
+                    lost.append(part.id)
+            elif isinstance(part, Delete) and is_plain(held.row):
+                simple.append(held)
+            elif not await self._move(held, part, connection):
+                lost.append(part.id)
+        return lost + [held.row.id for held in await self._acknowledge(simple, connection)]
+
+    def _lose(self, held: Held) -> None:
+        """It is known to be lost, before anybody is told."""
+        if self.drop(held.row.id) is not None:
+            self._lost[held.row.id, held.row.version] = held
+
+    def _ended(self, held: Held) -> None:
+        """It is settled, which is told when the whole call is done."""
+        self.drop(held.row.id)
+        self._done.add((held.row.id, held.row.version))
+
+    async def _is_lost(self, held: Held) -> bool:
+        """Whether a claim is whose task has gone from its place; else a call without an answer removed it.
+
+        Nobody else has it without a revocation.
+        """
+        return not held.sent or may_have_expired(held) or await self._revocations.is_revoked(held)
+
+    async def _prolong(self, held: Held, part: Change) -> bool:
+        if not await self.renew([held]) or self.held.get(held.row.id) is not held:
+            return False
+        held.ends = None if part.lease is None else stopwatch() + part.lease
+        until = None if part.lease is None else self._stream.now() + part.lease
+        held.row = held.row._replace(version=held.row.version + 1, until=until)
+        return True
+
+    async def _acknowledge(self, done: Sequence[Held], connection: Connection) -> list[Held]:
+        """Acknowledge; those that were not this session's any more.
+
+        The server answers the last of each queue when it has done the others. If that comes in time, nobody
+        else can have had them. Else, or if the connection was another one, or others may have ended a claim
+        unheard, the message is replaced if it is the last of its subject, as where more than an
+        acknowledgement is to be done.
+        """
+        lost: list[Held] = []
+        for mine in by_queue(done):
+            now = stopwatch()
+            sure: list[Held] = []
+            late: list[Held] = []
+            for held in mine:
+                in_time = held.connection is connection and now < held.deadline
+                (sure if in_time and self._revocations.is_safe(held) else late).append(held)
+            if sure:
+                lost += await self._at_once(sure, connection)
+            for start in range(0, len(late), _AT_ONCE):
+                some = late[start : start + _AT_ONCE]
+                parts = [Delete(held.row.id, held.row.version) for held in some]
+                moves = [self._move(held, part, connection) for held, part in zip(some, parts, strict=True)]
+                answers = await asyncio.gather(*moves, return_exceptions=True)
+                for answer in answers:
+                    if isinstance(answer, BaseException):
+                        raise answer
+                lost += [held for held, answer in zip(some, answers, strict=True) if not answer]
+        return lost
+
+    async def _at_once(self, sure: Sequence[Held], connection: Connection) -> list[Held]:
+        """Acknowledge claims of a queue of which nobody was heard to have ended one; those that are lost."""
+        before = [held.sent for held in sure]
+        for held in sure:
+            held.sent = True
+        now = stopwatch()
+        try:
+            acknowledgements: list[tuple[str, bytes, Headers]] = [(held.reply, b"+ACK", {}) for held in sure]
+            await self._stream.server.guarded(connection, connection.send(acknowledgements, WITHIN))
+        except NobodyThereError:
+            for held, sent in zip(sure, before, strict=True):
+                held.sent = sent
+            raise
+        arrived = stopwatch()
+        revoked = {held.sequence for held in await self._revocations.of(sure)}
+        lost: list[Held] = []
+        for held in sure:
+            # Of what was said too late, or while others removed it, nobody can say whether it was done.
+            removed = self._revocations.is_removed(held, now)
+            if arrived >= held.deadline or held.sequence in revoked or removed:
+                self._lose(held)
+                lost.append(held)
+            else:
+                self._ended(held)
+        return lost
+
+    async def _move(self, held: Held, part: Delete | Change, connection: Connection) -> bool:
+        """Do what takes more than an acknowledgement; whether it was this session's.
+
+        That is by the connection for which the claims have been checked.
+        """
+        await self.clear([held])
+        done = await move(self._stream, held, part, connection)
+        if not done and isinstance(part, Delete):
+            done = not await self._is_lost(held)
+        if done:
+            self._ended(held)
+        else:
+            self._lose(held)
+        return done

@@ -1,0 +1,130 @@
+"""Looks at tasks: which there are, and how many; they hold nobody up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from intervalq.tasks.rules import Count, QueueStats, Row, Select
+from intervalq.tasks.store import Position, Pulled
+from intervalq_stores.nats._names import decoded, encoded
+from intervalq_stores.nats._task.claims import Claims
+from intervalq_stores.nats._task.message import PREFIX, STREAM, lines_of, rests
+from intervalq_stores.nats._task.stream import Stream
+
+_EXACT: Final = 1000
+"""How many tasks a queue may have to be looked at for its figures. Of larger ones some are counted that have
+just gone, and of each key that stands still the last one that was removed from its inbox."""
+
+
+async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
+    """See `Select`. What other processes have claimed isn't known to be claimed."""
+    held = {one.row.id: one.row for claims in sessions.values() for one in claims.holdings.held.values()}
+    if command.session is not None:
+        claims = sessions.get(command.session)
+        rows = [one.row for one in claims.holdings.held.values()] if claims is not None else []
+    elif command.ids:
+        known = [held[id_] for id_ in command.ids if id_ in held]
+        others = [id_ for id_ in command.ids if id_ not in held]
+        there = {row.id: row for row in (*known, *await stream.with_ids(others, command.queue))}
+        rows = [there[id_] for id_ in command.ids if id_ in there]
+    else:
+        name = "*" if command.queue is None else encoded(command.queue)
+        rows = await stream.rows(f"{PREFIX}.w.{name}.*", command.limit)
+        rows += await stream.rows(lines_of(command.queue), command.limit)
+        rows = sorted((held.get(row.id, row) for row in rows), key=lambda row: (row.at, row.id))
+    if command.queue is not None:
+        rows = [row for row in rows if row.queue == command.queue]
+    rows = rows if command.limit is None else rows[: command.limit]
+    return tuple(rows if command.values else [row._replace(json="null") for row in rows])
+
+
+async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
+    """See `Count`. Of a small queue the tasks are looked at; of others it is said what the consumer knows.
+
+    Then tasks whose time has not come count as ready until a worker was told so, and after that as claimed.
+    """
+    found: list[QueueStats] = []
+    for info in await stream.consumers():
+        queue = decoded(info["config"]["durable_name"])
+        if (command.names or command.prefixes) and not (
+            queue in command.names or any(map(queue.startswith, command.prefixes))
+        ):
+            continue
+        inbox = len(await stream.subjects(f"{PREFIX}.k.{encoded(queue)}.*.*"))
+        ready, claimed = info["num_pending"], info["num_ack_pending"]
+        stats = QueueStats(queue, ready + claimed + inbox, claimed=claimed, ready=ready, inbox=inbox)
+        if 0 < stats.size <= _EXACT:
+            rows = await stream.rows(f"{PREFIX}.w.{encoded(queue)}.*", None)
+            stats = _of(queue, rows + await stream.rows(lines_of(queue), None), info, stream.now())
+        if stats.size:
+            found.append(stats)
+    found.sort(key=lambda stats: stats.name)
+    return tuple(found if command.limit is None else found[: command.limit])
+
+
+def _of(queue: str, rows: Sequence[Row], info: Any, now: int) -> QueueStats:  # noqa: ANN401 - the server's
+    """The figures of a queue with these tasks.
+
+    What was handed out is claimed, but if its time has not come: then it was refused with a delay.
+    """
+    inbox = sum(row.waiting for row in rows)
+    future = [row for row in rows if not row.waiting and rests(row) and row.at > now]
+    refused = sum(row.version <= info["delivered"]["stream_seq"] for row in future)
+    here = len(rows) - inbox - len(future)
+    claimed = min(max(0, info["num_ack_pending"] - refused), here)
+    return QueueStats(
+        queue, len(rows), claimed=claimed, ready=here - claimed, future=len(future), inbox=inbox
+    )
+
+
+async def advice(stream: Stream) -> list[tuple[str, str]]:
+    """What an operator should know of the stream of tasks."""
+    connection = await stream.connection()
+    config = (await stream.server.ask(f"STREAM.INFO.{STREAM}"))["config"]
+    found = [("ok", f"the server is NATS {connection.version}, which stores several messages all or none")]
+    name = f"stream {STREAM!r}"
+    if config.get("num_replicas", 1) > 1:
+        why = (
+            f"{name} has {config['num_replicas']} replicas: it goes on while most of them do. They don't "
+            "stand in for a disk: unless sync_interval: always is set, a power cut of several machines, or a "
+            "crash of one while another is cut off or stands still, may lose tasks of the last minutes"
+        )
+        found.append(("ok", why))
+    elif config["storage"] == "memory":
+        found.append(("warning", f"{name} is kept in memory: tasks are gone after a restart of the server"))
+    else:
+        why = (
+            f"{name} is kept in files, which survive a crash or kill -9 of the server, but reach the disk "
+            "within two minutes only: a power cut or a crash of the machine may lose tasks of the last "
+            "minutes and bring finished ones back. Set sync_interval: always in the server's jetstream block "
+            "if that matters"
+        )
+        found.append(("warning", why))
+    for limit in ("max_age", "max_bytes", "max_msgs"):
+        if config.get(limit, -1) > 0:
+            why = f"{name} has {limit} {config[limit]}, by which tasks are removed or refused: remove it"
+            found.append(("warning", why))
+    return found
+
+
+async def pulled(stream: Stream, queues: Sequence[str]) -> dict[str, Pulled]:
+    """How the consumers of some queues stand, over all processes."""
+    found: dict[str, Pulled] = {}
+    for queue in queues:
+        info = await stream.info(queue)
+        if info is not None:
+            found[queue] = Pulled(
+                delivered=_position(info["delivered"]),
+                ack_floor=_position(info["ack_floor"]),
+                pending=info["num_pending"],
+                ack_pending=info["num_ack_pending"],
+                redelivered=info["num_redelivered"],
+                waiting=info["num_waiting"],
+                config=info["config"],
+            )
+    return found
+
+
+def _position(said: Any) -> Position:  # noqa: ANN401 - the server's
+    return Position(said["consumer_seq"], said["stream_seq"])

@@ -1,0 +1,86 @@
+"""What becomes of one task: found, changed, or moved by whoever has claimed it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from intervalq.errors import TransactionConflict, UnsupportedOperation
+from intervalq.tasks.rules import Change, Delete, Row, changed
+from intervalq_stores.nats._batch import Conflict
+from intervalq_stores.nats._client import said
+from intervalq_stores.nats._connection import Connection, NobodyThereError
+from intervalq_stores.nats._task.commit import commit
+from intervalq_stores.nats._task.held import Held
+from intervalq_stores.nats._task.lines import Steps
+from intervalq_stores.nats._task.message import (
+    BY,
+    home_of,
+    rests,
+)
+from intervalq_stores.nats._task.stream import Stream
+
+TRIES: Final = 50
+"""How often a step is tried that others get in the way of."""
+
+
+class Found(NamedTuple):
+    """A task that a change names, where it is."""
+
+    row: Row
+    subject: str
+    sequence: int
+    held: bool = False
+    """It is the caller's. Of others it isn't known whether anybody has claimed them."""
+
+
+async def move(stream: Stream, held: Held, part: Delete | Change, connection: Connection) -> bool:
+    """Do what takes more than an acknowledgement with a claimed task; whether it was still the claimant's.
+
+    Of another connection than `connection` it isn't known whether the task is the claimant's there.
+    """
+    if isinstance(part, Change) and part.queue is not None:
+        await stream.consumer(part.queue)
+    me = f"{held.row.session} {held.sequence}"
+    for _ in range(TRIES):
+        line, held.line = held.line, None
+        steps = Steps(stream, look=True, known=line)
+        found = Found(held.row, held.subject, held.sequence, held=True)
+        sent = held.sent
+        try:
+            if isinstance(part, Delete) or part.queue not in {None, held.row.queue}:
+                await steps.remove(found.row, found.subject, found.sequence)
+            if isinstance(part, Change):
+                await change_of(stream, steps, found, part)
+            held.sent = True
+            await commit(stream, steps.parts(), me, connection)
+        except NobodyThereError:
+            held.sent = sent
+            raise
+        except Conflict:
+            held.sent = sent  # nothing was done by this one
+            last, message = await stream.last(held.subject)
+            if last > held.sequence:
+                await stream.removed([held.sequence])
+            if last != held.sequence:
+                return message is not None and said(message, BY) == me
+        else:
+            return True
+    raise TransactionConflict(
+        stream.server.url, "others changed the tasks of the same key each time: try again"
+    )
+
+
+async def change_of(stream: Stream, steps: Steps, found: Found, change: Change) -> tuple[str, Row]:
+    """The change as part of a step: where, and the row after it. Who moves has been removed before."""
+    now = stream.now()
+    if change.keep:
+        raise UnsupportedOperation(stream.server.url, "a change that keeps the claim: JetStream has none")
+    before = found.row if rests(found.row) else found.row._replace(at=0)
+    after = changed(before, change, now)
+    after = after._replace(at=after.at if after.at > now else 0, waiting=found.row.waiting)
+    if after.queue == found.row.queue:
+        return await steps.change(found.subject, found.sequence, after), after
+    after = after._replace(place=0, dedupe=None, dedupe_for=0)  # a dedupe key is one of its queue
+    if after.key is not None:
+        return await steps.enter(after), after
+    return steps.insert(after, instead_of=await steps.tombstone(home_of(after))), after

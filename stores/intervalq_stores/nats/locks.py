@@ -1,0 +1,83 @@
+"""Exclusive locks: a subject that holds one message, whoever stored it has the lock until it expires."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+
+from intervalq.store import stopwatch
+from intervalq.tasks.store import Lock
+from intervalq_stores.nats import _batch as batch
+from intervalq_stores.nats._batch import Conflict
+from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._task.message import EXPECTED, PREFIX
+from intervalq_stores.nats._task.stream import Stream
+
+_LOOK: Final = 0.5
+"""Seconds between two tries of one who waits: a lock that expires tells nobody."""
+
+
+class NATSLock(Lock):
+    """A lock that is held, or is to be."""
+
+    def __init__(self, stream: Stream, name: str, expiry: int) -> None:
+        self._stream = stream
+        self._subject = f"{PREFIX}.l.{encoded(name)}"
+        self._freed = f"intervalq.free.{encoded(name)}"
+        self._seconds = -(-expiry // 1_000_000)  # the server counts whole ones
+        self._owner = secrets.token_hex(8).encode()
+        self._sequence = 0
+        self.expires = 0
+
+    async def acquire(self) -> bool:
+        """See `Lock.acquire`."""
+        if await self._put(0):
+            return True
+        sequence = await self._mine()  # by a call whose answer was lost
+        return sequence > 0 and await self._put(sequence)
+
+    async def refresh(self) -> bool:
+        """See `Lock.refresh`."""
+        return stopwatch() < self.expires and await self._put(self._sequence)
+
+    async def release(self) -> None:
+        """See `Lock.release`."""
+        sequence = await self._mine()
+        if sequence and await self._stream.remove(sequence):
+            connection = await self._stream.connection()
+            await connection.publish(self._freed)
+
+    async def _mine(self) -> int:
+        sequence, message = await self._stream.last(self._subject)
+        return sequence if message is not None and message.data == self._owner else 0
+
+    async def _put(self, before: int) -> bool:
+        await self._stream.connection()
+        sent = stopwatch()
+        headers = {"Nats-TTL": f"{self._seconds}s", EXPECTED: str(before)}
+        try:
+            part = batch.above(batch.Part(self._subject, self._owner, headers), before)
+            self._sequence = await batch.store(self._stream.server, [part])
+        except Conflict:
+            return False
+        self.expires = sent + self._seconds * 1_000_000
+        return True
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Lock.waiting`."""
+        told = anyio.Event()
+
+        async def freed() -> None:
+            nonlocal told
+            with anyio.move_on_after(_LOOK):
+                await told.wait()
+            told = anyio.Event()
+
+        connection = await self._stream.connection()
+        async with connection.subscribed(self._freed, lambda _: told.set()):
+            yield freed

@@ -1,0 +1,1 @@
+"""`postgresql://`: rows of a schema, and the rules beside them."""

@@ -1,0 +1,341 @@
+"""How stores on PostgreSQL connect, make their part of the schema, and understand the server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import anyio
+
+from intervalq.errors import (
+    BackendUnsupported,
+    CorruptState,
+    InsecureTransport,
+    InvalidOption,
+    MissingExtra,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreTimeout,
+    StoreUnavailable,
+    Unauthorized,
+    VersionMismatch,
+)
+from intervalq.store import shown_url
+from intervalq_stores._transport import warn_of_password
+from intervalq_stores.postgres._tls import REMEDY, fault, may_show_password, settings
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.abc import PQGen
+
+    Connection = AsyncConnection[tuple[Any, ...]]
+
+T = TypeVar("T")
+
+ROLLED_BACK: Final = frozenset({"40001", "40P01"})  # nothing was done: the only ones that are asked again
+NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883"})  # no such schema, table, or function
+_EXTRA: Final = "a postgresql:// store", "postgres"
+_URL: Final = re.compile(
+    r"postgres(?:ql)?://(?:[^@/]*@)?"
+    r"(?:\[[^\]]*\]|[^\[:/?,@]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^\[:/?,@]*)(?::[0-9]*)?)*"
+    r"(?:/[^?@]*)?(?:\?(?:[a-z_]+=[^&=]*(?:&|$))*)?"
+)
+"""What may be a URL; libpq, which also knows the names of parameters, decides when it is first used."""
+
+_ESCAPED: Final = re.compile(r"(?:[^%]|%(?!00)[0-9A-Fa-f]{2})*")
+_ADDRESS: Final = (
+    "a PostgreSQL store is postgresql://user:password@host:port/database, where "
+    "characters such as / @ : # ? of user and password are written as %2F %40 %3A %23 %3F"
+)
+_LOCK: Final = b"select pg_advisory_xact_lock(7310027118246817121)"  # that of the files
+_THERE: Final = b"select to_regclass(%s) is not null"
+_KINDS: Final[dict[str, type[StoreError]]] = {
+    "57014": StoreTimeout,  # statement_timeout, or somebody cancelled it
+    "55P03": StoreTimeout,  # lock_timeout
+    "25006": StoreReadOnly,
+    "53100": StoreFull,
+    "42501": Unauthorized,
+    "IQ001": CorruptState,
+    "IQ002": VersionMismatch,
+}
+# A refused connection has no SQLSTATE in libpq, only words: its own, or the server's, if that is English.
+_REFUSALS: Final = ("authentication", "pg_hba.conf", "no password supplied", "no such user", 'role "')
+_PASSING: Final = ("too many connections", "due to timeout")  # said of a role or an authentication as well
+_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+
+class Schema(NamedTuple):
+    """The part of schema `intervalq` that a store has."""
+
+    file: Traversable
+    """Its statements, which make it or bring it up to its version."""
+    number: int
+    """Its version."""
+    table: str
+    """Where a server has its version."""
+    asked: bytes
+    """The statement that asks for it."""
+    what: str = "schema intervalq has"
+    """How a sentence begins that says the version."""
+
+    def other(self, found: int | None) -> str:
+        """That the server has another version, and what to do."""
+        newer = (found or 0) > self.number
+        remedy = "upgrade intervalq here" if newer else f"run the statements of {self.file} (psql -f)"
+        return f"{self.what} version {found}, this intervalq works with version {self.number}: {remedy}"
+
+
+class Server:
+    """The way to one server, with one part of the schema."""
+
+    def __init__(self, url: str, schema: Schema) -> None:
+        if find_spec("psycopg") is None:
+            raise MissingExtra(*_EXTRA)
+        if not (_URL.fullmatch(url) and _ESCAPED.fullmatch(url)):
+            raise InvalidOption(_ADDRESS)
+        self._address = url
+        self.url = shown_url(url)
+        self.schema = schema
+
+    @property
+    def driver(self) -> type[Connection]:
+        """The driver's connection. `connect` has imported it by the time that anything can fail."""
+        return driver()
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """Those of a connection."""
+        return parameters(self._address)
+
+    async def within(
+        self, call: Awaitable[T], patience: float, explain: Callable[[Exception], StoreError] | None = None
+    ) -> T:
+        """What `call` gives, within the time for a call, and with the errors of a store."""
+        try:
+            with self.translated(patience, explain), anyio.fail_after(patience):
+                return await call
+        except BackendUnsupported:
+            if asyncio.iscoroutine(call):
+                call.close()
+            raise
+
+    @contextmanager
+    def translated(
+        self, patience: float, explain: Callable[[Exception], StoreError] | None = None
+    ) -> Iterator[None]:
+        """Raise errors of the driver as those of a store; `patience` is the time limit inside, in seconds."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise BackendUnsupported(
+                self.url,
+                "its driver psycopg runs on asyncio only: use asyncio; under trio, use a SQLite database "
+                "(sqlite://), a JSON file (file://) or memory://",
+            ) from None
+        try:
+            yield
+        except TimeoutError as error:
+            raise StoreTimeout(self.url, f"no answer within {patience:g} s") from error
+        except (self.driver.Error, OSError) as error:
+            raise (explain or self.error)(error) from error
+
+    async def connect(self) -> Connection:
+        """A new connection."""
+        if not driver.cache_info().currsize:  # the import takes long, and would hold up the event loop
+            await anyio.to_thread.run_sync(driver, limiter=anyio.CapacityLimiter(1))
+        # No prepared statements, and nothing that outlives a transaction: a pooler may change the server's
+        # connection after each one.
+        try:
+            connection = await self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)
+        except self.driver.OperationalError as error:
+            if (why := await fault(error)) is not None:
+                raise InsecureTransport(self.url, str(why)) from error
+            raise
+        if connection.pgconn.used_password and may_show_password(settings(connection.pgconn)):
+            warn_of_password(self.url, REMEDY)
+        return connection
+
+    async def open(self, *, whole: bool = True) -> Connection:
+        """A new connection to a schema of our version; it is made, or brought up to it, where it isn't."""
+        connection = await self.connect()
+        try:
+            found = await self.version(connection)
+            if self._old(found) or (found == self.schema.number and not whole):
+                # Where nothing is left, whoever comes first makes all of it. Made once more, it would change
+                # under those who work with it by then.
+                found = await self._make(connection, whole=whole or found is None)
+        except BaseException:
+            await connection.close()
+            raise
+        if found == self.schema.number:
+            return connection
+        await connection.close()
+        raise VersionMismatch(self.url, self.schema.other(found))
+
+    def _old(self, found: int | None) -> bool:
+        return found is None or found < self.schema.number
+
+    async def _make(self, connection: Connection, *, whole: bool) -> int | None:
+        # Many begin at the same moment, and wait here: those behind the first one have nothing left to do.
+        await connection.execute(b"begin")
+        await connection.execute(_LOCK)
+        [(there,)] = await (await connection.execute(_THERE, (self.schema.table,))).fetchall()
+        if not whole or not there or self._old(await self.version(connection)):
+            await connection.execute(self.schema.file.read_bytes())  # which commits
+        else:
+            await connection.execute(b"commit")
+        return await self.version(connection)
+
+    async def version(self, connection: Connection) -> int | None:
+        """The version of the schema; None: there is none."""
+        try:
+            row = await (await connection.execute(self.schema.asked)).fetchone()
+        except connection.Error as error:
+            if error.sqlstate in NO_SCHEMA:
+                return None
+            raise
+        return row[0] if row else None
+
+    def error(self, error: Exception) -> StoreError:
+        """The store's error for one of the driver. What is unknown is ambiguous: unavailable."""
+        code = sqlstate(error)
+        said = self.said(error)
+        if code == "42501":
+            said += f"; let an administrator run {self.schema.file} (psql -f) and grant what its head says"
+            said += " to this role"
+        if code == "IQ002":
+            said += "; upgrade intervalq here"
+        refused = any(word in said for word in _REFUSALS) and not any(word in said for word in _PASSING)
+        if code.startswith("28") or (not code and refused):
+            return Unauthorized(self.url, f"{said}; check user and password of the URL")
+        unknown = StoreTimeout if "timeout expired" in said else StoreUnavailable
+        return _KINDS.get(code, unknown)(self.url, f"{said} ({code})" if code else said)
+
+    def said(self, error: Exception) -> str:
+        """What the server, or the driver, says, without secrets."""
+        diagnosis = getattr(error, "diag", None)
+        said = " ".join(((diagnosis and diagnosis.message_primary) or str(error)).split())
+        for secret in (self.parameters.get(name) for name in _SECRETS):
+            said = said.replace(str(secret), "***") if secret else said
+        return said
+
+
+def sqlstate(error: Exception) -> str:
+    """The code of an error of the server, or nothing."""
+    return getattr(error, "sqlstate", None) or ""
+
+
+@cache
+def driver() -> type[Connection]:
+    """The driver's connection, with an end at once: its own asks the server to cancel, and waits for that."""
+    try:
+        from psycopg import AsyncConnection, waiting  # noqa: PLC0415 - an optional part
+    except ImportError as error:
+        raise MissingExtra(*_EXTRA) from error
+
+    class Impatient(AsyncConnection[tuple[Any, ...]]):
+        async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:  # noqa: ARG002
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=interval)
+
+    return Impatient
+
+
+def parameters(url: str) -> dict[str, Any]:
+    """The parameters of a connection: ours, where the URL says nothing else."""
+    from psycopg import ProgrammingError, conninfo  # noqa: PLC0415 - an optional part
+
+    given: dict[str, Any] = {}
+    try:
+        given = conninfo.conninfo_to_dict(url)
+        numeric = all(port.isdigit() for port in str(given.get("port", 0)).split(","))
+    except (ProgrammingError, ValueError):  # whose message may have the password in it; or it is no UTF-8
+        numeric = False
+    if not numeric or "@" in str(given.get("dbname", "")):
+        raise InvalidOption(_ADDRESS) from None
+    several = "," in str(given.get("host", ""))
+    return {
+        "application_name": "intervalq",
+        "client_encoding": "UTF8",
+        "connect_timeout": 2 if several else 5,  # seconds a host
+        "target_session_attrs": "read-write" if several else "any",
+        # A peer that went away without a word is noticed by whoever only listens.
+        "keepalives": 1,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        **given,
+    }
+
+
+async def is_pooled(connection: Connection) -> bool:
+    """Whether something is between: a pooler makes up the process number that its clients get."""
+    row = await (await connection.execute(b"select pg_backend_pid()")).fetchone()
+    return row is None or row[0] != connection.info.backend_pid
+
+
+class Ear:
+    """Hears the notices of a connection on which nothing else is going on."""
+
+    def __init__(self, connection: Connection, error: type[Exception], channel: str) -> None:
+        self._connection, self._error, self._channel = connection, error, channel
+        self._loop, self._socket = asyncio.get_running_loop(), connection.fileno()
+        self._heard, self._lost = asyncio.Event(), list[Exception]()
+        self._asking = asyncio.Lock()
+        self._mine: Callable[[str], bool] = lambda _: True
+        self._said: list[str] = []
+
+    def _hear(self) -> None:
+        try:
+            self._connection.pgconn.consume_input()
+            while notice := self._connection.pgconn.notifies():
+                self._note(notice.extra.decode())
+        except self._error as error:
+            self.close()
+            self._lost.append(error)
+            self._heard.set()
+
+    def _note(self, said: str) -> None:
+        if self._mine(said):
+            self._said.append(said)
+            self._heard.set()
+
+    async def listen(self, mine: Callable[[str], bool] = lambda _: True) -> None:
+        """Begin to hear those notices of the channel whose text is `mine`."""
+        self._mine = mine
+        self._connection.add_notify_handler(lambda notice: self._note(notice.payload))
+        await self._connection.execute(f"listen {self._channel}".encode())
+        # Not by the driver's generator: what comes while its caller is cancelled, it loses.
+        self._loop.add_reader(self._socket, self._hear)
+
+    async def ask(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a statement; what is heard meanwhile, the driver hands on. One at a time."""
+        async with self._asking:
+            self._loop.remove_reader(self._socket)
+            rows = await (await self._connection.execute(sql, values)).fetchall()
+            self._loop.add_reader(self._socket, self._hear)
+            self._hear()
+            return rows
+
+    async def heard(self) -> list[str]:
+        """Return what was heard since the last return, once something was; or raise the driver's error."""
+        await self._heard.wait()
+        if self._lost:
+            raise self._lost[0]
+        self._heard.clear()
+        said, self._said = self._said, []
+        return said
+
+    def lost(self) -> Exception | None:
+        """The driver's error, if the connection is lost."""
+        return self._lost[0] if self._lost else None
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._loop.remove_reader(self._socket)

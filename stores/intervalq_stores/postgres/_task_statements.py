@@ -1,0 +1,383 @@
+"""Commands of tasks as statements for PostgreSQL, and their answers out of rows (tasks.sql)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from intervalq.errors import DependencyError, InboxFull
+from intervalq.tasks.rules import (
+    Beat,
+    Beaten,
+    Begin,
+    Change,
+    Command,
+    Count,
+    Delete,
+    End,
+    Failed,
+    Finished,
+    Insert,
+    Modified,
+    Modify,
+    QueueStats,
+    Range,
+    Row,
+    Select,
+    Session,
+    Sessions,
+    Work,
+    Worked,
+    sound,
+)
+
+A = TypeVar("A")
+Lines = list[tuple[Any, ...]]
+
+SEPARATOR: Final = "\x1f"
+"""Between texts that are sent as one: no JSON has it, and a name that has it takes the long way."""
+
+_PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MODIFY: Final = b"select * from intervalq.modify(%s, %s)"
+_INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
+_WORK: Final = (
+    b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s, %s, %s, %s, %s, %s, %s,"
+    b" %s::bigint[], %s::uuid[], %s, %s::uuid[], %s)"
+)
+_PUT: Final = b"select intervalq.put(%s, %s)"
+_BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
+_BEAT: Final = b"select intervalq.beat(%s, %s)"
+_END: Final = b"select intervalq.end_session(%s, %s)"
+_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
+_COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
+_SESSIONS: Final = b"select * from intervalq.live_sessions()"
+
+
+class Asked(NamedTuple):
+    """A command as a statement, and how its rows are read."""
+
+    sql: bytes
+    values: tuple[object, ...]
+    read: Callable[[Lines], Any]
+    again: Callable[[Lines], bool] = lambda _: False
+    """Whether to ask once more, in a moment: something was locked by others."""
+
+
+class Head(NamedTuple):
+    """Where the last claim of a queue ended: nearly everything before is claimed, or dead rows."""
+
+    ready: int
+    id: str
+    uses: int = 0
+
+
+class Heads:
+    """Where the claims of each queue begin, so that they needn't pass all the dead rows each time.
+
+    Now and then, and whenever that gives too little, a claim looks from the start: tasks that were given
+    back, or inserted for the past, are there.
+    """
+
+    _most: Final = 10_000  # queues
+    _uses: Final = 16
+
+    def __init__(self) -> None:
+        self._of: dict[str, Head] = {}
+
+    def take(self, queue: str) -> Head | None:
+        """Where to begin; counts as a use."""
+        head = self._of.get(queue)
+        if head is None or head.uses >= self._uses:
+            return None
+        self._of[queue] = head._replace(uses=head.uses + 1)
+        return head
+
+    def put(self, queue: str, ready: int, uuid: str) -> None:
+        """Remember where a claim ended."""
+        before = self._of.get(queue)
+        if len(self._of) >= self._most:
+            self._of.clear()
+        uses = 0 if before is None or before.uses >= self._uses else before.uses
+        self._of[queue] = Head(ready, uuid, uses)
+
+
+def uuid_of(task: str) -> str:
+    """The UUID that the table has for the id of a task: itself, or one of version 8.
+
+    That of a plain task says where it is; others are made of the hash of the id.
+    """
+    if _UUID.fullmatch(task):
+        return task
+    if plain := _PLAIN.fullmatch(task):
+        digits = f"{0:012x}8{int(plain[1]):03x}{int(plain[2]):016x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    digits = hashlib.sha256(task.encode()).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-{digits[16:20]}-{digits[20:32]}"
+
+
+def _own(task: str, uuid: str) -> str | None:
+    return None if task == uuid else task
+
+
+def _array(texts: Iterable[object]) -> str:
+    """An array's literal, of things without quotes and commas."""
+    return f"{{{','.join(map(str, texts))}}}"
+
+
+def ask(command: Command[A], now: int | None, heads: Heads) -> Asked:
+    """How to ask the server for it."""
+    return _ASK[type(command)](command, now, heads)
+
+
+# --- modify ------------------------------------------------------------------------------------------
+
+
+def quick(command: Command[A], now: int | None) -> Asked | None:
+    """How to ask for inserts of the simple kind, which most are. By 23505 it says that an id exists."""
+    if not isinstance(command, Modify) or command.changes or command.deletes or command.depends:
+        return None
+    inserts = command.inserts
+    ids = [insert.id for insert in inserts]
+    if not ids or not all(map(_is_simple, inserts)) or not all(map(_UUID.fullmatch, ids)):
+        return None
+    queues = list(dict.fromkeys([insert.queue for insert in inserts]))
+    if len(queues) > 1:
+        queues = [insert.queue for insert in inserts]
+    names, jsons = SEPARATOR.join(queues), SEPARATOR.join([insert.json for insert in inserts])
+    if names.count(SEPARATOR) != len(queues) - 1 or jsons.count(SEPARATOR) != len(inserts) - 1:
+        return None
+    ats = None
+    if any(insert.at is not None for insert in inserts):
+        ats = _array("null" if insert.at is None else insert.at for insert in inserts)
+
+    def read(lines: Lines) -> Modified:
+        at = lines[0][0]
+        rows = [
+            Row(i.id, 0, i.queue, at if i.at is None else i.at, i.json, created=at, modified=at)
+            for i in inserts
+        ]
+        return Modified(inserted=tuple(rows))
+
+    return Asked(_INSERT, (_array(ids), names, jsons, ats, now), read)
+
+
+def _is_simple(insert: Insert) -> bool:
+    return (
+        insert.key is None
+        and insert.dedupe is None
+        and not insert.dedupe_for
+        and not (insert.delay and insert.at is None)
+        and not insert.attempt
+        and not insert.error
+    )
+
+
+def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
+    del heads
+    ids = [insert.id for insert in command.inserts] + [delete.id for delete in command.deletes]
+    ids += [change.id for change in command.changes] + [depend.id for depend in command.depends]
+    names = {uuid_of(task): task for task in ids}
+    asked = {
+        "session": command.session,
+        "force": command.force,
+        "inserts": [_insert(insert) for insert in command.inserts],
+        "changes": [_change(change) for change in command.changes],
+        "deletes": [[uuid_of(part.id), part.version] for part in command.deletes],
+        "depends": [[uuid_of(part.id), part.version] for part in command.depends],
+    }
+
+    def read(lines: Lines) -> Modified:
+        if lines and lines[0][0] == "D":
+            failed = json.loads(lines[0][5])
+            raise DependencyError(
+                **{kind: tuple(names[uuid] for uuid in ids) for kind, ids in failed.items()}
+            )
+        if lines and lines[0][0] == "F":
+            raise InboxFull(lines[0][3], lines[0][6], lines[0][7])
+        return Modified(
+            inserted=tuple(Row(*line[1:]) for line in lines if line[0] == "i"),
+            changed=tuple(Row(*line[1:]) for line in lines if line[0] == "c"),
+            existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
+        )
+
+    return Asked(_MODIFY, (_json(asked), now), read)
+
+
+def _insert(insert: Insert) -> list[object]:
+    uuid = uuid_of(insert.id)
+    return [
+        *(uuid, _own(insert.id, uuid), insert.queue, insert.json, insert.key, insert.at, insert.delay),
+        *(insert.attempt, insert.error, insert.skip, insert.dedupe, insert.dedupe_for, insert.inbox),
+        insert.replace,
+    ]
+
+
+def _change(change: Change) -> list[object]:
+    return [
+        *(uuid_of(change.id), change.version, change.queue, change.json, change.at, change.delay),
+        *(change.attempt, change.error, change.keep, change.lease),
+    ]
+
+
+def _json(value: object) -> str:
+    # Not every value: a number that is none, such as `nan`, is no JSON.
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+# --- work --------------------------------------------------------------------------------------------
+
+
+def _work(command: Work, now: int | None, heads: Heads) -> Asked:
+    ids = versions = parts = None
+    if Change in set(map(type, command.settled)):
+        # What moves between queues may depend on what went before: all of it, in order.
+        parts = _json(
+            [
+                _change(part) if isinstance(part, Change) else [uuid_of(part.id), part.version]
+                for part in command.settled
+            ]
+        )
+    elif command.settled:
+        tasks, numbers = zip(*cast("tuple[Delete, ...]", command.settled), strict=True)
+        ids = _array(tasks if all(map(_UUID.fullmatch, tasks)) else map(uuid_of, tasks))
+        versions = _array(numbers)
+    finished = _json([_finished(part) for part in command.finished]) if command.finished else None
+    starts = [heads.take(queue) for queue in command.queues]
+    values = (
+        *(command.session, ids, versions, parts, finished, list(command.queues), command.limit),
+        *(command.lease, command.most, command.idle),
+        _array("null" if head is None else head.ready for head in starts),
+        _array("null" if head is None else head.id for head in starts),
+        command.begins,
+        _array(map(uuid_of, command.begun)),
+        now,
+    )
+    return Asked(_WORK, values, lambda lines: _worked(command, lines, heads))
+
+
+def _finished(finished: Finished) -> list[object]:
+    r = finished.range
+    failed = [_failed(failed) for failed in finished.failed]
+    return [r.queue, r.part, r.low, r.high, failed, finished.until, finished.count, finished.begun]
+
+
+def _failed(failed: Failed) -> list[object]:
+    return [failed.number, _insert(failed.insert)]
+
+
+def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
+    (_, *_, until, claims, _, _, _, _, _, _, _, _) = head = lines.pop()
+    ranges = [line for line in lines if line[0] == "r"]
+    if ranges:
+        lines = [line for line in lines if line[0] == "t"]
+    rows = tuple([tuple.__new__(Row, line[1:]) for line in lines])  # in a third of the time of Row(...)
+    lost: set[str] = set()
+    lost_ranges: tuple[Range, ...] = ()
+    starts: dict[str, tuple[int, str]] = {}
+    if claims is not None:
+        told = json.loads(head[5])
+        lost, starts = set(told["lost"]), told["heads"] or {}
+        lost_ranges = tuple(command.finished[number].range for number in told["ranges"])
+    for queue, (ready, uuid) in starts.items():
+        heads.put(queue, ready, uuid)
+    if command.limit >= _BATCH:
+        # The rows of a queue come in the order in which they were ready.
+        for row in {row.queue: row for row in rows}.values():
+            if row.queue not in starts:
+                heads.put(row.queue, row.at, uuid_of(row.id))
+    return Worked(
+        alive=claims != 0,
+        lost=tuple(part.id for part in command.settled if uuid_of(part.id) in lost) if lost else (),
+        claimed=rows,
+        wait=until,
+        ranges=tuple([_range(line) for line in ranges]),
+        lost_ranges=lost_ranges,
+    )
+
+
+def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
+    numbers, values = map(int, line[6].split(",")), line[5].split(SEPARATOR)
+    return Range(line[3], line[7], line[4], line[10]), tuple(zip(numbers, values, strict=True))
+
+
+def handed(notices: Sequence[str]) -> Worked | None:
+    """What a session has been handed with notices; None: nothing.
+
+    Whoever may connect to the database may send notices: one that isn't as ours are hands over nothing.
+    """
+    claimed: list[Row] = []
+    ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
+    for whom, _, text in (notice.partition(" ") for notice in notices):
+        try:
+            lines = json.loads(text) if text and whom != "*" else ()
+            rows = [sound(Row(*line[1:])) for line in lines if line[0] == "t"]
+            some = [_range(line) for line in lines if line[0] != "t"]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            continue
+        claimed += rows
+        ranges += some
+    return Worked(claimed=tuple(claimed), ranges=tuple(ranges)) if claimed or ranges else None
+
+
+def put(queue: str, jsons: Sequence[str]) -> Asked:
+    """How to ask for plain tasks."""
+    return Asked(_PUT, (queue, SEPARATOR.join(jsons)), lambda _: None)
+
+
+# --- sessions and looks ------------------------------------------------------------------------------
+
+
+def _begin(command: Begin, now: int | None, heads: Heads) -> Asked:
+    del heads
+    s = command.session
+    return Asked(_BEGIN, (s.id, s.host, s.pid, s.consumer, s.expiry, now), lambda _: None)
+
+
+def _beat(command: Beat, now: int | None, heads: Heads) -> Asked:
+    del heads
+
+    def read(lines: Lines) -> Beaten:
+        alive, held, lapsed, _ = lines[0][0]
+        return Beaten(alive=alive, held=held, lapsed=tuple(lapsed))
+
+    return Asked(_BEAT, (command.session, now), read)
+
+
+def _end(command: End, now: int | None, heads: Heads) -> Asked:
+    del heads
+    return Asked(_END, (command.session, now), lambda _: None, again=lambda lines: bool(lines[0][0]))
+
+
+def _select(command: Select, now: int | None, heads: Heads) -> Asked:
+    del now, heads
+    ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
+    values = (command.queue, ids, command.session, command.limit, command.values)
+    return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
+
+
+def _count(command: Count, now: int | None, heads: Heads) -> Asked:
+    del heads
+    values = (list(command.names), list(command.prefixes), command.limit, now)
+    return Asked(_COUNT, values, lambda lines: tuple([QueueStats(*line) for line in lines]))
+
+
+def _sessions(command: Sessions, now: int | None, heads: Heads) -> Asked:
+    del command, now, heads
+    return Asked(_SESSIONS, (), lambda lines: tuple([Session(*line) for line in lines]))
+
+
+_BATCH: Final = 16  # from so many on a claim takes the first ones, see tasks.sql
+_ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]] = {
+    Modify: _modify,
+    Work: _work,
+    Begin: _begin,
+    Beat: _beat,
+    End: _end,
+    Select: _select,
+    Count: _count,
+    Sessions: _sessions,
+}

@@ -1,0 +1,235 @@
+"""`postgresql://`: ledgers in rows of a schema, their rules in PL/pgSQL beside them (ledgers.sql)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Iterator
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import anyio
+
+from intervalq.errors import StoreError
+from intervalq.ledger.rules import (
+    Answer,
+    Beat,
+    Cancel,
+    Claim,
+    Command,
+    Count,
+    Drop,
+    Ended,
+    Expire,
+    Forget,
+    Leave,
+    Look,
+    Record,
+    Release,
+    Seen,
+    Start,
+    Summary,
+    Verdict,
+)
+from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Schema, Server, sqlstate
+
+if TYPE_CHECKING:
+    from intervalq_stores.postgres._connection import Connection
+
+T = TypeVar("T")
+Lines: TypeAlias = list[tuple[Any, ...]]
+
+SCHEMA: Final = 1
+"""The version of the ledgers in schema `intervalq`; ledgers.sql says when it counts up."""
+
+_FILE: Final = files("intervalq_stores.postgres").joinpath("ledgers.sql")
+_VERSION: Final = b"select number from intervalq.ledgers_version"
+_NAMES: Final = b"select intervalq.ledger_names()"
+_SWEEP: Final = b"select intervalq.ledger_sweep(10000)"
+_PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in ledgers.sql
+_LOOKING: Final = 60.0  # seconds that a look may take
+_SWEEPING: Final = 2.0  # seconds that a drop removes rows, which others do later
+_TURNS: Final = 6
+_AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
+# Texts and numbers that the server can't hold.
+_UNFIT: Final = frozenset({"22003", "22021", "22P02", "54000"})
+
+
+class PostgresLedgerStore:
+    """One statement a command, atomic as a whole, on any connection. Works through PgBouncer, too."""
+
+    def __init__(self, url: str) -> None:
+        schema = Schema(
+            _FILE, SCHEMA, "intervalq.ledgers_version", _VERSION, "the ledgers of schema intervalq have"
+        )
+        self._server = Server(url, schema)
+        self.url = self._server.url
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._idle: list[Connection] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        """See `LedgerStore.apply`."""
+        sql, values = _asked(ledger, command, now)
+        patience = _LOOKING if isinstance(command, Look | Count) else _PATIENCE
+        lines = await self._within(self._ask(sql, values), patience)
+        if isinstance(command, Drop):
+            await self._sweep()
+        return _answer(command, lines)
+
+    async def names(self) -> list[str]:
+        """See `LedgerStore.names`."""
+        return [name for (name,) in await self._within(self._ask(_NAMES, ()))]
+
+    async def aclose(self) -> None:
+        """See `LedgerStore.aclose`."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
+
+    async def _sweep(self) -> None:
+        end = time.monotonic() + _SWEEPING
+        while time.monotonic() < end:
+            [(removed,)] = await self._within(self._ask(_SWEEP, ()))
+            if not removed:
+                return
+
+    # --- connections --------------------------------------------------------------------------------
+
+    async def _within(self, call: Awaitable[T], patience: float = _PATIENCE) -> T:
+        """What `call` gives, within the time for a call, and with the errors of a store."""
+        try:
+            return await self._server.within(call, patience, self._error)
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+
+    async def _ask(self, sql: bytes, values: tuple[object, ...]) -> Lines:
+        """The rows of a statement. Only what surely was not done is asked again."""
+        async with self._turns:
+            turn, whole = 1, True
+            while True:
+                try:
+                    return await self._ask_once(sql, values, whole=whole)
+                except self._server.driver.Error as error:
+                    # The schema may vanish under an open connection: then it is made again, once.
+                    gone = error.sqlstate in NO_SCHEMA and whole
+                    if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
+                        raise
+                    whole = not gone
+                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+                turn += 1
+
+    async def _ask_once(self, sql: bytes, values: tuple[object, ...], *, whole: bool) -> Lines:
+        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        connection = self._idle.pop() if self._idle and whole else await self._server.open(whole=whole)
+        try:
+            async with connection.cursor(binary=True) as cursor:
+                await cursor.execute(sql, values, prepare=False)
+                rows = await cursor.fetchall()
+        except BaseException:
+            await connection.close()
+            raise
+        self._idle.append(connection)
+        return rows
+
+    def _error(self, error: Exception) -> StoreError:
+        code = sqlstate(error)
+        if code in _UNFIT or (not code and isinstance(error, self._server.driver.DataError)):
+            return self._unfit(self._server.said(error))
+        return self._server.error(error)
+
+    def _unfit(self, said: str) -> StoreError:
+        remedy = "leave out the character U+0000 and halves of pairs, and keep numbers below 2**63"
+        return StoreError(self.url, f"{said}; nothing was done: {remedy}")
+
+
+# --- commands and answers ---------------------------------------------------------------------------------
+
+
+def _asked(ledger: str, command: Command, now: int | None) -> tuple[bytes, tuple[object, ...]]:
+    """The function that does a command, and what it is given."""
+    name, casts, values = _call(command)
+    placeholders = ", ".join(["%s::text", *(f"%s::{cast}" for cast in casts), "%s::bigint"])
+    sql = f"select * from intervalq.ledger_{name}({placeholders})"  # noqa: S608 - our own names
+    return sql.encode(), (ledger, *values, now)
+
+
+_Call: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...]]
+
+
+def _call(command: Command) -> _Call:  # noqa: C901, PLR0911 - one a command
+    match command:
+        case Claim(session, expiry, keys, started, again):
+            casts = ("text", "bigint", "text[]", "boolean", "boolean")
+            return "claim", casts, (session, expiry, list(keys), started, again)
+        case Start(session, expiry, keys):
+            return "start", ("text", "bigint", "text[]"), (session, expiry, list(keys))
+        case Record(session, expiry, _):
+            rows = list(_first(command).values())
+            casts = ("text", "bigint", "text[]", "text[]", "boolean[]")
+            texts = [row.key for row in rows], [row.value for row in rows]
+            return "record", casts, (session, expiry, *texts, [row.failed for row in rows])
+        case Release(session, keys):
+            return "release", ("text", "text[]"), (session, list(keys))
+        case Beat(session, expiry):
+            return "beat", ("text", "bigint"), (session, expiry)
+        case Leave(session):
+            return "leave", ("text",), (session,)
+        case Cancel(on):
+            return "set", ("boolean", "bigint"), (on, None)
+        case Expire(at):
+            return "set", ("boolean", "bigint"), (None, at)
+        case Forget(keys, shown):
+            return "forget", ("text[]", "text[]"), (list(keys), list(shown))
+        case Look(cursor, limit):
+            return "look", ("text", "bigint"), (cursor, limit + 1)
+        case Count():
+            return "count", (), ()
+        case Drop():
+            return "drop", (), ()
+
+
+def _first(command: Record) -> dict[str, Ended]:
+    """The ends to be recorded, of each row the first: that one counts."""
+    return {row.key: row for row in reversed(command.rows)}
+
+
+def _answer(command: Command, lines: Lines) -> Answer:
+    """The answer that the lines stand for; the type of lines in ledgers.sql says what they are."""
+    (_, removed, flags, _, now), *rest = lines
+    answer = Answer(now, found=bool(flags & 1), cancelled=bool(flags & 2))
+    if isinstance(command, Claim | Start | Record):
+        return answer._replace(verdicts=tuple(_verdicts(command, rest)))
+    if isinstance(command, Release | Forget):
+        return answer._replace(removed=int(removed))
+    if isinstance(command, Look):
+        rows = tuple(Seen(key, shown, attempt, value, at) for shown, key, attempt, value, at in rest)
+        cursor = rows[command.limit - 1].key if len(rows) > command.limit else ""
+        return answer._replace(rows=rows[: command.limit], cursor=cursor)
+    if isinstance(command, Count) and answer.found:
+        return answer._replace(summary=_summary(rest, cancelled=answer.cancelled))
+    return answer
+
+
+def _verdicts(command: Claim | Start | Record, lines: Lines) -> Iterator[Verdict]:
+    found = {line[1]: line for line in lines}
+    ends = _first(command) if isinstance(command, Record) else {}
+    for key in ends and [row.key for row in command.rows] if isinstance(command, Record) else command.keys:
+        kind, _, attempt, value, _ = found.get(key, ("busy", key, 0, None, None))
+        if kind == "kept":
+            yield Verdict("known", attempt, ends[key].value, ends[key].failed)
+        elif kind in {"done", "failed"}:
+            yield Verdict("known", attempt, value, kind == "failed")
+        else:
+            yield Verdict(kind, attempt)
+
+
+def _summary(lines: Lines, *, cancelled: bool) -> Summary:
+    counts = {line[0]: line[2] for line in lines}
+    fields = ("done", "failed", "claimed", "started", "unknown", "sessions")
+    return Summary(
+        counts["created"], counts["expires"], cancelled, *(counts.get(field, 0) for field in fields)
+    )

@@ -1,0 +1,328 @@
+"""`postgresql://`: records in rows of a schema, the rules in PL/pgSQL beside them (queues.sql)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import anyio
+
+from intervalq.errors import CorruptState, StoreError, VersionMismatch
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
+from intervalq.store import stopwatch
+from intervalq_stores.postgres._connection import (
+    NO_SCHEMA,
+    ROLLED_BACK,
+    Ear,
+    Schema,
+    Server,
+    is_pooled,
+    sqlstate,
+)
+from intervalq_stores.postgres._connection import driver as _driver
+from intervalq_stores.postgres._queue_batch import Batcher, Step
+from intervalq_stores.postgres._tls import rights, way
+
+if TYPE_CHECKING:
+    from intervalq_stores.postgres._connection import Connection
+
+T = TypeVar("T")
+SCHEMA: Final = 2
+"""The version of schema `intervalq` that this file works with; queues.sql says when it counts up."""
+
+_FILE: Final = files("intervalq_stores.postgres").joinpath("queues.sql")
+_PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
+_TURNS: Final = 5
+_OLD: Final = 600.0  # seconds; a transaction that is open for longer is worth a warning
+
+_APPLY: Final = b"select intervalq.apply(%s, %s, %s, %s)"
+_APPLY_ALL: Final = b"select intervalq.apply_all(%s, %s)"
+_OF_ONE: Final = frozenset({"22003", "55P03", "IQ001", "IQ002", "XX001"})  # errors that concern one record
+_NAMES: Final = b"select intervalq.names()"
+_VERSION: Final = b"select number from intervalq.version"
+_LOOK: Final = b"""
+    select pg_backend_pid(), current_setting('server_version'),
+        current_setting('server_version_num')::integer, pg_is_in_recovery(), current_setting('fsync'),
+        current_setting('synchronous_commit'), current_setting('default_transaction_isolation'),
+        current_user::text, (select rolsuper from pg_roles where rolname = current_user), coalesce((
+            select extract(epoch from clock_timestamp() - min(since))::float8 from (
+                select xact_start from pg_stat_activity
+                where pid <> pg_backend_pid() and (backend_xmin is not null or backend_xid is not null)
+                union all select prepared from pg_prepared_xacts
+            ) as open (since)
+        ), 0)
+"""
+
+
+class _Rows(NamedTuple):
+    """What a statement gave; it was sent and answered at these two instants on `stopwatch`."""
+
+    rows: list[tuple[Any, ...]]
+    sent: int
+    received: int
+
+
+class _Done(NamedTuple):
+    """What `intervalq.apply` gave, and the bounds of when it read its clock, on `stopwatch`."""
+
+    data: dict[str, Any]
+    trip: tuple[int, int]
+
+
+class PostgresStore:
+    """One connection, kept; one statement at a time, for one step or for all that wait.
+
+    Works through PgBouncer in transaction mode, too. But through a pooler no wake-ups come: LISTEN is a state
+    of a server's connection, which others use as well.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._server = Server(url, Schema(_FILE, SCHEMA, "intervalq.version", _VERSION))
+        self.url = self._server.url
+        self._connection: Connection | None = None
+        self._steps = Batcher(self._apply)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        step = Step(queue, command.to_dict(), now)
+        with self._server.translated(_PATIENCE, lambda error: self._error(error, queue)):
+            done = await self._steps.do(step)
+        try:
+            answer = _answer(done.data)
+        except NewerRecord as error:
+            raise VersionMismatch(self.url, f"queue {queue!r}: {error}; upgrade intervalq here") from error
+        except BadRecord as error:
+            raise CorruptState(self.url, _broken(queue)) from error
+        return answer if now is not None else replace(answer, trip=done.trip)
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        return [name for (name,) in (await self._within(self._ask(_NAMES))).rows]
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+        await self._steps.idle()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    @asynccontextmanager
+    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`; uses a connection of its own. Behind a pooler the function never returns."""
+        connection = await self._within(self._server.open())
+        try:
+            if await self._within(is_pooled(connection)):
+                await connection.close()
+                yield anyio.sleep_forever
+                return
+            channel = f"intervalq_{hashlib.sha256(queue.encode()).hexdigest()[:40]}"
+            ear = Ear(connection, _driver().Error, channel)
+            await self._within(ear.listen())
+
+            async def woken() -> None:
+                try:
+                    await ear.heard()
+                except _driver().Error as error:
+                    raise self._server.error(error) from error
+
+            try:
+                yield woken
+            finally:
+                ear.close()
+        finally:
+            await connection.close()
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """What whoever runs this store should know: "ok", "warning" or "error", and a sentence."""
+        connection = await self._within(self._server.connect())
+        try:
+            found = await self._within(self._server.version(connection))
+            cursor = await self._within(connection.execute(_LOOK))
+            row = await self._within(cursor.fetchone())
+            # A pooler makes up the numbers that its clients get.
+            pooled = row is not None and row[0] != connection.info.backend_pid
+            safety = way(connection.pgconn)
+        finally:
+            await connection.close()
+        return [safety, *_advice(row or (), found, self._server.schema, pooled=pooled)]
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    async def _apply(self, steps: Sequence[Step]) -> list[_Done | Exception]:
+        """The outcome of each step. One that fails by its record alone leaves the others to be done."""
+        left = list(steps)
+        done: list[_Done | Exception] = []
+        failed: list[tuple[int, Exception]] = []
+        while left:
+            try:
+                with anyio.fail_after(_PATIENCE):
+                    done = await self._apply_all(left)
+                break
+            except Exception as error:  # noqa: BLE001 - the callers raise it
+                # The driver closes a connection that it was still making when no frame refers to it any more.
+                error.__cause__ = error.__context__ = error.__traceback__ = None
+                place = _place(error)
+                if place is None:
+                    done = [error] * len(left)
+                    break
+                failed.append((place, error))  # nothing was done: it is one transaction
+                del left[place]
+        for place, outcome in reversed(failed):
+            done.insert(place, outcome)
+        return done
+
+    async def _apply_all(self, steps: Sequence[Step]) -> list[_Done | Exception]:
+        if len(steps) == 1:
+            queue, command, now = steps[0]
+            rows, sent, received = await self._ask(_APPLY, (queue, json.dumps(command), now, LAYOUT))
+        else:
+            rows, sent, received = await self._ask(_APPLY_ALL, (json.dumps(steps), LAYOUT))
+        # Each reading of the server's clock comes as long after the first, and before the last, as they say.
+        readings = [data["now"] for (data,) in rows]
+        first, last = min(readings), max(readings)
+        return [
+            _Done(data, (sent + data["now"] - first, received - (last - data["now"]))) for (data,) in rows
+        ]
+
+    # --- connections --------------------------------------------------------------------------------
+
+    async def _within(self, call: Awaitable[T]) -> T:
+        """What `call` gives, within the time for a statement, and with the errors of a store."""
+        return await self._server.within(call, _PATIENCE)
+
+    async def _ask(self, sql: bytes, values: Sequence[object] = ()) -> _Rows:
+        """The rows of one statement. Only what surely was not done is asked again."""
+        turn, whole = 1, True
+        while True:
+            try:
+                return await self._ask_once(sql, values, whole=whole)
+            except _driver().Error as error:
+                # The schema may vanish under an open connection: then it is made again, once.
+                gone = error.sqlstate in NO_SCHEMA and whole
+                if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
+                    raise
+                whole = not gone
+            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+            turn += 1
+
+    async def _ask_once(self, sql: bytes, values: Sequence[object], *, whole: bool) -> _Rows:
+        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        connection, self._connection = self._connection, None
+        connection = connection or await self._server.open(whole=whole)
+        try:
+            sent = stopwatch()
+            rows = await (await connection.execute(sql, values)).fetchall()
+            received = stopwatch()
+        except BaseException:
+            await connection.close()
+            raise
+        await self._keep(connection)
+        return _Rows(rows, sent, received)
+
+    async def _keep(self, connection: Connection) -> None:
+        spare, self._connection = self._connection, connection
+        if spare is not None:  # two were in use at the same time
+            await spare.close()
+
+    def _error(self, error: Exception, queue: str) -> StoreError:
+        """The store's error for one of the driver."""
+        code = sqlstate(error)
+        if code == "IQ001":
+            return CorruptState(self.url, _broken(queue))
+        if code == "22003":
+            said = self._server.said(error)
+            return CorruptState(self.url, f"queue {queue!r}: {said}; nothing was written: give smaller ones")
+        return self._server.error(error)
+
+
+def _answer(data: dict[str, Any]) -> Answer:
+    """The answer that the function `intervalq.apply` gave.
+
+    Raises:
+        BadRecord, NewerRecord: as `Answer.from_dict` says.
+    """
+    try:
+        row = data.get("state")
+        return Answer.from_dict(data if row is None else {**data, "state": _record(row)})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadRecord | NewerRecord):
+            raise
+        raise BadRecord("it has another form") from error
+
+
+def _place(error: Exception) -> int | None:
+    """Which of several commands failed, if `intervalq.apply_all` says so and the others needn't fail, too."""
+    diagnosis = getattr(error, "diag", None)
+    detail = (diagnosis and diagnosis.message_detail) or ""
+    return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
+
+
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    """The record in a row, which has its leases in two columns."""
+    leases = zip(map(str, row["running"]), row["leases"], strict=True)
+    return {**row, "running": dict(leases)}
+
+
+def _broken(queue: str) -> str:
+    return (
+        f"the record of queue {queue!r} is not one that intervalq wrote; it is left as it is: repair it, or "
+        f"delete this row of intervalq.queues, and the queue begins anew"
+    )
+
+
+def _advice(
+    row: tuple[Any, ...], found: int | None, schema: Schema, *, pooled: bool
+) -> list[tuple[str, str]]:
+    """What the answer to `_LOOK` and the version of the schema mean."""
+    _, server, number, replica, fsync, commit, isolation, role, superuser, oldest = row
+    lines = [rights(role, superuser=superuser)]
+
+    def check(fine: object, good: str, level: str, *bad: str) -> None:
+        lines.append(("ok", good) if fine else (level, " ".join(bad)))
+
+    good = f"the server is PostgreSQL {server}"
+    check(number >= 140_000, good, "warning", f"{good}, this store is made for 14 and newer: upgrade it")
+    bad = "the server is a replica, which takes no steps: give the URL of the primary"
+    check(not replica, "the server is a primary", "error", bad)
+    bad = "fsync is off: a crash of the server may destroy the records: set fsync = on"
+    check(fsync != "off", "fsync is on", "warning", bad)
+    check(
+        commit != "off",
+        f"synchronous_commit is {commit}",
+        "warning",
+        "synchronous_commit is off: a crash of the server loses the last steps, and jobs may then begin too",
+        "early: alter role ... set synchronous_commit = on",
+    )
+    check(
+        isolation == "read committed",
+        f"transactions are {isolation}",
+        "warning",
+        f"transactions are {isolation}: steps at the same moment fail and are repeated:",
+        "alter role ... set default_transaction_isolation = 'read committed'",
+    )
+    check(
+        oldest <= _OLD,
+        "no transaction is open for long, as far as this role may see",
+        "warning",
+        f"a transaction has been open for {oldest:.0f} s: vacuum can't clean up behind it, and steps get",
+        "slower: end it (pg_stat_activity and pg_prepared_xacts show it)",
+    )
+    good = f"schema intervalq has version {found}" if found else "schema intervalq is made on first use"
+    check(found in (None, schema.number), good, "error", schema.other(found))
+    check(
+        not pooled,
+        "wake-ups get through",
+        "warning",
+        "a connection pooler is between, and wake-ups don't get through: shards see the end of a pause when",
+        "they ask next; to have them at once, give the URL of the server itself",
+    )
+    return lines

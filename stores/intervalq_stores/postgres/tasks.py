@@ -1,0 +1,290 @@
+"""`postgresql://`: tasks in rows of a schema, their rules in PL/pgSQL beside them (tasks.sql)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import anyio
+
+from intervalq.errors import StoreError, TransactionConflict
+from intervalq.tasks.rules import Beat, Command, Count, Modify, Row, Select, Worked
+from intervalq.tasks.store import Isolation, Watched
+from intervalq_stores.postgres._advice import advice
+from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Schema, Server, is_pooled, sqlstate
+from intervalq_stores.postgres._direct import Direct
+from intervalq_stores.postgres._task_pages import page
+from intervalq_stores.postgres._task_statements import Asked, Heads, Lines, ask, put, quick
+
+if TYPE_CHECKING:
+    from intervalq_stores.postgres._connection import Connection
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+SCHEMA: Final = 2
+"""The version of the tasks in schema `intervalq`; tasks.sql says when it counts up."""
+
+_FILE: Final = files("intervalq_stores.postgres").joinpath("tasks.sql")
+_VERSION: Final = b"select number from intervalq.tasks_version"
+_FEED: Final = b"select intervalq.feed(null)"
+_PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in tasks.sql
+_LOOKING: Final = 60.0  # seconds that a look at a million tasks may take
+_TURNS: Final = 6
+_MOMENTS: Final = 7  # a quarter of a second in all
+_KEPT: Final = 8  # connections of transactions
+_AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
+_EXISTS: Final = "23505"
+_OTHER_PLAN: Final = "0A000"  # what a prepared statement calls was made anew
+
+
+class PostgresTaskStore:
+    """One statement a command, on any connection. Works through PgBouncer in transaction mode, too."""
+
+    def __init__(self, url: str) -> None:
+        schema = Schema(
+            _FILE, SCHEMA, "intervalq.tasks_version", _VERSION, "the tasks of schema intervalq have"
+        )
+        self._server = Server(url, schema)
+        self.url = self._server.url
+        self._heads = Heads()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._idle: list[Connection] = []
+        self._lent: list[Connection] = []  # by transactions, in which their users may have set anything
+        self._known = False
+        self._direct = Direct(self._server, _PATIENCE, self._ask)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`."""
+        try:
+            return await self._apply(command, now)
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+
+    async def _apply(self, command: Command[A], now: int | None) -> A:
+        patience = _LOOKING if isinstance(command, Select | Count) else _PATIENCE
+        if (asked := quick(command, now)) is not None:
+            with suppress(_ExistsError):  # the long way says which
+                return cast("A", asked.read(await self._within(self._ask(asked), patience)))
+        asked = ask(command, now, self._heads)
+        lines = await self._within(self._ask(asked), patience)
+        if isinstance(command, Beat):
+            self._direct.looked(command.session, lines[0][0][3])
+        for turn in range(_MOMENTS):
+            if not asked.again(lines):
+                break
+            await anyio.sleep(0.002 * 2**turn)
+            lines = await self._within(self._ask(asked), patience)
+        return cast("A", asked.read(lines))
+
+    async def put(self, queue: str, jsons: Sequence[str]) -> None:
+        """See `Ranging.put`."""
+        if not jsons:
+            return
+        try:
+            await self._within(self._ask(put(queue, jsons)))
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+
+    @asynccontextmanager
+    async def transaction(self, isolation: Isolation) -> AsyncIterator[_Transaction]:
+        """See `Transactional.transaction`."""
+        connection = self._lent.pop() if self._lent else await self._within(self._server.open())
+        mine = _Transaction(self, connection)
+        try:
+            await self._within(connection.execute(_BEGIN[isolation]))
+            yield mine
+            await self._within(_commit(connection, self.url))
+        except Exception as error:
+            await connection.close()
+            if _code(error) in ROLLED_BACK and not isinstance(error, TransactionConflict):
+                raise self._conflict(error) from error
+            raise
+        except BaseException:
+            await connection.close()
+            raise
+        if len(self._lent) < _KEPT:
+            self._lent.append(connection)
+        else:
+            await connection.close()
+        if mine.modified and isolation != "read committed":
+            await self._within(self._ask(Asked(_FEED, (), _nothing)))
+
+    async def apply_on(self, connection: Connection, command: Command[A]) -> A:
+        """See `Transactional.apply_on`; the connection is an AsyncConnection of psycopg."""
+        if not self._known:
+            await self._within(self._ask(Asked(b"select", (), _nothing)))
+        try:
+            asked = ask(command, None, self._heads)
+            lines = await self._within(_rows(connection, asked), explain=self._error_within)
+        except UnicodeEncodeError as error:
+            raise self._unfit(str(error)) from error
+        return cast("A", asked.read(lines))
+
+    async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
+        """Tasks of a queue (None: of all) after `cursor` (empty: all), and the next one (empty: no more)."""
+        asked = page(queue, cursor, limit)
+        rows, cursor = asked.read(await self._within(self._ask(asked), _LOOKING))
+        return rows, cursor
+
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
+        """See `Waking.wakeups`. Behind a pooler there are none."""
+        return self._direct.wakeups(session)
+
+    def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[float], Awaitable[Watched]]]:
+        """See `Guarding.guard`. Behind a pooler nobody is watched."""
+        return self._direct.guard(session)
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """What whoever runs this store should know: "ok", "warning" or "error", and a sentence."""
+        connection = await self._within(self._server.connect())
+        try:
+            return await self._within(advice(connection, self._server))
+        finally:
+            await connection.close()
+
+    async def aclose(self) -> None:
+        """See `TaskStore.aclose`."""
+        idle, self._idle = [*self._idle, *self._lent], []
+        self._lent = []
+        for connection in idle:
+            await connection.close()
+
+    # --- connections --------------------------------------------------------------------------------
+
+    async def _within(
+        self,
+        call: Awaitable[T],
+        patience: float = _PATIENCE,
+        explain: Callable[[Exception], StoreError] | None = None,
+    ) -> T:
+        return await self._server.within(call, patience, explain or self._error)
+
+    async def _ask(self, asked: Asked) -> Lines:
+        """The rows of a statement. Only what surely was not done is asked again."""
+        async with self._turns:
+            turn, whole = 1, True
+            while True:
+                try:
+                    return await self._ask_once(asked, whole=whole)
+                except self._server.driver.Error as error:
+                    # The schema may vanish under an open connection: then it is made again, once.
+                    gone = (error.sqlstate in NO_SCHEMA or error.sqlstate == _OTHER_PLAN) and whole
+                    if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
+                        raise
+                    whole = not gone
+                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+                turn += 1
+
+    async def _ask_once(self, asked: Asked, *, whole: bool) -> Lines:
+        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        connection = self._idle.pop() if self._idle and whole else await self._open(whole=whole)
+        self._known = True
+        try:
+            rows = await _rows(connection, asked)
+        except self._server.driver.Error as error:
+            if sqlstate(error) != _EXISTS:
+                await connection.close()
+                raise
+            self._idle.append(connection)
+            raise _ExistsError from error
+        except BaseException:
+            await connection.close()
+            raise
+        self._idle.append(connection)
+        return rows
+
+    async def _open(self, *, whole: bool) -> Connection:
+        connection = await self._server.open(whole=whole)
+        try:
+            if not await is_pooled(connection):  # a pooler may give each statement to another of its own
+                connection.prepare_threshold = 1
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def _error(self, error: Exception) -> StoreError:
+        code = sqlstate(error)
+        if code in _UNFIT or (not code and isinstance(error, self._server.driver.DataError)):
+            return self._unfit(self._server.said(error))
+        return self._server.error(error)
+
+    def _unfit(self, said: str) -> StoreError:
+        remedy = "leave out the character U+0000 and halves of pairs, and keep numbers below 2**31"
+        return StoreError(self.url, f"{said}; nothing was done: {remedy}")
+
+    def _error_within(self, error: Exception) -> StoreError:
+        return self._conflict(error) if sqlstate(error) in ROLLED_BACK else self._error(error)
+
+    def _conflict(self, error: Exception) -> TransactionConflict:
+        return TransactionConflict(
+            self.url,
+            f"{self._server.said(error)} ({_code(error)}); nothing was done: begin the transaction again",
+        )
+
+
+class _Transaction:
+    """See `Transaction`."""
+
+    def __init__(self, store: PostgresTaskStore, connection: Connection) -> None:
+        self.connection = connection
+        self.modified = False
+        self._store = store
+
+    async def apply(self, command: Command[A]) -> A:
+        """See `Transaction.apply`."""
+        self.modified |= type(command) is Modify
+        return await self._store.apply_on(self.connection, command)
+
+
+class _ExistsError(Exception):
+    """An id of a simple insert exists."""
+
+
+_BEGIN: Final[dict[Isolation, bytes]] = {
+    "read committed": b"begin isolation level read committed",
+    "repeatable read": b"begin isolation level repeatable read",
+    "serializable": b"begin isolation level serializable",
+}
+# Texts and numbers that the server can't hold.
+_UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
+
+
+async def _rows(connection: Connection, asked: Asked) -> Lines:
+    from psycopg.rows import tuple_row  # noqa: PLC0415 - an optional part
+
+    # Whatever the connection's user has set for it.
+    async with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+        await cursor.execute(asked.sql, asked.values)
+        return await cursor.fetchall()
+
+
+async def _commit(connection: Connection, url: str) -> None:
+    cursor = await connection.execute(b"commit")
+    if cursor.statusmessage != "COMMIT":
+        raise StoreError(
+            url,
+            "a statement of this transaction had failed, so that the server rolled all of it back: let "
+            "errors of statements leave the transaction's context",
+        )
+
+
+def _code(error: BaseException | None) -> str:
+    """The server's code of an error, or of that which it was made of."""
+    while error is not None:
+        if isinstance(error, Exception) and (code := sqlstate(error)):
+            return code
+        error = error.__cause__
+    return ""
+
+
+def _nothing(lines: Lines) -> None:
+    del lines

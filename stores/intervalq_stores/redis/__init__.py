@@ -1,0 +1,1 @@
+"""`redis://` and its kin: Redis, Valkey, and clusters of them."""

@@ -1,0 +1,139 @@
+"""The client of the stores in Redis, without its driver: a worker thread imports it at the first command."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from ssl import VerifyFlags
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from anyio import to_thread
+
+from intervalq.errors import BackendUnsupported, InvalidOption, MissingExtra
+from intervalq.store import shown_url
+from intervalq_stores._transport import is_near, warn_of_password
+from intervalq_stores.redis._advice import TLS, host_of, is_encrypted, rights, way
+from intervalq_stores.redis._ports import Address, Script, Trip
+
+if TYPE_CHECKING:
+    from intervalq_stores.redis._connection import Server
+
+_OPTIONS: Final = re.compile("host|port|path|username|password|db|client_name|ssl_.+")
+"""What a URL may say; the driver's other options would undo what the connections take care of."""
+
+
+class Client:
+    """Makes a `Server` for the running event loop at the first command, and passes commands on to it.
+
+    Importing the driver may take a second on a busy machine, for which the event loop must not stand still.
+    """
+
+    def __init__(self, url: str, what: str) -> None:
+        if find_spec("redis") is None:
+            raise MissingExtra(what, "redis")
+        try:
+            fits = _fits(url)
+        except ValueError:  # its text may have a part of the password, if that holds a / or a #
+            fits = False
+        if not fits:
+            raise InvalidOption(
+                "this isn't a URL of a Redis: redis://[user:password@]host[:port][/db] (rediss:// for TLS), "
+                "unix:///path, or redis+cluster://host[:port]; the query may have "
+                "db, client_name, and ssl_... options; a password with : / ? # @ or % must be percent-encoded"
+            )
+        self.url = shown_url(url)
+        if _has_password(url) and not is_encrypted(url) and not is_near(host_of(url)):
+            warn_of_password(self.url, TLS)
+        self._url = url
+        self._what = what
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()
+
+    async def run(self, key: str, script: Script, *arguments: str | bytes) -> tuple[Any, Trip]:
+        """See `Server.run`."""
+        return await (await self._opened()).run(key, script, *arguments)
+
+    async def call(self, *command: str, node: Address = None) -> Any:  # noqa: ANN401 - see there
+        """See `Server.call`."""
+        return await (await self._opened()).call(*command, node=node)
+
+    async def nodes(self) -> list[Address]:
+        """See `Server.nodes`."""
+        return await (await self._opened()).nodes()
+
+    async def safety(self) -> list[tuple[str, str]]:
+        """What an operator should know of the way to the server, and of the rights of this user."""
+        return [way(self._url), await rights(self, None)]
+
+    @asynccontextmanager
+    async def subscribed(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Server.subscribed`."""
+        async with (await self._opened()).subscribed(channel) as next_message:
+            yield next_message
+
+    async def close(self) -> None:
+        """See `Server.close`."""
+        if self._server is not None:
+            await self._server.close()
+
+    async def _opened(self) -> Server:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise BackendUnsupported(
+                self.url,
+                "the driver of Redis needs asyncio: run this with asyncio; "
+                "under trio use sqlite:// or memory://, or for queues and ledgers file://",
+            ) from None
+        if self._loop is not loop:  # the connections ended with theirs
+            self._loop, self._server, self._turn = loop, None, asyncio.Lock()
+        if self._server is not None:
+            return self._server
+        async with self._turn:
+            server = self._server  # another caller may have made it meanwhile
+            if server is None:
+                kind = await to_thread.run_sync(self._import, abandon_on_cancel=True)
+                server = self._server = kind(self._url)
+            return server
+
+    def _import(self) -> type[Server]:
+        try:
+            from intervalq_stores.redis._connection import Server  # noqa: PLC0415 - needs the extra
+        except ImportError as missing:
+            raise MissingExtra(self._what, "redis") from missing
+        return Server
+
+
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password or parse_qs(parts.query).get("password"))
+
+
+def _fits(url: str) -> bool:
+    """Whether a URL is right, as far as its parts can tell; some that aren't are a `ValueError`."""
+    scheme, _, rest = url.partition("://")
+    kind = scheme.lower().removesuffix("+cluster")
+    parts = urlsplit(f"{kind}://{rest}")
+    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    db = query.get("db") or parts.path.strip("/")
+    for number in (parts.port, query.get("port"), query.get("db"), query.get("ssl_min_version")):
+        int(number or 0)
+    for flags in (query.get("ssl_include_verify_flags"), query.get("ssl_exclude_verify_flags")):
+        for flag in (flags or "").strip("[]").split(",") if flags else ():
+            if flag.strip() not in VerifyFlags.__members__:
+                return False
+    if not all(map(_OPTIONS.fullmatch, query)):
+        return False
+    if kind == "unix":
+        return bool(parts.path or "path" in query)
+    clustered = scheme.lower().endswith("+cluster")
+    return (
+        kind in {"redis", "rediss"}
+        and re.fullmatch(r"/?\d*", parts.path) is not None
+        and not (clustered and int(db or 0))
+    )

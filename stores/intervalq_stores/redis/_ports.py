@@ -1,0 +1,30 @@
+"""What the parts of the client pass to one another, and what they need of each other. Needs no driver."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import Any, Protocol, TypeAlias
+
+# Answers are `Any`: whatever the server says, which only the sender of the command knows.
+
+Address: TypeAlias = tuple[str, int] | None
+"""Host and port of a node; None: the one of the URL."""
+
+Trip: TypeAlias = tuple[int, int]
+"""When a command left, and when its answer had come: see `Answer.trip`."""
+
+
+class Script:
+    """A script and the digest by which a server finds it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Caller(Protocol):
+    """Something that commands can be sent by."""
+
+    async def call(self, *command: str, node: Address = None) -> Any:  # noqa: ANN401
+        """Do a command that isn't about one queue, on the given node or any."""
+        ...

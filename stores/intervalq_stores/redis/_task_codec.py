@@ -1,0 +1,351 @@
+"""Commands on tasks as the script in Redis takes them, and its answers as the rules give them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import md5
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, Final, TypeAlias, cast
+
+from intervalq.errors import DependencyError, InboxFull
+from intervalq.tasks.rules import (
+    Beat,
+    Beaten,
+    Begin,
+    Change,
+    Command,
+    Count,
+    Delete,
+    End,
+    Insert,
+    Modified,
+    Modify,
+    QueueStats,
+    Row,
+    Select,
+    Session,
+    Sessions,
+    Work,
+    Worked,
+)
+
+Arguments: TypeAlias = list[str | bytes]
+
+# A packed task: see HEAD in tasks_table.lua.
+_WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
+_SIZE: Final = _WHOLE.size
+_KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE = 1, 2, 4, 8, 16, 32, 64
+_MAX_NAME_BYTES: Final = 2**16 - 1
+_MAX_ATTEMPTS: Final = 2**31
+"""Above it there is room for as many claims."""
+_MAX_SPAN: Final = 2**52
+"""More than a hundred years, in microseconds: what can be added to any time of these days."""
+
+
+class Unfit(ValueError):
+    """Something that the tables can't hold."""
+
+
+# --- what is asked -----------------------------------------------------------------------------------
+
+
+def asked(command: Command[Any]) -> tuple[str, Arguments]:
+    """The name of a command, and its arguments.
+
+    Raises:
+        Unfit: a text or number can't be kept.
+        UnicodeEncodeError: a text isn't Unicode.
+    """
+    name, make = _ASK[type(command)]
+    return name, make(command)
+
+
+def _modify(command: Modify) -> Arguments:
+    parts = (command.inserts, command.changes, command.deletes, command.depends)
+    said: Arguments = [command.session, _flag(command.force), *(str(len(part)) for part in parts)]
+    for insert in command.inserts:
+        said += _insert(insert)
+    for change in command.changes:
+        said += _change(change)
+    for delete in command.deletes:
+        said += delete.id, f"x{delete.version}"
+    for depend in command.depends:
+        said += depend.id, f"x{depend.version}"
+    return said
+
+
+def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
+    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace = insert
+    flags = 0
+    options = "" if at is None else "a"
+    if skip or key is not None or dedupe is not None:
+        flags = _KEY * (key is not None) + _DEDUPE * (dedupe is not None)
+        options += "s" * skip + "d" * (dedupe is not None)
+        if key is not None:
+            options += "k" + "r" * replace + ("" if inbox is None else f"i{inbox}")
+    _within(attempt, _MAX_ATTEMPTS, "attempt")
+    _within(dedupe_for, _MAX_SPAN, "dedupe_for")
+    parts = (queue, key or "", error, dedupe or "")
+    text = "".join((*parts, json)).encode()
+    queue_size, key_size, error_size, dedupe_size = _sizes(parts, len(text) - len(json))
+    name = id_.encode()
+    spread = md5(name, usedforsecurity=False).digest()
+    try:
+        head = _WHOLE.pack(
+            *(spread[0] << 8 | spread[1], flags, 0, 0, 0, attempt, delay if at is None else at, 0, 0, 0),
+            *(dedupe_for, queue_size, key_size, 0, error_size, dedupe_size),
+        )
+    except struct_error as problem:
+        raise Unfit(f"a number is out of range or a name too long: {problem}") from problem
+    return name, options, head + text
+
+
+def _sizes(parts: tuple[str, ...], total: int) -> Iterable[int]:
+    """How many bytes texts take: as many as characters, if that is so for all of them together."""
+    sizes = list(map(len, parts))
+    return sizes if sum(sizes) == total else [len(part.encode()) for part in parts]
+
+
+def _change(change: Change) -> Arguments:
+    given = (
+        ("q", change.queue),
+        ("j", change.json),
+        ("a", change.at),
+        ("d", change.delay),
+        ("t", change.attempt),
+        ("e", change.error),
+        ("l", change.lease),
+    )
+    if change.queue is not None:
+        _short(change.queue)
+    if change.attempt is not None:
+        _within(change.attempt, _MAX_ATTEMPTS, "attempt")
+    letters = "".join(letter for letter, value in given if value is not None)
+    values = [str(value) for _, value in given if value is not None]
+    return [change.id, f"{letters}{'k' * change.keep}{change.version}", *values]
+
+
+def _within(number: int, most: int, name: str) -> None:
+    """See that a number, and what is added to it later, can be kept."""
+    if not 0 <= number < most:
+        raise Unfit(f"{name}={number} is not from 0 to below {most}")
+
+
+def _short(*names: str) -> None:
+    """See that the index can have these."""
+    for name in names:
+        if len(name.encode()) > _MAX_NAME_BYTES:
+            raise Unfit("a name takes more than 65,535 bytes")
+
+
+def _work(command: Work) -> Arguments:
+    said: Arguments = [
+        command.session,
+        str(command.limit),
+        _maybe(command.lease),
+        _maybe(command.most),
+        _flag(command.idle),
+        str(command.begins),
+        str(len(command.begun)),
+        str(len(command.settled)),
+        *command.begun,
+    ]
+    for part in command.settled:
+        said += (part.id, f"x{part.version}") if type(part) is Delete else _change(cast("Change", part))
+    _short(command.session, *command.queues)
+    return [*said, *random.sample(command.queues, len(command.queues))]
+
+
+def _begin(command: Begin) -> Arguments:
+    session = command.session
+    _short(session.id, session.host, session.consumer)
+    _within(session.expiry, _MAX_SPAN, "expiry")
+    return [session.id, session.host, str(session.pid), session.consumer, str(session.expiry)]
+
+
+def _named(command: Beat | End) -> Arguments:
+    _short(command.session)
+    return [command.session]
+
+
+def _select(command: Select) -> Arguments:
+    queue, session = ("" if name is None else f"={name}" for name in (command.queue, command.session))
+    _short(queue, session)
+    return [queue, session, _maybe(command.limit), _flag(command.values), *command.ids]
+
+
+def _count(command: Count) -> Arguments:
+    _short(*command.names)
+    return [_maybe(command.limit), str(len(command.names)), *command.names, *command.prefixes]
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else ""
+
+
+def _maybe(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+_ASK: Final[dict[type, tuple[str, Callable[[Any], Arguments]]]] = {
+    Modify: ("modify", _modify),
+    Work: ("work", _work),
+    Begin: ("begin", _begin),
+    Beat: ("beat", _named),
+    End: ("end", _named),
+    Select: ("select", _select),
+    Count: ("count", _count),
+    Sessions: ("sessions", lambda _: []),
+}
+
+
+# --- what is answered --------------------------------------------------------------------------------
+
+
+def answered(command: Command[Any], reply: list[Any]) -> Any:  # noqa: ANN401 - that of the command
+    """The answer that the script's numbers and texts stand for.
+
+    Raises:
+        DependencyError, InboxFull: that is the answer.
+        UnicodeDecodeError: a text is none.
+    """
+    kind, *rest = reply
+    if kind == 1:
+        inserts, changes, deletes, depends, claims = (tuple(map(bytes.decode, ids)) for ids in rest)
+        raise DependencyError(
+            inserts=inserts, changes=changes, deletes=deletes, depends=depends, claims=claims
+        )
+    if kind == 2:
+        queue, key, limit = rest
+        raise InboxFull(queue.decode(), key.decode(), limit)
+    now, *rest = rest
+    return _READ[type(command)](command, now, *rest)
+
+
+def _modified(
+    command: Modify, now: int, existing: list[bytes], placed: list[Any], changed: list[bytes]
+) -> Modified:
+    there = tuple((id_.decode(), first.decode()) for id_, first in _by(2, existing))
+    left_out = {id_ for id_, _ in there}
+    new = [insert for insert in command.inserts if insert.id not in left_out] if there else command.inserts
+    places = {id_.decode(): (place, waiting == 1) for id_, place, waiting in _by(3, placed)}
+    return Modified(tuple(_inserted(insert, now, places) for insert in new), _rows(changed), there)
+
+
+def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
+    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _ = insert
+    place, waiting = (0, False) if key is None else places[id_]
+    if at is None:
+        at = now + delay
+    return tuple.__new__(  # twice as fast as Row(...)
+        Row,
+        (
+            *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
+            *(dedupe, dedupe_for, False, False),
+        ),
+    )
+
+
+def _worked(
+    _: Work, __: int, alive: int, lost: list[bytes], claimed: list[bytes], wait: int | bytes
+) -> Worked:
+    return Worked(
+        alive=alive == 1,
+        lost=tuple(map(bytes.decode, lost)),
+        claimed=_rows(claimed),
+        wait=wait if isinstance(wait, int) else None,
+    )
+
+
+def _beaten(_: Beat, __: int, alive: int, held: int, lapsed: list[bytes]) -> Beaten:
+    return Beaten(alive=alive == 1, held=held, lapsed=tuple(map(bytes.decode, lapsed)))
+
+
+def _selected(command: Select, _: int, found: list[bytes]) -> tuple[Row, ...]:
+    rows = list(_rows(found))
+    if not command.ids:
+        rows.sort(key=lambda row: (row.at, row.id))
+    return tuple(rows[: command.limit])
+
+
+def _counted(command: Count, _: int, found: list[Any]) -> tuple[QueueStats, ...]:
+    stats = [QueueStats(name.decode(), *numbers) for name, *numbers in _by(7, found)]
+    return tuple(sorted(stats)[: command.limit])
+
+
+def _sessions(_: Sessions, __: int, found: list[Any]) -> tuple[Session, ...]:
+    sessions = [
+        Session(id_.decode(), host.decode(), pid, consumer.decode(), *numbers)
+        for id_, host, pid, consumer, *numbers in _by(7, found)
+    ]
+    return tuple(sorted(sessions, key=lambda session: (session.started, session.id)))
+
+
+def _rows(flat: list[bytes]) -> tuple[Row, ...]:
+    return tuple(_row(id_, packed) for id_, packed in _by(2, flat))
+
+
+def _row(id_: bytes, packed: bytes) -> Row:
+    numbers = _WHOLE.unpack_from(packed)
+    _, flags, version, place, claims, attempt, at, created, modified, until, dedupe_for, *sizes = numbers
+    queue, key, session, error, dedupe = sizes
+    text: Any = packed[_SIZE:]
+    if text.isascii():  # so that it is the same characters, and decoded only once
+        text = text.decode()
+        decode: Callable[[Any], str] = _same
+    else:
+        decode = bytes.decode
+    key += queue
+    session += key
+    error += session
+    dedupe += error
+    return tuple.__new__(
+        Row,
+        (
+            id_.decode(),
+            version,
+            decode(text[:queue]),
+            at,
+            decode(text[dedupe:]),
+            decode(text[queue:key]) if flags & _KEY else None,
+            place,
+            flags & _WAITING > 0,
+            decode(text[key:session]) if flags & _SESSION else None,
+            until if flags & _UNTIL else None,
+            claims,
+            attempt,
+            decode(text[session:error]),
+            created,
+            modified,
+            decode(text[error:dedupe]) if flags & _DEDUPE else None,
+            dedupe_for,
+            flags & (_SESSION | _AHEAD) == _SESSION,
+            flags & _ALONE > 0,
+        ),
+    )
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _by(size: int, parts: list[Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(parts)] * size, strict=True)
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+_READ: Final[dict[type, Callable[..., Any]]] = {
+    Modify: _modified,
+    Work: _worked,
+    Begin: _nothing,
+    Beat: _beaten,
+    End: _nothing,
+    Select: _selected,
+    Count: _counted,
+    Sessions: _sessions,
+}

@@ -1,0 +1,152 @@
+"""`redis://` and its kin: ledgers in a Redis or Valkey, a command one atomic script (ledgers.lua)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from intervalq.errors import CorruptState
+from intervalq.ledger.rules import (
+    Answer,
+    Beat,
+    Cancel,
+    Claim,
+    Command,
+    Count,
+    Drop,
+    Expire,
+    Forget,
+    Leave,
+    Look,
+    Record,
+    Release,
+    Seen,
+    Start,
+    Summary,
+    Verdict,
+)
+from intervalq_stores.redis._client import Client
+from intervalq_stores.redis._ports import Script
+
+_NAME: Final = re.compile(rb"intervalq:\{([^{}]+)\}:ledger:meta")
+_PARTS: Final = ("meta", "sessions", "open", "rows")
+
+
+class RedisLedgerStore:
+    """Ledgers in four keys each, all of one slot of a cluster. One connection, open while it is in use."""
+
+    def __init__(self, url: str) -> None:
+        self._server = Client(url, "a store in Redis or Valkey")
+        self.url = self._server.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        """See `LedgerStore.apply`. The whole command is one step, not only each row of it."""
+        keys = [_key(ledger, part) for part in _PARTS]
+        clock = "" if now is None else str(now)
+        op, *arguments = _asked(command)
+        reply, _ = await self._server.run(keys[0], _script(), str(len(keys)), *keys, op, clock, *arguments)
+        try:
+            return _answer(command, reply)
+        except UnicodeDecodeError:
+            raise CorruptState(self.url, f"ledger {ledger!r} has a text that isn't UTF-8") from None
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise CorruptState(self.url, f"ledger {ledger!r} has something that is no row: {error}") from None
+
+    async def names(self) -> list[str]:
+        """See `LedgerStore.names`. Looks at all keys of the server, a thousand at a time."""
+        found: set[str] = set()
+        for node in await self._server.nodes():
+            cursor = "0"
+            while True:
+                command = ("SCAN", cursor, "MATCH", _key("*", "meta"), "COUNT", "1000")
+                at, keys = await self._server.call(*command, node=node)
+                found.update(match[1].decode() for match in map(_NAME.fullmatch, keys) if match)
+                cursor = at.decode()
+                if cursor == "0":
+                    break
+        return sorted(found)
+
+    async def aclose(self) -> None:
+        """See `LedgerStore.aclose`."""
+        await self._server.close()
+
+
+def _key(ledger: str, part: str) -> str:
+    return f"intervalq:{{{ledger}}}:ledger:{part}"  # what is in braces decides about the cluster's slot
+
+
+@cache
+def _script() -> Script:
+    return Script(files("intervalq_stores.redis").joinpath("ledgers.lua").read_text(encoding="utf-8"))
+
+
+def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one a command
+    """A command as the script takes it: its name, then its arguments."""
+    match command:
+        case Claim(session, expiry, keys, started, again):
+            return ["claim", session, str(expiry), str(int(started)), str(int(again)), *keys]
+        case Start(session, expiry, keys):
+            return ["start", session, str(expiry), *keys]
+        case Record(session, expiry, rows):
+            parts = (part for row in rows for part in (row.key, str(int(row.failed)), row.value))
+            return ["record", session, str(expiry), *parts]
+        case Release(session, keys):
+            return ["release", session, *keys]
+        case Beat(session, expiry):
+            return ["beat", session, str(expiry)]
+        case Leave(session):
+            return ["leave", session]
+        case Cancel(on):
+            return ["cancel", str(int(on))]
+        case Expire(at):
+            return ["expire", "" if at is None else str(at)]
+        case Forget(keys, shown):
+            return ["forget", ",".join(shown), *keys]
+        case Look(cursor, limit):
+            return ["look", cursor, str(limit)]
+        case Count():
+            return ["count"]
+        case Drop():
+            return ["drop"]
+
+
+def _answer(command: Command, reply: list[Any]) -> Answer:
+    """The answer that the script's integers and texts stand for; it says what they are."""
+    now, found, cancelled, removed, verdicts, rows, cursor, summary = reply
+    return Answer(
+        now,
+        bool(found),
+        bool(cancelled),
+        tuple(_verdicts(command, verdicts)),
+        removed,
+        tuple(
+            Seen(key.decode(), shown.decode(), attempt, value.decode(), at)
+            for key, shown, attempt, value, at in _by(5, rows)
+        ),
+        cursor.decode(),
+        _summary(cancelled, *summary) if summary else None,
+    )
+
+
+def _verdicts(command: Command, parts: list[Any]) -> Iterator[Verdict]:
+    for number, (kind, attempt, failed, value) in enumerate(_by(4, parts)):
+        if kind == b"kept":  # what was recorded isn't sent back
+            assert isinstance(command, Record)
+            end = command.rows[number]
+            yield Verdict("known", attempt, end.value, end.failed)
+        else:
+            yield Verdict(kind.decode(), attempt, value.decode(), bool(failed))
+
+
+def _summary(cancelled: int, created: int, expires: int | bytes, *counts: int) -> Summary:
+    return Summary(created, expires if isinstance(expires, int) else None, bool(cancelled), *counts)
+
+
+def _by(size: int, parts: list[Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(parts)] * size, strict=True)

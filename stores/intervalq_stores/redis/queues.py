@@ -1,0 +1,214 @@
+"""`redis://`, `rediss://`, `unix://`, `redis+cluster://`, `rediss+cluster://`: records in a Redis or Valkey.
+
+The server takes every step by itself, in one script: see `queues.lua`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from intervalq.errors import CorruptState, StoreError, Unauthorized
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
+from intervalq_stores.redis._client import Client
+from intervalq_stores.redis._ports import Script
+
+if TYPE_CHECKING:
+    from intervalq_stores.redis._ports import Address
+
+_RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
+_OLDEST: Final = (6, 2)
+
+
+class RedisStore:
+    """Records in the hashes of a server. One connection, open while it is in use; wake-ups have their own."""
+
+    def __init__(self, url: str) -> None:
+        self._server = Client(url, "a store in Redis or Valkey")
+        self.url = self._server.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        record = _key(queue)
+        text = json.dumps(command.to_dict(), separators=(",", ":"))
+        clock = "" if now is None else str(now)
+        reply, trip = await self._server.run(record, _script(), "1", record, text, clock)
+        try:
+            return replace(_answer(reply), trip=trip)
+        except (BadRecord, NewerRecord) as error:
+            raise CorruptState(
+                self.url,
+                f"the record of queue {queue!r} isn't one of intervalq, left as it is: {error}",
+            ) from error
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        found: set[str] = set()
+        for node in await self._server.nodes():
+            cursor = "0"
+            while True:
+                command = ("SCAN", cursor, "MATCH", _key("*"), "COUNT", "1000")
+                at, keys = await self._server.call(*command, node=node)
+                found.update(match[1].decode() for match in map(_RECORD.fullmatch, keys) if match)
+                cursor = at.decode()
+                if cursor == "0":
+                    break
+        return sorted(found)
+
+    def wakeups(self, queue: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        return self._server.subscribed(f"{_key(queue)}:wake")
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+        await self._server.close()
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """What an operator should know of the servers: `ok`, `warning` or `error`, and a sentence, each."""
+        found = await self._server.safety()
+        for node in await self._server.nodes():
+            name = "the server" if node is None else f"{node[0]}:{node[1]}"
+            try:
+                text = (await self._server.call("INFO", node=node)).decode(errors="replace")
+            except Unauthorized:
+                found.append(
+                    ("warning", f"nothing is known of {name}: this user may not use INFO; allow it to")
+                )
+                continue
+            info = dict(re.findall(r"^(\w+):(.*?)\r?$", text, re.MULTILINE))
+            found += [_version(name, info), _role(name, info), _eviction(name, info)]
+            if info.get("aof_enabled") == "1":
+                found.append(_log(name, await self._setting("appendfsync", node)))
+            else:
+                found.append(_snapshots(name, await self._setting("save", node)))
+        return found
+
+    async def _setting(self, name: str, node: Address) -> bytes | None:
+        """A setting of a server; None: it isn't told."""
+        try:
+            _, value = await self._server.call("CONFIG", "GET", name, node=node)
+        except (StoreError, ValueError):  # forbidden or renamed, as services do
+            return None
+        return bytes(value)
+
+
+def _key(queue: str) -> str:
+    return f"intervalq:{{{queue}}}"  # what is in braces decides about the cluster's slot
+
+
+@cache
+def _script() -> Script:
+    return Script(files("intervalq_stores.redis").joinpath("queues.lua").read_text(encoding="utf-8"))
+
+
+_FLAGS: Final = frozenset({"refused", "healed", "woken", "at_once"})
+_FIELDS: Final = (
+    *("now", "refused", "healed", "woken", "granted", "missed", "at_once", "first", "due", "count", "costs"),
+    *("begun", "state"),
+)
+_STORED: Final = (
+    *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
+    *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
+)
+"""What the script's integers and texts stand for; it says so itself."""
+
+
+def _answer(reply: list[Any]) -> Answer:
+    """The answer that the script gave.
+
+    Raises:
+        BadRecord, NewerRecord: as `Answer.from_dict` says.
+    """
+    try:
+        said = dict(zip(_FIELDS, reply, strict=True))
+        said |= {name: _flag(said[name]) for name in _FLAGS}
+        first, due, costs = said["first"], said.pop("due"), said["costs"]
+        said["first"] = [first, due, *costs[:1]] if first else None
+        said["state"] = _record(said["state"]) if said["state"] else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadRecord("it has another form, or its 'generation' isn't text") from error
+    return Answer.from_dict(said)
+
+
+def _flag(number: object) -> object:
+    return bool(number) if number in (0, 1) else number
+
+
+def _record(said: list[Any]) -> dict[str, Any]:
+    record = dict(zip(_STORED, said, strict=True))
+    leases = record["running"]
+    return record | {
+        "version": LAYOUT,
+        "generation": record["generation"].decode(),
+        "held_since": None if record["held_since"] == b"" else record["held_since"],
+        "ephemeral": _flag(record["ephemeral"]),
+        "running": dict(zip(map(str, leases[::2]), leases[1::2], strict=True)),
+    }
+
+
+def _version(name: str, info: dict[str, str]) -> tuple[str, str]:
+    product = "Valkey" if "valkey_version" in info else "Redis"
+    version = info.get("valkey_version") or info.get("redis_version", "?")
+    what = f"{name} is {product} {version}"
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < _OLDEST:
+        return "error", f"{what}: intervalq needs Redis 6.2 or newer, or any Valkey"
+    return "ok", what
+
+
+def _role(name: str, info: dict[str, str]) -> tuple[str, str]:
+    if info.get("role") == "slave":
+        return "error", f"{name} is a replica and takes no writes: use the URL of the primary"
+    return "ok", f"{name} takes writes"
+
+
+def _eviction(name: str, info: dict[str, str]) -> tuple[str, str]:
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy == "noeviction":
+        return "ok", f"{name} never removes records to make room"
+    return "warning", (
+        f"{name} has maxmemory-policy {policy} and may remove a queue's record to make room, after which the "
+        "queue begins anew with one quiet interval: set maxmemory-policy noeviction"
+    )
+
+
+def _log(name: str, sync: bytes | None) -> tuple[str, str]:
+    log = f"{name} keeps an append-only file"
+    if sync == b"always":
+        return "ok", f"{log}, and syncs what it answers: a power cut loses nothing"
+    if sync == b"no":
+        return "warning", (
+            f"{log} that the system writes to the disk when it likes: a power cut loses half a minute of "
+            "writes or more; set appendfsync everysec, or always"
+        )
+    usual = (
+        "" if sync == b"everysec" else " unless appendfsync is no, which isn't known as CONFIG is forbidden"
+    )
+    return "ok", f"{log}: at most about a second of writes is lost in a power cut{usual}"
+
+
+def _snapshots(name: str, snapshots: bytes | None) -> tuple[str, str]:
+    remedy = "for queues that must outlive it, set appendonly yes"
+    if snapshots is None:
+        return "warning", (
+            f"{name} keeps no append-only file, and whether it takes snapshots isn't known because CONFIG is "
+            f"forbidden: a crash loses the writes since the last snapshot, if any; {remedy}"
+        )
+    if not snapshots:
+        return "warning", (
+            f"{name} keeps nothing on disk: after its restart every queue begins anew, not paused, and with "
+            f"the settings of the first shard; {remedy}"
+        )
+    return "warning", (
+        f"{name} keeps snapshots only: a crash loses the writes since the last one, and queues go on from "
+        f"the highest ticket that a live shard knows; {remedy}"
+    )

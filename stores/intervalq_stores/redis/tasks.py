@@ -1,0 +1,112 @@
+"""`redis://`, `rediss://`, `unix://`, and `+cluster` of the first two: durable tasks in a Redis or Valkey.
+
+A command is one atomic step of the server, in one script (tasks_*.lua). It may concern several queues,
+so all tasks are in five keys with one hash tag: in a cluster one node has them all, and a database of their
+own (`/1`) or another server is what separates those who share nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib.resources import files
+from struct import error as struct_error
+from typing import Final, TypeVar, cast
+
+from intervalq.errors import CorruptState, StoreError, Unauthorized
+from intervalq.tasks.rules import Command
+from intervalq_stores.redis._client import Client
+from intervalq_stores.redis._ports import Script
+from intervalq_stores.redis._task_codec import Unfit, answered, asked
+
+A = TypeVar("A")
+
+_BASE: Final = "intervalq:{tasks}:"  # what is in braces decides about the cluster's slot
+_POLICY: Final = "maxmemory_policy:"
+_KEYS: Final = tuple(_BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
+
+
+class RedisTaskStore:
+    """Tasks in five keys. One connection, open while it is in use; wake-ups have their own.
+
+    A server without memory takes no new tasks and changes, while those that it has can be claimed and done.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._server = Client(url, "tasks in Redis or Valkey")
+        self._cluster = "1" if url.partition("://")[0].lower().endswith("+cluster") else ""
+        self.url = self._server.url
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`.
+
+        A command is sent once. After a `StoreTimeout` it may have been done, or be done yet: what was claimed
+        by it is the session's until that ends or lapses, and an insert can be sent again, with the same id
+        and `skip`.
+        """
+        try:
+            name, arguments = asked(command)
+            clock = "" if now is None else str(now)
+            chance = str(random.getrandbits(31))
+            said = (str(len(_KEYS)), *_KEYS, name, clock, chance, self._cluster, *arguments)
+            reply, _ = await self._server.run(_KEYS[0], _script(name), *said)
+        except (UnicodeEncodeError, Unfit) as error:
+            raise StoreError(self.url, f"{error}; nothing was done: leave that out") from error
+        try:
+            return cast("A", answered(command, reply))
+        except (ValueError, TypeError, AttributeError, LookupError, struct_error) as error:
+            what = "a text of a task isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "it isn't one"
+            raise CorruptState(
+                self.url,
+                f"a task can't be read, {what}: find it in the hash {_KEYS[0]}; what was "
+                "asked for has been done, and claims go back when their session ends",
+            ) from None
+
+    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`."""
+        return self._server.subscribed(f"{_BASE}wake:{session}")
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """What an operator should know of it: `ok`, `warning` or `error`, and a sentence, each."""
+        try:
+            text = (await self._server.call("INFO", "memory")).decode(errors="replace")
+        except Unauthorized:
+            return [("warning", "whether tasks may be evicted isn't known: this user may not use INFO")]
+        policy = next(
+            (line[17:].strip() for line in text.splitlines() if line.startswith(_POLICY)), "unknown"
+        )
+        if policy == "noeviction" or policy.startswith("volatile"):  # tasks have no expiry
+            return [
+                ("ok", f"all tasks are in {len(_KEYS)} keys with the tag {{tasks}}, which are never evicted")
+            ]
+        what = f"maxmemory-policy is {policy}: a full server may remove all tasks at once; set noeviction"
+        return [("warning", what)]
+
+    async def aclose(self) -> None:
+        """See `TaskStore.aclose`."""
+        await self._server.close()
+
+
+@cache
+def _script(name: str) -> Script:
+    """The script of a command."""
+    return Script(
+        "".join(files("intervalq_stores.redis").joinpath(part).read_text("utf-8") for part in _PARTS[name])
+    )
+
+
+def _files(*parts: str) -> tuple[str, ...]:
+    return tuple(f"tasks_{part}.lua" for part in ("table", *parts))
+
+
+_PARTS: Final = {
+    "modify": _files("changes", "modify"),
+    "work": _files("changes", "work"),
+    **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),
+    **dict.fromkeys(("select", "count", "sessions"), _files("looks")),
+}

@@ -1,0 +1,210 @@
+-- What happens to one task, its line and its dedupe key, in the script of durable tasks: for commands that insert,
+-- change and remove some. It comes after tasks_table.lua.
+
+-- --- lines of keys: new ones come at the end ---------------------------------------------------------
+
+local passed = {}  -- line -> the last text that this command has taken from its beginning
+
+local function first_in(line)
+  while true do
+    local page = ask('ZRANGEBYLEX', INDEX, passed[line] or '[' .. line, '(' .. line .. '\255', 'LIMIT', 0, 8)
+    for _, member in ipairs(page) do
+      if not gone[member] then return member end
+      passed[line] = '(' .. member
+    end
+    if #page < 8 then break end
+  end
+  local found
+  for member in pairs(fresh_in[line] or {}) do
+    local place = unpacked('>I4', member, #line + 1)
+    if not found or place < found then found = place end
+  end
+  for member in pairs(fresh_in[line] or {}) do
+    if unpacked('>I4', member, #line + 1) == found then return member end
+  end
+end
+
+-- The last place of a line; 0: it is empty.
+local function last_place(line)
+  local most = 0
+  for member in pairs(fresh_in[line] or {}) do
+    most = math.max(most, (unpacked('>I4', member, #line + 1)))
+  end
+  local to = '(' .. line .. '\255'
+  while most == 0 do
+    local page = ask('ZREVRANGEBYLEX', INDEX, to, passed[line] or '[' .. line, 'LIMIT', 0, 8)
+    for _, member in ipairs(page) do
+      if not gone[member] then return (unpacked('>I4', member, #line + 1)) end
+      to = '(' .. member
+    end
+    if #page < 8 then break end
+  end
+  return most
+end
+
+local function id_in(line, member)
+  return sub(member, #line + 5)
+end
+
+-- --- marks ---------------------------------------------------------------------------------------------
+
+local function mark_of(name)
+  if marks[name] == nil then
+    local text = ask('HGET', MARKS, name)
+    marks[name] = false
+    if text then
+      if #text < 9 then corrupt('a mark is broken') end
+      local ends, at, from = unpacked('>Bi8', text)
+      marks[name] = { id = sub(text, from), ends = ends == 1 and at or nil }
+    end
+  end
+  return marks[name]
+end
+
+-- Who has a dedupe key, until when (nil: the task is there); no id: nobody.
+local function put_mark(name, id, ends)
+  local before = mark_of(name)
+  if before and before.ends then drop('m', 'm' .. stamp(before.ends) .. name) end
+  if ends then add('m', 'm' .. stamp(ends) .. name) end
+  marks[name], marks_changed[name] = id and { id = id, ends = ends } or false, true
+end
+
+-- Forget some of the marks that have ended, but those that this command is about.
+local function sweep_marks(most)
+  for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[m', '(m' .. stamp(now + 1), 'LIMIT', 0, most)) do
+    local name = sub(member, 11)
+    if not gone[member] and not marks_changed[name] then
+      local mark = mark_of(name)
+      if mark and mark.ends then
+        put_mark(name, nil, nil)
+      else
+        drop('m', member)
+      end
+    end
+  end
+end
+
+-- As many as this command ends, and more: else more may end than beats forget.
+local function sweep_as_many()
+  local ended = 0
+  for name in pairs(marks_changed) do
+    if marks[name] and marks[name].ends then ended = ended + 1 end
+  end
+  if ended > 0 then sweep_marks(2 * ended) end
+end
+
+-- --- the clock -----------------------------------------------------------------------------------------
+
+-- META keeps in mind, to the second, what the server's clock reads; and when it was last set back, and by how much.
+-- Until it has come as far again, what was written before that waits by the clock as it would read else: `ahead` of
+-- `now` by so much.
+local SECOND = 1000000
+
+local function set_back(by)
+  for _, id in ipairs(ask('HKEYS', SESSIONS)) do
+    local one = session_of(id)
+    if one.beaten > now then put_session(id, with(one, 'beaten', now)) end
+  end
+  for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[m' .. stamp(now + 1), '(n')) do
+    local name = sub(member, 11)
+    local mark = mark_of(name)
+    if mark and mark.ends then put_mark(name, mark.id, mark.ends - by) end
+  end
+end
+
+local function read_clock()
+  if ARGV[2] ~= '' then return end
+  local before, from, behind = string.match(ask('HGET', META, 'clock') or '0 0 0', '^(%d+) (%d+) (%d+)$')
+  if not before then corrupt('what is known of the clock is broken') end
+  before, from, behind = tonumber(before), tonumber(from), tonumber(behind)
+  if now < before - SECOND then
+    -- What has waited since before an earlier step waits for what is left of both.
+    behind = before - now + (before < from + behind and behind or 0)
+    from = now
+    set_back(before - now)
+  end
+  if math.abs(now - before) > SECOND then clock_text = format('%.0f %.0f %.0f', now, from, behind) end
+  if now < from + behind then ahead, since = behind, from end
+end
+
+-- --- what happens to one task ------------------------------------------------------------------------
+
+local function feed(line)
+  local member = first_in(line)
+  if not member then return end
+  local row = there(id_in(line, member))
+  if not row.waiting then return end
+  leave(row)
+  row.waiting = false
+  enter(row)
+end
+
+local function to_the_end(row, line)
+  local last = last_place(line)
+  row.place, row.waiting = last + 1, last > 0
+end
+
+local function remove(row, feeds)
+  leave(row)
+  rows[row.id], changed[row.id], departed[row.queue] = false, true, true
+  if row.dedupe then put_mark(sized(row.queue) .. row.dedupe, row.id, now + row.dedupe_for) end
+  if feeds and row.key and not row.waiting then feed(line_of(row.queue, row.key)) end
+end
+
+local function change(row, part)
+  local queue = part.q or row.queue
+  local moves = queue ~= row.queue
+  local keeps = part.k and not moves
+  leave(row)
+  row.version = row.version + 1
+  row.json = part.j or row.json
+  row.at = part.a and tonumber(part.a) or sooner(row)
+  if part.d then row.at = now + tonumber(part.d) end
+  row.attempt = part.t and tonumber(part.t) or row.attempt
+  row.err = part.e or row.err
+  if not keeps then
+    row.session = nil
+    row.alone = row.alone and not row.begun
+    row.begun = false
+  end
+  row.ends = keeps and part.l and now + tonumber(part.l) or nil
+  row.modified = now
+  if not moves then
+    enter(row)
+    return
+  end
+  arrived[queue], departed[row.queue] = true, true
+  if row.dedupe then  -- a dedupe key is one of its queue
+    put_mark(sized(row.queue) .. row.dedupe, row.id, now + row.dedupe_for)
+    row.dedupe, row.dedupe_for = nil, 0
+  end
+  if row.key then
+    -- It leaves the line of its key in one queue, and goes to the end of that in the other.
+    if not row.waiting then feed(line_of(row.queue, row.key)) end
+    to_the_end(row, line_of(queue, row.key))
+  end
+  row.queue = queue
+  enter(row)
+end
+
+local function many(count, read)
+  local list = {}
+  for i = 1, count do list[i] = read() end
+  return list
+end
+
+-- The id; flags and the version; then a value for each flag but x and k. x: it is deleted. Else what changes: q
+-- queue, j value, a at, d delay, t attempt, e error; k keeps the claim, l for so long.
+local function read_part()
+  local id, said = argument(), argument()
+  if string.byte(said) == 120 then return { id = id, version = tonumber(sub(said, 2)), x = true } end
+  local part = { id = id }
+  local flags, version = string.match(said, '^(%l*)(%-?%d+)$')
+  part.version = tonumber(version)
+  for i = 1, #flags do
+    local flag = sub(flags, i, i)
+    part[flag] = flag == 'k' or argument()
+  end
+  return part
+end
+

@@ -1,0 +1,101 @@
+-- Looks at tasks, queues and sessions. It comes after tasks_table.lua.
+--
+-- ARGV[5]  select: queue ('=' and its name, or empty), session (likewise), limit, values; ids
+--          count: limit, how many names; names, prefixes
+
+local function queues_from(start, limit)
+  local found = ask('ZRANGEBYLEX', INDEX, '[q' .. start, '(q' .. start .. '\255', 'LIMIT', 0, limit)
+  for i, member in ipairs(found) do found[i] = sub(member, 2) end
+  return found
+end
+
+-- Ids of a queue's tasks: the first of each of the two sorted kinds, and all that are claimed.
+local function ids_of(queue, limit, ids)
+  for _, letter in ipairs({ 'r', 'w' }) do
+    local start = prefix(letter, queue)
+    for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255', 'LIMIT', 0, limit)) do
+      ids[#ids + 1] = sub(member, #start + 10)
+    end
+  end
+  if ask('HEXISTS', META, prefix('h', queue)) == 0 then return end
+  for _, session in ipairs(ask('HKEYS', SESSIONS)) do
+    local start = prefix('s', session) .. sized(queue)
+    for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255')) do
+      ids[#ids + 1] = sub(member, #start + 1)
+    end
+  end
+end
+
+-- More than the limit may come back: who asks sorts them, by bytes, which Lua may not do.
+local function select_tasks()
+  local queue, session, limit, values = argument(), argument(), number() or -1, argument() == '1'
+  local ids, found = {}, {}
+  for i = at_argument + 1, #ARGV do ids[#ids + 1] = ARGV[i] end
+  if #ids == 0 and session ~= '' then
+    for i, row in ipairs(of_session(sub(session, 2))) do ids[i] = row.id end
+  elseif #ids == 0 then
+    local queues = queue ~= '' and { sub(queue, 2) } or queues_from('', -1)
+    for _, name in ipairs(queues) do ids_of(name, limit, ids) end
+  end
+  fetch(ids)
+  for _, id in ipairs(ids) do
+    local row = row_of(id)
+    if row and (queue == '' or row.queue == sub(queue, 2)) and (session == '' or row.session == sub(session, 2)) then
+      if not values then row.json = 'null' end
+      found[#found + 1], found[#found + 2] = id, encoded(row)
+    end
+  end
+  return { 0, now, found }
+end
+
+-- The highest number of claims of one task.
+local function most_claims(queue)
+  local start = prefix('c', queue)
+  local last = ask('ZREVRANGEBYLEX', INDEX, '(' .. start .. '\255', '[' .. start, 'LIMIT', 0, 1)
+  return last[1] and (unpacked('>I4', last[1], #start + 1)) or 0
+end
+
+local function stats(queue)
+  local free_start, lease_start = prefix('r', queue), prefix('l', queue)
+  local until_now = stamp(now + 1)
+  local function by_now(start) return ask('ZLEXCOUNT', INDEX, '[' .. start, '(' .. start .. until_now) end
+  local free_ones, inbox = stored_count(free_start), stored_count(prefix('w', queue))
+  local has = whole(ask('HGET', META, prefix('h', queue)) or nil)
+  local ended, now_free = by_now(lease_start), by_now(free_start)
+  return free_ones + inbox + has, has - ended, now_free + ended, free_ones - now_free, inbox, most_claims(queue)
+end
+
+local function count_queues()
+  local limit, names, found, done = number() or -1, number(), {}, {}
+  local function tell(queue)
+    if done[queue] then return end
+    done[queue] = true
+    local size, claimed, ready_ones, future, inbox, most = stats(queue)
+    if size > 0 then
+      for _, each in ipairs({ queue, size, claimed, ready_ones, future, inbox, most }) do found[#found + 1] = each end
+    end
+  end
+  local anything = at_argument == #ARGV
+  for _ = 1, names do tell(argument()) end
+  for i = at_argument + 1, #ARGV do
+    for _, queue in ipairs(queues_from(ARGV[i], limit)) do tell(queue) end
+  end
+  if anything then
+    for _, queue in ipairs(queues_from('', limit)) do tell(queue) end
+  end
+  return { 0, now, found }
+end
+
+local function list_sessions()
+  local flat = ask('HGETALL', SESSIONS)
+  local found = {}
+  for i = 1, #flat, 2 do
+    local one = person(flat[i + 1]) or corrupt('a session is broken')
+    for _, each in ipairs({ flat[i], one.host, one.pid, one.consumer, one.expiry, one.started, one.beaten }) do
+      found[#found + 1] = each
+    end
+  end
+  return { 0, now, found }
+end
+
+return run(({ select = select_tasks, count = count_queues, sessions = list_sessions })[ARGV[1]])

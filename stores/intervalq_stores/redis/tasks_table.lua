@@ -1,0 +1,580 @@
+-- The tables of durable tasks in Redis >= 6.2 or Valkey: the first part of every script about them.
+--
+-- Scripts say `apply` of intervalq/tasks/rules.py again. The reasons stand there, and the suite of task stores holds
+-- both to the same answers. There is one for each kind of command, so that none begins with more than it needs:
+-- this part, tasks_changes.lua where tasks change, and tasks_(modify|work|sessions|looks).lua.
+--
+-- What a command changes is kept here first, and written at its end: the server doesn't undo a script that
+-- fails, so every read and every check comes before the first write.
+--
+-- KEYS[1]  intervalq:{tasks}:tasks     HASH  id -> a task, packed (see HEAD)
+-- KEYS[2]  intervalq:{tasks}:index     ZSET  all scores 0; texts in the order of their bytes, by the first letter:
+--            r QUEUE at id             free tasks                    c QUEUE claims      see `meta`
+--            w QUEUE at id             tasks behind another          q queue             those that have tasks
+--            s SESSION QUEUE id        claimed tasks                 e lapse session     when sessions lapse
+--            l QUEUE until id          claims that end               i QUEUE session     who is idle
+--            k QUEUE KEY place id      lines of keys                 m until MARK        marks that end
+--          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4.
+-- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
+-- KEYS[4]  intervalq:{tasks}:marks     HASH  QUEUE dedupe key -> when it ends, and the id of the task
+-- KEYS[5]  intervalq:{tasks}:meta      HASH  version; `h QUEUE`: how many tasks are claimed; `c QUEUE claims`: how
+--                                            many tasks were claimed so often; `clock`: see `read_clock`
+--          The keys are few and declared, and so a cluster that moves their slot refuses a script (TRYAGAIN)
+--          before it has begun. A queue's key of its own would be missing in the middle of one.
+-- ARGV[1]  the command
+-- ARGV[2]  the clock in microseconds; empty, outside of tests: that of the server
+-- ARGV[3]  a random whole number
+-- ARGV[4]  1: this is a cluster, whose other nodes may have listeners; else empty
+-- ARGV[5]  and on: see the command. A flag is 1, or empty; so is a number that isn't given.
+-- Answer   { 0, now, ... }: see _task_codec.py; or
+--          { 1, inserts, changes, deletes, depends, claims }, the ids of a DependencyError; or
+--          { 2, queue, key, limit } of an InboxFull
+-- Errors   CORRUPT (not tables of ours), NEWER (their layout is), RANGE (a number that can't be kept)
+-- Channel  intervalq:{tasks}:wake:SESSION gets an empty message when an idle session has something to claim
+--
+-- Times are whole microseconds within 2^53, what a double has exactly.
+
+local FOREVER = 9007199254740991
+local MOST = 4294967295
+local LAYOUT = 2
+local SOON = 5000000  -- who is idle is told of what becomes ready within so long: by then it asks by itself
+local CHUNK = 2000    -- what is handed to the server at a time; Lua can't unpack much more
+
+local TASKS, INDEX, SESSIONS, MARKS, META = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now, random = tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local pack, unpacked, sub, format = struct.pack, struct.unpack, string.sub, string.format
+
+local function corrupt(why)
+  error({ err = 'CORRUPT ' .. why })
+end
+
+local function out_of_range()
+  error({ err = 'RANGE a number would be more than a store can hold; nothing was done' })
+end
+
+-- A command that reads, after which the key is known to have the right type.
+local seen = {}
+local function ask(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    if string.find(reply.err, 'WRONGTYPE', 1, true) then corrupt(key .. ' has another type') end
+    error(reply)
+  end
+  seen[key] = true
+  return reply
+end
+
+local function in_chunks(list, use)
+  for first = 1, #list, CHUNK do use(unpack(list, first, math.min(first + CHUNK - 1, #list))) end
+end
+
+-- Whether the layout of these tables is to be written with what this command writes: there are none yet, or older
+-- ones. What is there of layout 1 is as layout 2 has it.
+local function check_layout()
+  local version = ask('HGET', META, 'version')
+  if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
+  if version and tonumber(version) > LAYOUT then
+    error({ err = 'NEWER the tables of tasks have layout ' .. version .. ', not up to ' .. LAYOUT })
+  end
+  return tonumber(version) ~= LAYOUT
+end
+
+local is_other
+
+local at_argument = 4
+local function argument()
+  at_argument = at_argument + 1
+  return ARGV[at_argument]
+end
+
+local function number()
+  return tonumber(argument())
+end
+
+-- --- texts of the index ----------------------------------------------------------------------------
+
+local function sized(text)
+  return pack('>I2', #text) .. text
+end
+
+local function stamp(instant)
+  if instant < -FOREVER or instant > FOREVER then out_of_range() end
+  return pack('>Bi8', instant < 0 and 0 or 1, instant)
+end
+
+-- What all texts of one kind about one thing begin with.
+local prefixes = { r = {}, w = {}, s = {}, l = {}, i = {}, c = {}, h = {}, [''] = {} }
+local function prefix(letter, name)
+  local known = prefixes[letter]
+  local text = known[name]
+  if not text then
+    text = letter .. sized(name)
+    known[name] = text
+  end
+  return text
+end
+
+-- What META and the index call it that tasks of a queue were claimed so often.
+local often = {}
+local function claimed_so_often(queue, claims)
+  local names = often[queue]
+  if not names then
+    names = {}
+    often[queue] = names
+  end
+  local name = names[claims]
+  if not name then
+    name = prefix('c', queue) .. pack('>I4', claims)
+    names[claims] = name
+  end
+  return name
+end
+
+local function line_of(queue, key)
+  return 'k' .. sized(queue) .. sized(key)
+end
+
+local function instant_of(member, start)
+  local _, instant = unpacked('>Bi8', member, #start + 1)
+  return instant
+end
+
+-- What this command takes out of the index and puts into it; by prefix, too, to be counted and found.
+local gone, gone_n = {}, {}
+local fresh, fresh_n, fresh_in = {}, {}, {}
+
+local function drop(start, member)
+  if fresh[member] then
+    fresh[member], fresh_in[start][member] = nil, nil
+    fresh_n[start] = fresh_n[start] - 1
+  else
+    gone[member] = true
+    gone_n[start] = (gone_n[start] or 0) + 1
+  end
+end
+
+local function add(start, member)
+  if gone[member] then
+    gone[member] = nil
+    gone_n[start] = gone_n[start] - 1
+    return
+  end
+  fresh[member] = true
+  local there = fresh_in[start]
+  if not there then
+    there = {}
+    fresh_in[start], fresh_n[start] = there, 0
+  end
+  there[member] = true
+  fresh_n[start] = fresh_n[start] + 1
+end
+
+local function stored_count(start)
+  return ask('ZLEXCOUNT', INDEX, '[' .. start, '(' .. start .. '\255')
+end
+
+local function count(start)
+  return stored_count(start) - (gone_n[start] or 0) + (fresh_n[start] or 0)
+end
+
+-- All texts that begin with this, as they are now; the new ones at the end.
+local function all(start)
+  local list = {}
+  for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255')) do
+    if not gone[member] then list[#list + 1] = member end
+  end
+  for member in pairs(fresh_in[start] or {}) do list[#list + 1] = member end
+  return list
+end
+
+-- How many there are of something, kept in META: this command's differences.
+local more = {}
+local function bump(name, by)
+  more[name] = (more[name] or 0) + by
+end
+
+-- --- tasks -----------------------------------------------------------------------------------------
+
+-- Spread (two bytes of the id's MD5, see `rest`), flags, version, place, claims, attempt, at, created, modified,
+-- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts, then the value.
+local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
+local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE = 1, 2, 4, 8, 16, 32, 64
+local FLAGS = 127  -- AHEAD: it is claimed, and not begun; in layout 1 a claim was an attempt
+
+local function decoded(id, text)
+  if #text < SIZE then corrupt('a task is too short') end
+  local spread, flags, version, place, claims, attempt, at, created, modified, ends, dedupe_for,
+    queue, key, session, err, dedupe, from = unpacked(HEAD, text)
+  local to_key = from + queue
+  local to_session = to_key + key
+  local to_err = to_session + session
+  local to_dedupe = to_err + err
+  local to_json = to_dedupe + dedupe
+  if flags > FLAGS or to_json > #text + 1 then corrupt('a task is broken') end
+  local band = bit.band
+  return {
+    id = id, spread = spread, version = version, place = place, claims = claims, attempt = attempt, at = at,
+    created = created, modified = modified, dedupe_for = dedupe_for,
+    waiting = band(flags, WAITING) > 0,
+    begun = band(flags, SESSION + AHEAD) == SESSION,
+    alone = band(flags, ALONE) > 0,
+    ends = band(flags, UNTIL) > 0 and ends or nil,
+    queue = sub(text, from, to_key - 1),
+    key = band(flags, KEY) > 0 and sub(text, to_key, to_session - 1) or nil,
+    session = band(flags, SESSION) > 0 and sub(text, to_session, to_err - 1) or nil,
+    err = sub(text, to_err, to_dedupe - 1),
+    dedupe = band(flags, DEDUPE) > 0 and sub(text, to_dedupe, to_json - 1) or nil,
+    json = sub(text, to_json),
+  }
+end
+
+local function fits(instant)
+  return instant >= -FOREVER and instant <= FOREVER
+end
+
+local function encoded(row)
+  local key, session, dedupe, ends = row.key, row.session, row.dedupe, row.ends
+  if row.version > MOST or row.place > MOST or row.claims > MOST or row.attempt > MOST or row.attempt < 0
+    or not (fits(row.at) and fits(row.modified) and fits(row.dedupe_for) and fits(ends or 0)) then
+    out_of_range()
+  end
+  local flags = (key and KEY or 0) + (row.waiting and WAITING or 0) + (session and SESSION or 0)
+    + (ends and UNTIL or 0) + (dedupe and DEDUPE or 0)
+    + (session and not row.begun and AHEAD or 0) + (row.alone and ALONE or 0)
+  key, session, dedupe = key or '', session or '', dedupe or ''
+  return pack(
+    HEAD, row.spread, flags, row.version, row.place, row.claims, row.attempt, row.at, row.created, row.modified,
+    ends or 0, row.dedupe_for, #row.queue, #key, #session, #row.err, #dedupe
+  ) .. row.queue .. key .. session .. row.err .. dedupe .. row.json
+end
+
+local texts = {}     -- id -> a task as it is stored; false: there is none. What has not been looked at is nil.
+local rows = {}      -- id -> the task as it is now, of those that have been unpacked; false: there is none
+local changed = {}   -- id -> true, of those of `rows` to write
+local arrived, departed = {}, {}  -- queues that got tasks, and that lost some
+local ready_in = {}               -- queues in which something became ready
+
+-- What to write about tasks that nothing else in this command concerns, as most do: id and text, ids to remove,
+-- and texts of the index, each after its score.
+local sets, unsets, adds, drops = {}, {}, {}, {}
+
+local function fetch(ids)
+  local missing, at = {}, 0
+  for _, id in ipairs(ids) do
+    if texts[id] == nil then
+      texts[id] = false
+      missing[#missing + 1] = id
+    end
+  end
+  in_chunks(missing, function(...)
+    local list = ask('HMGET', TASKS, ...)
+    for i = 1, #list do texts[missing[at + i]] = list[i] end
+    at = at + #list
+  end)
+end
+
+local function row_of(id)
+  if rows[id] == nil then
+    if texts[id] == nil then fetch({ id }) end
+    local text = texts[id]
+    rows[id] = text and decoded(id, text)
+  end
+  return rows[id]
+end
+
+-- A task that the index names.
+local function there(id)
+  return row_of(id) or corrupt('the index names a task that is not there')
+end
+
+-- By how much the clock was set back since a task was written, until it has come as far again: see `read_clock`. What
+-- the task waits for comes by so much sooner.
+local ahead, since = 0, 0
+local function lag(row)
+  return (row.modified < since or row.modified > now) and ahead or 0
+end
+
+local function held(row)
+  return row.session and (not row.ends or row.ends > now + lag(row))
+end
+
+local function sooner(row)
+  return row.at > now and row.at - lag(row) or row.at
+end
+
+-- Where the index has it: each task is in one of three kinds.
+local function home(row)
+  if row.session then
+    local start = prefix('s', row.session)
+    return start, start .. sized(row.queue) .. row.id
+  end
+  local start = prefix(row.waiting and 'w' or 'r', row.queue)
+  return start, start .. stamp(row.at) .. row.id
+end
+
+local function each_text(row, use, by)
+  use(home(row))
+  if row.session then
+    bump(prefix('h', row.queue), by)
+    if row.ends then
+      local start = prefix('l', row.queue)
+      use(start, start .. stamp(row.ends) .. row.id)
+    end
+  end
+  if row.key then
+    local start = line_of(row.queue, row.key)
+    use(start, start .. pack('>I4', row.place) .. row.id)
+  end
+  if row.claims > 0 then bump(claimed_so_often(row.queue, row.claims), by) end
+end
+
+-- Before a task changes, and after it has.
+local function leave(row)
+  each_text(row, drop, -1)
+end
+
+local function enter(row)
+  each_text(row, add, 1)
+  rows[row.id], changed[row.id] = row, true
+end
+
+-- What a session has claimed, in whichever queue.
+local function of_session(id)
+  local start, ids = prefix('s', id), {}
+  for _, member in ipairs(all(start)) do
+    local size, from = unpacked('>I2', member, #start + 1)
+    ids[#ids + 1] = sub(member, from + size)
+  end
+  fetch(ids)
+  local found = {}
+  for i, each in ipairs(ids) do
+    found[i] = there(each)
+    if found[i].session ~= id then corrupt('the index and a task differ about who has it') end
+  end
+  return found
+end
+
+-- --- sessions ------------------------------------------------------------------------------------------
+
+local PERSON = '>i8i8i8i8I2I2'  -- pid, expiry, started, beaten, lengths of host and consumer; then these, and `idle`
+local sessions, sessions_changed = {}, {}
+local marks, marks_changed = {}, {}  -- see tasks_changes.lua
+
+local function person(text)
+  if #text < 36 then return nil end
+  local pid, expiry, started, beaten, host, consumer, from = unpacked(PERSON, text)
+  if from + host + consumer > #text + 1 then return nil end
+  return {
+    pid = pid, expiry = expiry, started = started, beaten = beaten,
+    host = sub(text, from, from + host - 1),
+    consumer = sub(text, from + host, from + host + consumer - 1),
+    idle = sub(text, from + host + consumer),
+  }
+end
+
+local function person_text(one)
+  if not (fits(one.pid) and fits(one.expiry) and fits(one.started)) then out_of_range() end
+  return pack(PERSON, one.pid, one.expiry, one.started, one.beaten, #one.host, #one.consumer)
+    .. one.host .. one.consumer .. one.idle
+end
+
+local function session_of(id)
+  if sessions[id] == nil then
+    local text = ask('HGET', SESSIONS, id)
+    sessions[id] = text and (person(text) or corrupt('a session is broken'))
+  end
+  return sessions[id]
+end
+
+-- Call it for each of the queues that a session is idle on, as it keeps them.
+local function each_idle(id, idle, use)
+  local at = 1
+  while at + 1 <= #idle do
+    local size, from = unpacked('>I2', idle, at)
+    local start = 'i' .. sub(idle, at, from + size - 1)
+    use(start, start .. id)
+    at = from + size
+  end
+end
+
+local function lapse_text(id, one)
+  return 'e' .. stamp(one.beaten + one.expiry) .. id
+end
+
+-- What is known of a session from now on; false: it is gone.
+local function put_session(id, after)
+  local before = session_of(id)
+  if before then
+    drop('e', lapse_text(id, before))
+    each_idle(id, before.idle, drop)
+  end
+  if after then
+    add('e', lapse_text(id, after))
+    each_idle(id, after.idle, add)
+  end
+  sessions[id], sessions_changed[id] = after, true
+end
+
+local function with(one, field, value)
+  local copy = {}
+  for name, each in pairs(one) do copy[name] = each end
+  copy[field] = value
+  return copy
+end
+
+-- --- the writes --------------------------------------------------------------------------------------
+
+local function whole(text)
+  if not string.find(text or '0', '^%d+$') then corrupt('a count is broken') end
+  return tonumber(text or 0)
+end
+
+-- The counts that differ, as fields to set and to remove; that there are tasks claimed so often is in the index.
+local function counted()
+  local names, set, unset = {}, {}, {}
+  for name, by in pairs(more) do
+    if by ~= 0 then names[#names + 1] = name end
+  end
+  local at = 0
+  in_chunks(names, function(...)
+    for _, text in ipairs(ask('HMGET', META, ...)) do
+      at = at + 1
+      local name, before = names[at], whole(text)
+      local after = before + more[name]
+      if after < 0 then corrupt('a count is too small') end
+      if after > 0 then
+        set[#set + 1], set[#set + 2] = name, format('%.0f', after)
+      else
+        unset[#unset + 1] = name
+      end
+      if sub(name, 1, 1) == 'c' and (before == 0) ~= (after == 0) then (after > 0 and add or drop)('c', name) end
+    end
+  end)
+  return set, unset
+end
+
+local function write(command, key, list)
+  in_chunks(list, function(...) redis.call(command, key, ...) end)
+end
+
+-- Each changed thing of a table, in a list of what to set and one of what to remove.
+local function parted(names, of, text_of)
+  local set, unset = {}, {}
+  for name in pairs(names) do
+    local one = of[name]
+    if one then
+      set[#set + 1], set[#set + 2] = name, text_of(one)
+    else
+      unset[#unset + 1] = name
+    end
+  end
+  return set, unset
+end
+
+local clock_text  -- what META says of the clock from now on, if that is new
+
+local function mark_text(mark)
+  return pack('>Bi8', mark.ends and 1 or 0, mark.ends or 0) .. mark.id
+end
+
+-- Remove the queues that have lost their last task. After all else was written.
+local function forget_empty()
+  for queue in pairs(departed) do
+    if redis.call('HEXISTS', META, prefix('h', queue)) == 0
+      and stored_count(prefix('r', queue)) == 0 and stored_count(prefix('w', queue)) == 0 then
+      redis.call('ZREM', INDEX, 'q' .. queue)
+    end
+  end
+end
+
+-- Write all of it. `takes`: it needs memory, so that a server that has none may refuse it.
+local function flush(takes)
+  for id in pairs(changed) do
+    local row = rows[id]
+    if not row then
+      unsets[#unsets + 1] = id
+    else
+      sets[#sets + 1], sets[#sets + 2] = id, encoded(row)
+      if not row.session and not row.waiting and row.at <= now + SOON then
+        local _, member = home(row)
+        if fresh[member] then ready_in[row.queue] = true end
+      end
+    end
+  end
+  local people, left = parted(sessions_changed, sessions, person_text)
+  local marked, freed = parted(marks_changed, marks, mark_text)
+  local counts, uncounted = counted()
+  for queue in pairs(arrived) do fresh['q' .. queue] = true end
+  for member in pairs(gone) do drops[#drops + 1] = member end
+  for member in pairs(fresh) do adds[#adds + 1], adds[#adds + 2] = 0, member end
+  if clock_text then counts[#counts + 1], counts[#counts + 2] = 'clock', clock_text end
+  if #sets + #unsets + #drops + #adds + #people + #left + #marked + #freed == 0 and not clock_text then return end
+  for _, key in ipairs({ TASKS, SESSIONS, MARKS }) do
+    if not seen[key] then ask('HLEN', key) end
+  end
+  if not seen[INDEX] then ask('ZCARD', INDEX) end
+
+  -- A server without memory refuses a script's first write only, and only one that needs memory. Tasks can be
+  -- claimed and done all the same: else nothing would ever make room.
+  if not takes then redis.call('ZREM', INDEX, '') end
+  write('HSET', TASKS, sets)
+  write('HDEL', TASKS, unsets)
+  write('ZREM', INDEX, drops)
+  write('ZADD', INDEX, adds)
+  write('HSET', SESSIONS, people)
+  write('HDEL', SESSIONS, left)
+  write('HSET', MARKS, marked)
+  write('HDEL', MARKS, freed)
+  write('HSET', META, counts)
+  write('HDEL', META, uncounted)
+  if is_other then redis.call('HSET', META, 'version', LAYOUT) end
+  forget_empty()
+end
+
+-- --- wake-ups ----------------------------------------------------------------------------------------
+
+-- Tell one of those who are idle on a queue, so that not all of them come for one task. It is idle no more.
+local function wake_one(queue)
+  local start = prefix('i', queue)
+  local there_are = stored_count(start)
+  for _, from in ipairs(there_are > 0 and { random % there_are, 0 } or {}) do
+    local some = redis.call('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255', 'LIMIT', from, 16)
+    for _, found in ipairs(some) do
+      local id = sub(found, #start + 1)
+      local text = redis.call('HGET', SESSIONS, id)
+      local one = text and person(text)
+      if one then
+        each_idle(id, one.idle, function(_, member) redis.call('ZREM', INDEX, member) end)
+        redis.call('HSET', SESSIONS, id, person_text(with(one, 'idle', '')))
+        local heard = redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. id, '')
+        -- Who listens at another node of a cluster isn't counted.
+        if type(heard) == 'number' and (heard > 0 or ARGV[4] == '1') then return end
+      end
+    end
+  end
+end
+
+local function wake()
+  for queue in pairs(ready_in) do wake_one(queue) end
+end
+
+-- --- one command -------------------------------------------------------------------------------------
+
+-- Errors are returned, not thrown: their code comes first then, with Redis 6.2 too, which throws texts.
+local function run(command)
+  local ok, result = pcall(function()
+    if not now then
+      local time = redis.call('TIME')
+      now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+    end
+    is_other = check_layout()
+    local answer = command()
+    wake()
+    return answer
+  end)
+  if ok then return result end
+  if type(result) == 'table' then return result.refused or result end
+  return { err = string.match(result, '%-(%u+ .*)') or 'ERR ' .. result }
+end
+

@@ -1,0 +1,1 @@
+"""`sqlite://`: one database file, the embedded default."""

@@ -1,0 +1,103 @@
+"""What the three kinds of stores in a database have in common: their steps, and the waits for others."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Final, Generic, TypeVar
+
+from intervalq.errors import InsecurePath, InvalidOption, StoreTimeout
+from intervalq_stores._files.advice import NETWORK, file_system
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores._files.store import ThreadedFile, path_of
+from intervalq_stores._worker_thread import Job
+from intervalq_stores.sqlite._file import BESIDE, SQLiteFile
+from intervalq_stores.sqlite._fork_guard import FORK_GUARD
+
+T = TypeVar("T")
+D = TypeVar("D", bound=SQLiteFile)
+
+_EXAMPLE: Final = "sqlite:///path/state.db"
+_RETRY: Final = 0.005
+"""Seconds between two tries to get a database that some other program holds."""
+
+
+class SQLiteBase(ThreadedFile, Generic[D]):
+    """Steps in a database that other programs use, too; not on a disk where SQLite breaks."""
+
+    keeps: ClassVar[str]
+    """What it keeps, as an error may name it."""
+    _database: D
+
+    def __init__(self, url: str) -> None:
+        rest = url.partition(":")[2].strip("/")
+        if rest in {"", ":memory:"}:
+            raise InvalidOption(
+                f"{self.keeps} in the memory of one process are memory://, and a database is {_EXAMPLE}"
+            )
+        path = path_of(url, _EXAMPLE)
+        self._foreign = False
+        """Another program held the database at the last try."""
+        self._is_local = False
+        super().__init__(f"sqlite{path.as_uri().removeprefix('file')}", path)
+
+    @abstractmethod
+    def _batch(self, jobs: list[Job]) -> None:
+        """Do jobs in the transaction that has begun, and commit it."""
+
+    def _do(self, take: Callable[[], list[Job]]) -> None:
+        self._retried(lambda: self._attempt(take))
+
+    def _attempt(self, take: Callable[[], list[Job]]) -> bool | None:
+        with self._file.locked(), FORK_GUARD.inside():
+            self._foreign = not self._database.begin(write=True)
+            if self._foreign:
+                return None  # without the lock meanwhile: those who wait for it are told of the right one
+            try:
+                self._batch(take())
+            except BaseException:
+                self._database.close()
+                raise
+        return True
+
+    def _rest(self) -> None:
+        with FORK_GUARD.inside():
+            self._database.close()
+
+    def _shared(self) -> SharedFile:
+        return SharedFile(self._path, self.url, BESIDE)
+
+    def _retried(self, attempt: Callable[[], T | None]) -> T:
+        """Try until it isn't None, which is that another program holds the database."""
+        self._refuse_network()
+        end = time.monotonic() + self.patience
+        while (done := attempt()) is None:
+            if time.monotonic() >= end:
+                raise StoreTimeout(self.url, self._why_held())
+            time.sleep(_RETRY)
+        return done
+
+    def _refuse_network(self) -> None:
+        if self._is_local:
+            return
+        folder = self._path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        kind = file_system(folder)
+        if kind in NETWORK:
+            raise InsecurePath(
+                self.url,
+                f"it lies on a network file system ({kind}), where SQLite's log breaks: keep it "
+                "on a local disk, or use a store with a server",
+            )
+        self._is_local = True
+
+    def _why_late(self, job: Job) -> str:
+        return self._why_held() if self._foreign else super()._why_late(job)
+
+    def _why_held(self) -> str:
+        return (
+            f"another program held the database for {self.patience:g} s, and nothing was done: see with "
+            f"`fuser {self._path.name!a}` in its folder which one, and end its transaction"
+        )

@@ -1,0 +1,140 @@
+"""One command on the tables of SQLite; the most frequent kind of work in few statements."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final, TypeVar
+
+from intervalq.errors import InvalidTask
+from intervalq.rules import FOREVER
+from intervalq.tasks.rules import Command, Delete, Row, Work, Worked, apply, sound
+from intervalq_stores.sqlite._task_table import SQLiteTable
+
+A = TypeVar("A")
+
+_SETTLE: Final = (
+    "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) "
+    "AND version = ? AND +session = ? AND key IS NULL AND dedupe IS NULL"  # +: by ids, not by its index
+)
+_READY: Final = "queue = ? AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
+_NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
+_CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
+# Each column of an answer costs, row by row: of a task that was never claimed few aren't known, and the last
+# of these is true. What is claimed is read first: a RETURNING would keep all of it in a table of its own.
+_READ: Final = (
+    "SELECT rowid, id, version, queue, at, json, created, claims = 0 AND attempt = 0 AND error = '' "
+    "AND dedupe_for = 0 AND alone = 0 AND key IS NULL AND dedupe IS NULL FROM intervalq_tasks WHERE "
+)
+_CLAIM: Final = (
+    "UPDATE intervalq_tasks SET version = version + 1, session = ?, until = ?, claims = claims + 1, "  # noqa: S608
+    f"attempt = attempt + (? > alone), begun = ? > alone, modified = ?, ready = ? WHERE {_CHOSEN}"
+)
+_BEGUN: Final = (
+    "UPDATE intervalq_tasks SET attempt = attempt + 1, begun = 1 "
+    "WHERE id IN (SELECT value FROM json_each(?)) AND +session = ? AND NOT begun"
+)
+
+
+def do(table: SQLiteTable, command: Command[A], now: int) -> A:
+    """Do a command, all of it or nothing, within a transaction that has begun.
+
+    Raises:
+        DependencyError, InboxFull: by the rules.
+        InvalidTask: a text or number of it can't be kept.
+    """
+    table.rows("SAVEPOINT intervalq")
+    table.forget()  # what it knows of lines, which the fast path of the command before has passed by
+    try:
+        answer: Any = _work(table, command, now) if isinstance(command, Work) else None
+        if answer is None:
+            answer = apply(table, command, now)
+            table.flush()
+    except BaseException as error:
+        table.forget()
+        if table.in_transaction:  # a full disk, for one, ends the transaction
+            table.rows("ROLLBACK TO intervalq")
+            table.rows("RELEASE intervalq")
+        if isinstance(error, (UnicodeEncodeError, OverflowError)):
+            raise InvalidTask(f"a text or number of this command can't be kept: {error}") from error
+        raise
+    table.rows("RELEASE intervalq")
+    return answer  # type: ignore[no-any-return]  # as the type of the command says
+
+
+def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
+    """Settle plain tasks that were done, and claim the next; None: this is for the rules."""
+    if command.most is not None or any("\0" in id_ for id_ in command.begun):
+        return None
+    done: dict[int, list[str]] = {}
+    for part in command.settled:
+        if not isinstance(part, Delete) or "\0" in part.id:  # SQLite's JSON ends a text there
+            return None
+        done.setdefault(part.version, []).append(part.id)
+    gone = 0
+    for version, ids in done.items():
+        gone += table.changed(_SETTLE, json.dumps(ids), version, command.session)
+    if gone < len(command.settled):  # one was lost, or is more than a row
+        table.rows("ROLLBACK TO intervalq")
+        return None
+    if table.session(command.session) is None:
+        return Worked(alive=False)
+    if command.begun:
+        table.changed(_BEGUN, json.dumps(command.begun), command.session)
+    if not (command.queues and command.limit):
+        return Worked()
+    until = None if command.lease is None else now + command.lease
+    if len(command.queues) == 1:
+        (queue,) = command.queues
+        skipped = table.skipped(queue, now, command.limit)
+        found = table.rows(_READ + _READY, queue, now, command.limit, skipped)
+    else:
+        found = table.rows(_READ + _CHOSEN, json.dumps(_choose(table, command, now)))
+    if found:
+        _check(found)
+        values = command.session, until, command.begins, command.begins, now, until
+        table.changed(_CLAIM, *values, json.dumps([one[0] for one in found]))
+    wait = None
+    if len(found) < command.limit:
+        soon = [at for at in (table.next_ready(queue, now) for queue in command.queues) if at is not None]
+        wait = min(soon) - now if soon else None
+    return Worked(claimed=_claimed(table, command, found, now), wait=wait)
+
+
+def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> tuple[Row, ...]:
+    """The rows that were claimed now."""
+    begun, until = command.begins > 0, None if command.lease is None else now + command.lease
+    middle, end = (None, 0, False, command.session, until, 1, int(begun), ""), (now, None, 0, begun, False)
+    rows = [
+        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end))
+        for _, id_, version, queue, at, json_text, created, _ in found
+    ]
+    others = table.find([one[1] for one in found if not one[-1]])
+    return tuple([others.get(row.id, row) for row in rows] if others else rows)
+
+
+def _check(found: list[Any]) -> None:
+    """Refuse what `sound` refuses; told by columns, in a sixth of its time."""
+    _, id_, version, queue, at, json_text, created, _ = zip(*found, strict=True)
+    texts, numbers = (id_, queue, json_text), (version, at, created)
+    if any(set(map(type, column)) != {str} for column in texts) or any(
+        set(map(type, column)) != {int} or min(column) < -FOREVER or max(column) >= FOREVER
+        for column in numbers
+    ):
+        for one in found:
+            sound(Row(*one[1:6])._replace(created=one[6]))
+
+
+def _choose(table: SQLiteTable, command: Work, now: int) -> list[int]:
+    """Row numbers of ready tasks, shared out among the queues as the rules do it."""
+    limit, share = command.limit, -(-command.limit // len(command.queues))
+    chosen: list[int] = []
+    rest: list[int] = []
+    for queue in random.sample(command.queues, len(command.queues)):
+        skipped = table.skipped(queue, now, limit)
+        ready = [number for (number,) in table.rows(_NUMBERS + _READY, queue, now, limit, skipped)]
+        chosen += ready[:share]
+        rest += ready[share:]
+        if len(chosen) >= limit:
+            break
+    return (chosen + rest)[:limit]

@@ -1,0 +1,180 @@
+"""A transaction of SQLite in which the user works: held by a thread, so that nobody's event loop waits."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from intervalq.errors import InvalidOption, StoreError, StoreTimeout, TransactionConflict
+from intervalq.store import wall_clock
+from intervalq.tasks.rules import Command
+from intervalq_stores._files.locked_file import SharedFile
+from intervalq_stores._worker_thread import Job
+from intervalq_stores.sqlite._fork_guard import FORK_GUARD
+from intervalq_stores.sqlite._task_batches import do
+from intervalq_stores.sqlite._task_database import TaskDatabase, check, layout_of, make
+from intervalq_stores.sqlite._task_table import LAYOUT, SQLiteTable
+
+A = TypeVar("A")
+
+_RETRY: Final = 0.005
+"""Seconds between two tries to get a database that some other program holds."""
+
+
+def _no_step(state: object, now: int) -> tuple[None, None]:
+    raise NotImplementedError(f"{state} at {now}: a job of this kind has no step")
+
+
+class Signal(Job):
+    """That something is so far, for somebody who waits on an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__("", _no_step, None)
+
+
+class SQLiteTransaction:
+    """See `Transaction`. Its statements and commands are done at once, in the thread that asks."""
+
+    def __init__(self, database: TaskDatabase) -> None:
+        self._database = database
+        self.connection = database.connection
+
+    async def apply(self, command: Command[A]) -> A:
+        """See `Transaction.apply`."""
+        with FORK_GUARD.inside(), self._database.explained():
+            return do(SQLiteTable(self._database.connection), command, wall_clock())
+
+
+class Holder:
+    """Has the lock and a transaction from `begun` until it is told to end it. Made on the event loop."""
+
+    def __init__(self, file: SharedFile, patience: float, why_held: Callable[[], str]) -> None:
+        self.begun = Signal()
+        self.ended = Signal()
+        self.file = file
+        self.database = TaskDatabase(file)
+        self._patience = patience
+        self._why_held = why_held
+        self._end = threading.Event()
+        self._keep = False
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        # A daemon: a process can exit while the thread is blocked in a lock.
+        threading.Thread(target=self._run, name="intervalq-transaction", daemon=True).start()
+
+    def end(self, *, keep: bool) -> None:
+        """Commit, or roll back."""
+        self._keep = keep
+        self._end.set()
+
+    def _run(self) -> None:
+        failed: BaseException | None = None
+        try:
+            with self.file.locked():
+                if not self.begun.left:
+                    self._begin()
+                    self.begun.finish(None)
+                    self._end.wait()
+                    self._finish()
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            failed = error
+        self.begun.finish(failed)
+        self.ended.finish(failed)
+
+    def _begin(self) -> None:
+        end = time.monotonic() + self._patience
+        while True:
+            with FORK_GUARD.inside():
+                if self.database.begin(write=True):
+                    self.database.table()
+                    return
+            if time.monotonic() >= end:
+                raise StoreTimeout(self.file.url, self._why_held())
+            time.sleep(_RETRY)
+
+    def _finish(self) -> None:
+        with FORK_GUARD.inside():
+            try:
+                if self._keep:
+                    if not self.database.connection.in_transaction:
+                        raise StoreError(
+                            self.file.url,
+                            "the transaction was ended by a statement in it: leave out COMMIT and ROLLBACK, "
+                            "leaving its context does that",
+                        )
+                    self.database.commit()
+            finally:
+                self.database.close()
+
+
+# --- the user's own connection ---------------------------------------------------------------------------
+
+
+def apply_on(connection: sqlite3.Connection, path: Path, url: str, command: Command[A]) -> A:
+    """See `Transactional.apply_on`."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise InvalidOption("a command for this store needs a connection of the module sqlite3")
+    with _plain(connection):
+        _check_file(connection, path, url)
+        _begin(connection, url)
+        return do(SQLiteTable(connection), command, wall_clock())
+
+
+@contextmanager
+def _plain(connection: sqlite3.Connection) -> Iterator[None]:
+    """Have texts and rows come as usual, whatever the user has set."""
+    text, row = connection.text_factory, connection.row_factory
+    connection.text_factory, connection.row_factory = str, None
+    try:
+        yield
+    finally:
+        connection.text_factory, connection.row_factory = text, row
+
+
+def _check_file(connection: sqlite3.Connection, path: Path, url: str) -> None:
+    names = [file for _, name, file in connection.execute("PRAGMA database_list") if name == "main"]
+    try:
+        same = bool(names[0]) and Path(names[0]).samefile(path)
+    except OSError:
+        same = False
+    if not same:
+        raise InvalidOption(f"this connection is not one to the database of {url}")
+
+
+def _begin(connection: sqlite3.Connection, url: str) -> None:
+    """Make sure that a transaction has begun which may write, and that the tables are there."""
+    if not connection.in_transaction:
+        if connection.isolation_level is None:
+            raise InvalidOption(
+                "this connection commits each statement by itself, and a command is several: "
+                "execute BEGIN IMMEDIATE first"
+            )
+        connection.execute("BEGIN IMMEDIATE")
+    layout = check(layout_of(lambda statement: connection.execute(statement).fetchall()), url)
+    try:
+        if layout != LAYOUT:
+            make(connection, layout)
+            return
+        # What was read may be of yesterday: a transaction that can't write any more says so here.
+        connection.execute("UPDATE intervalq_tasks_version SET layout = layout")
+    except sqlite3.OperationalError as error:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            raise TransactionConflict(
+                url,
+                "the database was changed since this transaction read it, and nothing was done: roll it "
+                "back and do all of it again, or begin with BEGIN IMMEDIATE",
+            ) from error
+        if code & 0xFF == sqlite3.SQLITE_BUSY:
+            raise StoreTimeout(
+                url,
+                "another program held the database for as long as this connection waits, and nothing was "
+                "done: roll back and try again, or connect with a longer timeout=",
+            ) from error
+        raise

@@ -1,0 +1,188 @@
+"""`sqlite:///path/app.db`: tasks in one SQLite database, the user's own or a new one, on one machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar, cast
+
+import anyio
+from anyio import to_thread
+
+from intervalq.errors import StoreTimeout, StoreUnavailable
+from intervalq.store import wall_clock
+from intervalq.tasks.rules import Command, Count, QueueStats, Row, Select, Sessions, apply
+from intervalq.tasks.store import Isolation
+from intervalq_stores._files.advice import Advice, advise
+from intervalq_stores._worker_thread import Job
+from intervalq_stores.sqlite._fork_guard import FORK_GUARD
+from intervalq_stores.sqlite._store import SQLiteBase
+from intervalq_stores.sqlite._task_batches import do
+from intervalq_stores.sqlite._task_database import TaskDatabase
+from intervalq_stores.sqlite._task_table import LAYOUT, SQLiteTable
+from intervalq_stores.sqlite._task_transaction import Holder, Signal, SQLiteTransaction, apply_on
+
+A = TypeVar("A")
+
+_EXAMPLE: Final = "sqlite:///path/app.db"
+
+
+class _Asked(Signal):
+    """A command, and who waits for its answer."""
+
+    def __init__(self, command: Command[Any], now: int | None) -> None:
+        super().__init__()
+        self.command = command
+        self.now = now
+
+
+class _OldTablesError(Exception):
+    """The tables have an older layout, which only a command that writes can change."""
+
+
+class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
+    """Tasks in tables of their own. Commands that wait at the same time share one transaction and its sync.
+
+    They queue for a lock beside the database, because SQLite's own way to wait starves some.
+    """
+
+    keeps = "tasks"
+
+    async def apply(self, command: Command[A], now: int | None = None) -> A:
+        """See `TaskStore.apply`. One whose caller left while it waited for the lock is not done."""
+        if isinstance(command, Select | Count | Sessions):
+            look: Callable[[SQLiteTable], Any] = lambda table: _looked_at(table, command, now)  # noqa: E731
+            return cast("A", await self._see(look, ()))
+        return cast("A", await self._ask(_Asked(command, now)))
+
+    @asynccontextmanager
+    async def transaction(self, isolation: Isolation) -> AsyncIterator[SQLiteTransaction]:
+        """See `Transactional.transaction`. All of them are serializable: there is one at a time.
+
+        Nothing else can be changed meanwhile, also by this process: use its own `apply`, and be short.
+        """
+        del isolation
+        holder = Holder(self._shared(), self.patience, self._why_held)
+        keep = False
+        self._start(holder)
+        try:
+            await holder.begun.wait(self.patience)
+            if not holder.begun.finished:
+                raise StoreTimeout(self.url, self._why_waits(holder))
+            if holder.begun.error is not None:
+                raise holder.begun.error
+            yield SQLiteTransaction(holder.database)
+            keep = True
+        finally:
+            holder.end(keep=keep)
+            with anyio.CancelScope(shield=True):
+                # One that never began is not waited for: its thread lets go as soon as it has the lock.
+                await holder.ended.wait(self.patience if holder.begun.finished else 0)
+        if not holder.ended.finished:
+            raise StoreTimeout(
+                self.url,
+                f"the disk did not answer in {self.patience:g} s, whether the transaction was committed is "
+                "not known: see what keeps the machine busy",
+            )
+        if holder.ended.error is not None:
+            raise holder.ended.error
+
+    async def apply_on(self, connection: sqlite3.Connection, command: Command[A]) -> A:
+        """See `Transactional.apply_on`: at once, and as long as the connection waits for other programs.
+
+        One that has not begun a transaction begins one, unless it is in autocommit mode.
+        """
+        with self._database.explained():
+            return apply_on(connection, self._path, self.url, command)
+
+    async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
+        """Tasks of a queue (None: of all) by id, after the id `cursor`; and the next one (empty: no more)."""
+
+        def look(table: SQLiteTable) -> list[Row]:
+            return table.page(queue, cursor, limit)
+
+        rows = await self._see(look, list[Row]())
+        return rows, rows[-1].id if len(rows) == limit else ""
+
+    async def advice(self) -> list[tuple[str, str]]:
+        """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
+        return await to_thread.run_sync(advise, self._file, self._check, abandon_on_cancel=True)
+
+    def _start(self, holder: Holder) -> None:
+        self._refuse_network()
+        try:
+            holder.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(self.url, f"no thread can be started to use it: {error}") from error
+
+    def _why_waits(self, holder: Holder) -> str:
+        if holder.file.waiting:
+            return (
+                f"its lock was not free for {self.patience:g} s, it is held by {holder.file.holder()}, and "
+                "nothing was done: if that process hangs, end it, and the lock is free"
+            )
+        return self._why_held()
+
+    # --- commands, in the worker thread ------------------------------------------------------------
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._database = TaskDatabase(self._file)
+
+    def _batch(self, jobs: list[Job]) -> None:
+        table = self._database.table()
+        for job in jobs:
+            self._one(table, cast("_Asked", job))
+        self._database.commit()
+
+    def _one(self, table: SQLiteTable, job: _Asked) -> None:
+        try:
+            with self._database.explained():
+                now = wall_clock() if job.now is None else job.now
+                if job.now is None:
+                    table.read(now)
+                job.answer = do(table, job.command, now)
+        except Exception as error:
+            if not table.in_transaction:
+                raise  # with it, those before are undone, too
+            job.error = error
+            job.stands = True
+
+    # --- looks, in any thread -----------------------------------------------------------------------
+
+    async def _see(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
+        try:
+            return await to_thread.run_sync(self._looked, look, otherwise, abandon_on_cancel=True)
+        except _OldTablesError:
+            await self._ask(_Asked(Sessions(), None))  # any command brings them up
+        return await to_thread.run_sync(self._looked, look, otherwise, abandon_on_cancel=True)
+
+    def _looked(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
+        """What can be seen in the tables at one moment; `otherwise`, if there are none."""
+
+        def attempt() -> tuple[A] | None:
+            database = TaskDatabase(self._shared())
+            with FORK_GUARD.inside(), database.explained():
+                try:
+                    if not database.begin(write=False):
+                        return None
+                    if database.is_old:
+                        raise _OldTablesError
+                    table = database.look()
+                    return (otherwise if table is None else look(table),)
+                finally:
+                    database.close()
+
+        return self._retried(attempt)[0]
+
+    def _check(self) -> Advice:
+        try:
+            stats = self._looked(lambda table: _looked_at(table, Count(), None), tuple[QueueStats, ...]())
+        except _OldTablesError:
+            return [("ok", f"the tables of tasks are older, the next command makes them of layout {LAYOUT}")]
+        return [("ok", f"the tables of tasks can be read: {sum(one.size for one in stats)} tasks")]
+
+
+def _looked_at(table: SQLiteTable, command: Command[A], now: int | None) -> A:
+    return apply(table, command, wall_clock() if now is None else now)

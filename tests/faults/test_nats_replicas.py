@@ -1,0 +1,141 @@
+"""Three replicas of the stream of tasks: what is told as done is done on all of them, whoever asks next."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+import servers
+from faults.nats_cluster import Cluster, clustered
+from faults.needs import need_server
+from intervalq.tasks.rules import SECOND, Change, Modify, Select
+from intervalq_stores.nats import _batch as batch
+from intervalq_stores.nats._batch import Conflict
+from intervalq_stores.nats._task.message import subject_of
+from intervalq_stores.nats.tasks import NATSTaskStore
+from stores.nats_sessions import begun, claim, done, ids_in, inserts, settled
+
+EACH = 60
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q.{secrets.token_hex(6)}"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    try:
+        with clustered(Path(tmp_path_factory.mktemp("cluster")), 3, "2m") as cluster:
+            yield cluster
+    except servers.NotInstalledError as error:
+        need_server(error)
+
+
+@pytest.fixture
+async def stores(cluster: Cluster) -> AsyncIterator[list[NATSTaskStore]]:
+    """One for each node, connected to that only."""
+    urls = [f"{node.url}?replicas=3" for node in cluster.nodes.values()]
+    async with (
+        aclosing(NATSTaskStore(urls[0])) as one,
+        aclosing(NATSTaskStore(urls[1])) as two,
+        aclosing(NATSTaskStore(urls[2])) as three,
+    ):
+        yield [one, two, three]
+
+
+async def test_what_is_acknowledged_can_not_be_replaced(stores: list[NATSTaskStore], queue: str) -> None:
+    """The server answers `+ACK` before it removes the message: then others could store it anew."""
+    first, *others = stores
+    mine = await begun(first)
+    back: list[str] = []
+    for number in range(4):  # the consumers of which are led by several nodes
+        name = f"{queue}.{number}"
+        await first.apply(inserts(name, *(f"t{number}" for number in range(EACH))))
+        for row in await claim(first, mine, name, limit=EACH):
+            assert await settled(first, mine, *done(row)) == ()
+            anew = batch.instead(subject_of(name, row.id), row.version, b"1", {})
+            for other in others:
+                with suppress(Conflict):
+                    await batch.store(other._stream.server, [anew])
+                    back.append(row.id)
+        assert await ids_in(first, name) == []
+    assert back == []
+
+
+async def test_what_was_changed_is_not_worked_on_as_it_was(
+    stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changes it is killed before it has removed what that took the place of."""
+    first, other, _ = stores
+    await first.apply(inserts(queue, "a"))
+    (row,) = await first.apply(Select(queue=queue))
+    stored = anyio.Event()
+
+    async def never(_: int) -> bool:
+        stored.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(first._stream, "remove", never)
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.apply, Modify(changes=(Change("a", row.version, json="1"),)))
+        await stored.wait()
+        group.cancel_scope.cancel()
+    (after,) = await claim(other, await begun(other), queue, limit=1)
+    assert after.json == "1"
+
+
+async def test_a_node_may_hand_out_a_second_earlier(stores: list[NATSTaskStore], queue: str) -> None:
+    """One that has read its files again, of which nobody hears: so the server waits for a second longer."""
+    first = stores[0]
+    mine = await begun(first, 60 * SECOND)
+    await first.apply(inserts(queue, "a"))
+    (row,) = await claim(first, mine, queue)
+    assert first._sessions[mine].holdings.held["a"].wait == 60 * SECOND
+    assert (await first.pulled((queue,)))[queue].config["ack_wait"] == 61 * SECOND * 1_000
+    assert await settled(first, mine, *done(row)) == ()
+
+
+async def test_who_asks_a_node_that_leads_no_more_is_told_the_truth(
+    stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a one may not know yet of a message that the others have stored."""
+    first, other, _ = stores
+    mine = await begun(first)
+    await first.apply(inserts(queue, "a"))
+    (row,) = await claim(first, mine, queue)
+    first._sessions[mine].holdings.held["a"].sent = True  # without an answer
+    await other.apply(Modify(changes=(Change("a", row.version, json="1"),)))
+    asked: list[str] = []
+    revoked = first._stream.revoked
+
+    async def stale(name: str, sequences: Sequence[int]) -> tuple[set[int], int]:
+        asked.append(name)
+        return (set(), 0) if len(asked) < 3 else await revoked(name, sequences)
+
+    monkeypatch.setattr(first._stream, "revoked", stale)
+    assert await settled(first, mine, *done(row)) == ("a",)
+    assert len(asked) == 3
+
+
+async def test_many_are_acknowledged_at_once_but_what_others_changed(
+    stores: list[NATSTaskStore], queue: str
+) -> None:
+    first, other, _ = stores
+    mine = await begun(first)
+    await first.apply(inserts(queue, *(f"t{number}" for number in range(EACH))))
+    rows = await claim(first, mine, queue, limit=EACH)
+    await other.apply(Modify(changes=(Change(rows[7].id, rows[7].version, json="1"),)))
+    assert await settled(first, mine, *done(*rows)) == (rows[7].id,)
+    assert await ids_in(other, queue) == [rows[7].id]

@@ -1,0 +1,104 @@
+"""All planted bugs, and how sharp the judges are: so many schedules of a mix it takes to find them.
+
+Those of `bugs_found` were real. A test plants each of them; by hand: `python tests/simulate_bug.py NAME`.
+
+    bug                           mix            found
+    question-of-another-record    failover          41
+    leases-of-keys                calm              41
+    no-notice                     interrupted       28
+    slots-crowd                   calm               1
+    clock-runs-on                 calm              48
+    hold-ignored                  calm               5
+    heal-goes-back                failover           1
+    not-healed                    failover          11
+    step-not-absorbed             clock              3
+    missed-granted                stalls             1
+    gap-ignored                   stalls             1
+    late-for-nothing              taken              1
+    set-back-short                taken              1
+    late-before-it-came           taken            378
+    late-in-a-pause               late             211
+    late-forgotten                failover         390
+    copy-granted-late             interrupted       15
+    new-at-once                   stalls             3
+    freed-not-dead                calm              31
+    void-ignored                  calm               2
+    generation-ignored            failover         454
+    old-rate                      calm              19
+    dead-waited-for               crashes            1
+    no-last-check                 stalls             1
+    check-before-answer           stalls             1
+    too-tolerant                  stalls             1
+    tolerance-not-widened         calm              43
+    early-for-nothing             stalls             1
+    late-ones-crowd               late              66
+    way-is-nothing                slow               4
+    clocks-compared               calm               3
+    slot-used-again               lossy              8
+    used-given-back               stalls             1
+    order-lost                    stalls             1
+    last-in-first-out             calm               1
+    wakeup-lost                   calm               5
+    cost-forgotten                calm              16
+    leases-kept                   calm              32
+    error-halved                  stalls           4
+    drift-ignored                 drift            5
+    perhaps-late                  stalls           9
+    moved-too-far                 late             1
+    cost-takes-one                calm            16
+    granted-given-back            interrupted     53
+    healed-without-slot           failover       135
+    old-burst                     changed          3
+    hold-ends-when-seen           calm             1
+    slots-stay-in-a-hold          calm             4
+    one-more-running              long             1
+    leases-not-renewed            long             1
+    leases-for-ever               long             9
+    leases-not-moved              long             9
+    finish-of-another-record      anew            59
+    lookahead-ignored             calm            49
+    leases-of-another-record      anew             8
+    step-unseen                   stepped          21
+    ready-before-they-open        local           634
+    nobody-looks                  local           208
+    resumed-unheard               calm             32
+    woken-for-nothing             calm              6
+    held-by-a-lost-record         anew             17
+    lost-grants-used              all            10,000,026
+    lease-of-the-next             long              1
+    renewed-by-chance             long              1
+    ends-forgotten                long             43
+    priorities-swapped            calm              4
+    cancelled-counts              calm              3
+    rows-across-holds             stepped          30
+    old-reading                   stepped          65
+    tried-again-at-once           calm              9
+    one-too-many                  backlog           1
+    looks-again                   callers           1
+    first-for-all                 backlog           1
+    drain-swapped                 exits             2
+    withdrawn-untold              withdrawn        21
+    loss-unsaid                   failover          4
+"""
+
+from planted import (
+    bugs_found,
+    bugs_from_promises,
+    bugs_in_rules,
+    bugs_in_shards,
+    bugs_of_slips,
+    bugs_of_thrift,
+)
+from planted.planting import BUGS, Bug, planted
+
+__all__ = [
+    "BUGS",
+    "Bug",
+    "bugs_found",
+    "bugs_from_promises",
+    "bugs_in_rules",
+    "bugs_in_shards",
+    "bugs_of_slips",
+    "bugs_of_thrift",
+    "planted",
+]

@@ -1,0 +1,265 @@
+"""Bugs planted in the shard: in its checks, its clock, its line, its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+from unittest import mock
+
+from intervalq._shard.conversation import Conversation
+from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import Grant, GrantRange
+from intervalq._shard.leases import Leases
+from intervalq._shard.listener import Listener
+from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._timing.estimates import StoreClock
+from intervalq.errors import StoreUnavailable
+from intervalq.rules import FOREVER, Advance, State
+from intervalq.store import Store
+from planted.planting import bug, instead
+
+_IN_ORDER: Final = WaitQueue.in_order
+_ACCEPT: Final = Dispatcher.accept
+_IS_OVER: Final = Dispatcher._is_over
+_ASK: Final = Conversation._ask
+_INIT: Final = StoreTime.__init__
+_BOUNDED: Final = StoreTime.bounded
+_LEARN: Final = StoreClock.learn
+_LISTEN: Final = Listener.__init__
+_TOLERANCE: Final = StoreTime.tolerance
+
+
+@bug("no-last-check", "stalls", 0)
+def _() -> Iterator[None]:
+    """A job begins whenever its slot was granted, however late that is."""
+
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        _BOUNDED(self, granted, state, at).before = FOREVER
+        return granted
+
+    yield from instead(StoreTime, "bounded", bounded)
+
+
+@bug("check-before-answer", "stalls", 0)
+def _() -> Iterator[None]:
+    """The last check is made when the slot is handed over, not where the job begins."""
+
+    def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
+        for granted in self._grants.granted:
+            self._bounded(granted).before = FOREVER
+        try:
+            return _ACCEPT(self, waiter)
+        finally:
+            for granted in self._grants.granted:
+                granted.readings = -1  # for those who hand it over
+
+    yield from instead(Dispatcher, "accept", accept)
+
+
+@bug("too-tolerant", "stalls", 0)
+def _() -> Iterator[None]:
+    """A job may begin half an interval late."""
+
+    def tolerance(self: StoreTime, state: State, at: int) -> int:
+        return max(state.settings.interval // 2, _TOLERANCE(self, state, at))
+
+    yield from instead(StoreTime, "tolerance", tolerance)
+
+
+@bug("tolerance-not-widened", "calm", 42)
+def _() -> Iterator[None]:
+    """A shard far away never finds its slots certain enough, and never begins."""
+    yield from instead(StoreTime, "is_uncertain", lambda *_: False)
+
+
+@bug("early-for-nothing", "stalls", 0)
+def _() -> Iterator[None]:
+    """Any slot may be used as soon as it is granted, not only one that the store grants at once."""
+
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        _BOUNDED(self, granted, state, at).after = -FOREVER
+        return granted
+
+    yield from instead(StoreTime, "bounded", bounded)
+
+
+@bug("late-ones-crowd", "late", 65)
+def _() -> Iterator[None]:
+    """A job that began late is followed by the next one at that one's slot, however near."""
+
+    def opens(_: Dispatcher, first: GrantRange) -> int:
+        return first.opens - first.shift
+
+    yield from instead(Dispatcher, "_opens", opens)
+
+
+@bug("way-is-nothing", "slow", 3)
+def _() -> Iterator[None]:
+    """An answer is taken to say what the store's clock reads now, however long it took."""
+
+    def learn(self: StoreClock, sent: int, received: int, now: int) -> None:
+        del sent
+        _LEARN(self, received, received, now)
+
+    yield from instead(StoreClock, "learn", learn)
+
+
+@bug("clocks-compared", "calm", 2)
+def _() -> Iterator[None]:
+    """What one process knows of the store's clock is used by the others, whose own clocks read otherwise."""
+    shared = StoreClock()
+
+    def init(self: StoreTime, *, strict: bool = False) -> None:
+        _INIT(self, strict=strict)
+        self.clock = shared
+
+    yield from instead(StoreTime, "__init__", init)
+
+
+@bug("step-unseen", "stepped", 20)
+def _() -> Iterator[None]:
+    """A grant stays valid, also when the clock that its slot is fixed on was stepped."""
+
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        granted.steps = self.clock.steps
+        return _BOUNDED(self, granted, state, at)
+
+    yield from instead(StoreTime, "bounded", bounded)
+
+
+@bug("ready-before-they-open", "local", 633)
+def _() -> Iterator[None]:
+    """All slots of a range count as ready as soon as the first of them has come."""
+
+    def all_open(self: GrantRange, at: int) -> bool:
+        return self.opens <= at
+
+    yield from instead(GrantRange, "all_open", all_open)
+
+
+@bug("slot-used-again", "lossy", 7)
+def _() -> Iterator[None]:
+    """A slot whose answer was lost is taken for granted, and is asked for once more."""
+
+    async def ask(self: Conversation, question: Advance, speculative: int = 0) -> None:
+        try:
+            await _ASK(self, question, speculative)
+        except StoreUnavailable:
+            state = self._connection.state
+            if state is not None:
+                made = self._answers._range
+                self._grants.granted.extend(made(slot, state) for slot in question.slots)
+                self._dispatcher.look()
+            raise
+
+    yield from instead(Conversation, "_ask", ask)
+
+
+@bug("used-given-back", "stalls", 0)
+def _() -> Iterator[None]:
+    """The slot of a job that began is given back with the next question."""
+
+    def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
+        grant = _ACCEPT(self, waiter)
+        if grant is not None:
+            self._grants.unused.append(grant.slot)
+        return grant
+
+    yield from instead(Dispatcher, "accept", accept)
+
+
+@bug("order-lost", "stalls", 0)
+def _() -> Iterator[None]:
+    """When a job comes too late for its slot, it goes to the end of its shard's line."""
+
+    def is_over(self: Dispatcher, first: GrantRange) -> None:
+        _IS_OVER(self, first)
+        line = self._line
+        if (waiter := line.first()) is not None:
+            last = max(other.order for other in line.in_order())
+            line.remove(waiter)
+            line.first()  # sweeps it away from its old place
+            waiter.order, waiter.gone = (last[0], last[1] + 1), False
+            line.add(waiter)
+
+    yield from instead(Dispatcher, "_is_over", is_over)
+
+
+@bug("last-in-first-out", "calm", 0)
+def _() -> Iterator[None]:
+    """The job that was added last begins first."""
+
+    def in_order(self: WaitQueue) -> Iterator[Waiter]:
+        return iter([*_IN_ORDER(self)][::-1])
+
+    def first(self: WaitQueue) -> Waiter | None:
+        return next(in_order(self), None)
+
+    with mock.patch.object(WaitQueue, "in_order", in_order):
+        yield from instead(WaitQueue, "first", first)
+
+
+@bug("wakeup-lost", "calm", 4)
+def _() -> Iterator[None]:
+    """A held shard sleeps until it is woken, and never asks by itself."""
+
+    def end_of_hold(self: Conversation, patience: int) -> float:
+        del self, patience
+        return float("inf")
+
+    yield from instead(Conversation, "_end_of_hold", end_of_hold)
+
+
+@bug("resumed-unheard", "calm", 31)
+def _() -> Iterator[None]:
+    """A held shard that is told by the answer to another command that the queue goes on doesn't look."""
+    yield from instead(Conversation, "hold_ended", lambda _: None)
+
+
+@bug("woken-for-nothing", "calm", 5)
+def _() -> Iterator[None]:
+    """Wake-ups of the store come, and nobody is woken."""
+
+    def init(self: Listener, store: Store, queue: str, wake: Callable[[], None]) -> None:
+        del wake
+        _LISTEN(self, store, queue, lambda: None)
+
+    yield from instead(Listener, "__init__", init)
+
+
+@bug("nobody-looks", "local", 207)
+def _() -> Iterator[None]:
+    """A job that comes in line when its slot is granted already is not seen to."""
+
+    def see_to(self: Dispatcher, waiter: Waiter) -> None:
+        del waiter
+        self.ready = None
+
+    yield from instead(Dispatcher, "see_to", see_to)
+
+
+@bug("cost-forgotten", "calm", 15)
+def _() -> Iterator[None]:
+    """A job that costs several slots takes one."""
+
+    async def ask(self: Conversation, question: Advance, speculative: int = 0) -> None:
+        await _ASK(self, replace(question, costs=()), speculative)
+
+    def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
+        waiter.cost = 1
+        return _ACCEPT(self, waiter)
+
+    with mock.patch.object(Dispatcher, "accept", accept):
+        yield from instead(Conversation, "_ask", ask)
+
+
+@bug("leases-kept", "calm", 31)
+def _() -> Iterator[None]:
+    """With `max_running`, nobody tells the store that a job ended."""
+
+    def ended(self: Leases, ticket: int) -> None:
+        self.running.discard(ticket)
+
+    yield from instead(Leases, "ended", ended)

@@ -1,0 +1,120 @@
+"""Bugs of the kinds that slip in: a neighbour for the other, a check too few, an old value kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+from intervalq._queue import attempts
+from intervalq._queue.plan import Plan
+from intervalq._queue.ports import Queue
+from intervalq._shard.grants import GrantRange
+from intervalq._shard.leases import Leases
+from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._timing.estimates import StoreClock
+from intervalq.rules import Answer, Command
+from planted.planting import bug, instead
+
+_ADD: Final = WaitQueue.add
+_ATTEMPT: Final = attempts._attempt
+_LEARN: Final = StoreClock.learn
+_LEASES: Final = Leases.__init__
+_REMOVE: Final = WaitQueue.remove
+_STARTED: Final = Leases.started
+
+
+@bug("lease-of-the-next", "long", 0)
+def _() -> Iterator[None]:
+    """The lease that is renewed is that of the ticket after the job's."""
+    yield from instead(Leases, "started", lambda self, ticket: _STARTED(self, ticket + 1))
+
+
+@bug("renewed-by-chance", "long", 0)
+def _() -> Iterator[None]:
+    """Leases are renewed only once some job has ended."""
+    yield from instead(Leases, "started", lambda self, ticket: self.running.add(ticket))
+
+
+@bug("ends-forgotten", "long", 42)
+def _() -> Iterator[None]:
+    """The end of a job that comes while the store is told of others is not told."""
+
+    def init(
+        self: Leases, queue: str, send: Callable[[Command], Awaitable[Answer]], *more: Any, **options: Any
+    ) -> None:
+        async def sends(command: Command) -> Answer:
+            answer = await send(command)
+            self._ended.clear()
+            return answer
+
+        _LEASES(self, queue, sends, *more, **options)
+
+    yield from instead(Leases, "__init__", init)
+
+
+@bug("priorities-swapped", "calm", 3)
+def _() -> Iterator[None]:
+    """Jobs of the lowest priority begin first."""
+
+    def add(self: WaitQueue, waiter: Waiter) -> None:
+        _ADD(self, waiter)
+        self._in_order = [self._ranks[key] for key in sorted(self._ranks, reverse=True)]
+
+    yield from instead(WaitQueue, "add", add)
+
+
+@bug("cancelled-counts", "calm", 2)
+def _() -> Iterator[None]:
+    """A job that is cancelled while it waits is counted as waiting from then on."""
+
+    def remove(self: WaitQueue, waiter: Waiter) -> None:
+        waits = not waiter.gone and waiter._waker is not None and not waiter._waker.done()
+        _REMOVE(self, waiter)
+        self.waiting += waits
+
+    yield from instead(WaitQueue, "remove", remove)
+
+
+@bug("rows-across-holds", "stepped", 29)
+def _() -> Iterator[None]:
+    """Slots count as the next in a row by their tickets alone, also where a hold or a step lies between."""
+
+    def follows(self: GrantRange, other: GrantRange) -> bool:
+        return self.end - self.count == other.end and self.cost == other.cost == 1 and not self.at_once
+
+    yield from instead(GrantRange, "follows", follows)
+
+
+@bug("old-reading", "stepped", 64)
+def _() -> Iterator[None]:
+    """When the store's clock was stepped, what was known before counts for one answer more."""
+    kept: set[int] = set()
+
+    def learn(self: StoreClock, sent: int, received: int, now: int) -> None:
+        before = self._low, self._high, self._at, self.steps
+        _LEARN(self, sent, received, now)
+        if self.steps > before[3] and id(self) not in kept:
+            self._low, self._high, self._at = before[:3]
+            kept.add(id(self))
+        else:
+            kept.discard(id(self))
+
+    yield from instead(StoreClock, "learn", learn)
+
+
+@bug("tried-again-at-once", "calm", 8)
+def _() -> Iterator[None]:
+    """A job that fails is tried again in the slot that it had."""
+
+    async def attempt(
+        queue: Queue, function: Callable[[], Any], plan: Plan, *more: Any, **options: Any
+    ) -> tuple[Any, Exception | None]:
+        result, error = await _ATTEMPT(queue, function, plan, *more, **options)
+        if error is not None and plan.retries:
+            try:
+                return await function(), None
+            except Exception as again:  # noqa: BLE001 - the job's own
+                return None, again
+        return result, error
+
+    yield from instead(attempts, "_attempt", attempt)

@@ -1,0 +1,61 @@
+"""A connection to a NATS that ends while it is used, or whose other side reads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from nats import errors as driver
+
+from intervalq_stores.nats._connection import Connection
+from intervalq_stores.nats._url import options_of
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_what_is_asked_after_the_end_fails_for_its_asker_only(nats_url: str) -> None:
+    """Nothing is left for the event loop to complain about, as it does of errors that nobody was told of."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    connection = await Connection.connect(nats_url, options_of(nats_url))
+    await connection.close()
+    with pytest.raises(driver.ConnectionClosedError):
+        await connection.request("$JS.API.INFO")
+    with pytest.raises(driver.ConnectionClosedError):
+        await connection.send([("a", b"", {})])
+    with pytest.raises(driver.ConnectionClosedError):
+        await connection.gather("$JS.API.INFO", b"", several=True)
+    gc.collect()
+    assert complaints == []
+
+
+async def test_what_was_flushed_is_known_to_the_server(nats_url: str) -> None:
+    """Even where the driver waits for the other side to read: its ping doesn't overtake a subscription."""
+    connection = await Connection.connect(nats_url, options_of(nats_url))
+    other = await Connection.connect(nats_url, options_of(nats_url))
+    read, drained = asyncio.Event(), asyncio.Event()
+    transport: Any = connection._client._transport
+    drain = transport.drain
+
+    async def slow() -> None:
+        drained.set()
+        await read.wait()
+        await drain()
+
+    transport.drain = slow
+    await connection.publish("flushed.before")
+    await drained.wait()
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    assert await connection.hear({"flushed.subject": lambda message: heard.put_nowait(message.data)})
+    await other.publish("flushed.subject", b"heard")
+    await other.flush()
+    await connection.flush()
+    assert heard.get_nowait() == b"heard"
+    read.set()
+    await connection.close()
+    await other.close()

@@ -1,0 +1,90 @@
+"""The stores that need no server where the names of POSIX are missing: several processes, one at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from intervalq.rules import Inspect
+from intervalq.store import open_store
+
+PROCESSES, STEPS = 4, 60
+
+PROGRAM = f"""
+import os, signal, sys
+import filelock  # which has a lock on every platform; here it is that of this one
+import asyncio, platform, random, threading, logging, concurrent.futures, multiprocessing
+
+sys.modules["fcntl"] = None
+for name in (
+    "register_at_fork", "fork", "geteuid", "getuid", "getpgid", "killpg", "setsid", "uname", "pread",
+    "pwrite", "fchmod", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_DIRECTORY", "sched_getaffinity",
+    "timerfd_create", "pipe2",
+):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1"):
+    delattr(signal, name)
+
+import anyio
+import intervalq, intervalq.sync
+from intervalq.rules import Advance, Settings
+from intervalq.store import open_store
+from intervalq.tasks import Tasks
+
+async def main():
+    store = open_store(sys.argv[1])
+    for _ in range({STEPS}):
+        await store.apply("q", Advance(settings=Settings(interval=1), nonce="n", take=1))
+    await store.aclose()
+    queue = intervalq.IntervalQueue("fast", interval=0.05, store=sys.argv[1])
+    async with queue.slot():
+        pass
+    await queue.close()
+
+anyio.run(main)
+with intervalq.sync.IntervalQueue("blocking", interval=0.05, store=sys.argv[1]) as queue:
+    assert queue.run(lambda: "ran") == "ran"
+if sys.argv[1].startswith(("sqlite", "memory")):
+    async def work():
+        async with Tasks(sys.argv[1]) as tasks:
+            await tasks.insert("cars", {{"paint": "red"}})
+    anyio.run(work)
+from intervalq_stores._files import lock
+assert not lock.WAITS_IN_LINE
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+def test_processes_take_their_turns(kind: str, tmp_path: Path) -> None:
+    url = {
+        "memory": "memory://",
+        "sqlite": f"sqlite://{tmp_path}/state.db",
+        "file": f"file://{tmp_path}/state.json",
+    }[kind]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(PROCESSES)
+    ]
+    for process in processes:
+        out, error = process.communicate(timeout=100)
+        assert out == "ended\n", error
+    if kind == "memory":
+        return
+
+    async def ticket() -> int:
+        store = open_store(url)
+        state = (await store.apply("q", Inspect())).state
+        await store.aclose()
+        assert state is not None
+        return state.ticket
+
+    assert anyio.run(ticket) == PROCESSES * STEPS
+    assert (tmp_path / f"{Path(url).name}.gate").exists(), "those who waited did so behind a gate"
