@@ -7,7 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from intervalq.errors import StoreTimeout
 from intervalq.rules import Settings, State
 from intervalq_stores.sqlite import _queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
@@ -47,6 +48,18 @@ def record(**changes: object) -> dict[str, object]:
 
 def text(**changes: object) -> str:
     return json.dumps(record(**changes))
+
+
+async def refusal(call: Callable[[], Awaitable[object]]) -> str:
+    """What a call that hardly waits is told, once the store's thread has come to try.
+
+    On a busy machine it may not have come to it in that time, and the caller is told just that.
+    """
+    while True:
+        with pytest.raises(StoreTimeout) as raised:
+            await call()
+        if "the disk did not answer" not in str(raised.value):
+            return str(raised.value)
 
 
 @contextmanager

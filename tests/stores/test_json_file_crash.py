@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import select
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from intervalq.errors import StoreTimeout, StoreUnavailable
+from databases import refusal
+from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Inspect, Settings, State
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json._queue_document import Document
@@ -80,8 +82,8 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: JSONFileS
     with process(HOLD, path) as holder:
         assert line(holder) == "held"
         for _ in range(3):
-            with pytest.raises(StoreTimeout, match=rf"held by process {holder.pid} on .*end it"):
-                await store.apply("q", TAKE)
+            told = await refusal(lambda: store.apply("q", TAKE))
+            assert re.search(rf"held by process {holder.pid} on .*end it", told)
         assert await store.names() == []
     store.patience = 60  # the kernel frees the lock of a process that was killed
     assert (await store.apply("q", Inspect())).state is None
@@ -204,8 +206,7 @@ async def test_a_lock_file_that_somebody_removed_is_made_again(store: JSONFileSt
             old.kill()
             old.wait()
             store.patience = 0.05
-            with pytest.raises(StoreTimeout, match=f"process {new.pid}"):
-                await store.apply("r", TAKE)
+            assert f"process {new.pid}" in await refusal(lambda: store.apply("r", TAKE))
             assert not path.exists()
             new.kill()
     assert await store.names() == ["q"]

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from databases import refusal
 from intervalq import rules as queue_rules
 from intervalq.errors import (
     CorruptState,
@@ -17,7 +18,6 @@ from intervalq.errors import (
     InvalidOption,
     InvalidTask,
     StoreError,
-    StoreTimeout,
     TransactionConflict,
     VersionMismatch,
 )
@@ -198,6 +198,11 @@ async def test_ids_with_odd_characters_are_told_apart(store: SQLiteTaskStore) ->
     assert [row.id for row in await store.apply(Select(ids=tuple(ids)))] == ["a"]
 
 
+async def begins(store: SQLiteTaskStore) -> None:
+    async with store.transaction("serializable"):
+        pytest.fail("it is held")
+
+
 async def test_another_program_that_holds_the_database_is_waited_for_with_a_bound(
     store: SQLiteTaskStore, path: Path
 ) -> None:
@@ -205,11 +210,8 @@ async def test_another_program_that_holds_the_database_is_waited_for_with_a_boun
     store.patience = 0.05
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreTimeout, match="fuser"):
-            await store.apply(put("b"))
-        with pytest.raises(StoreTimeout, match="fuser"):
-            async with store.transaction("serializable"):
-                pytest.fail("it is held")
+        assert "fuser" in await refusal(lambda: store.apply(put("b")))
+        assert "fuser" in await refusal(lambda: begins(store))
         assert await there(store) == ["a"]  # looks go on
         other.execute("ROLLBACK")
     store.patience = 10
@@ -296,11 +298,8 @@ async def test_a_command_beside_an_open_transaction_ends_with_a_bound(store: SQL
     async with store.transaction("serializable") as transaction:
         await transaction.apply(put("b"))
         store.patience = 0.05
-        with pytest.raises(StoreTimeout, match="held by process"):
-            await store.apply(put("c"))
-        with pytest.raises(StoreTimeout, match="held by process"):
-            async with store.transaction("serializable"):
-                pytest.fail("it is held")
+        assert "held by process" in await refusal(lambda: store.apply(put("c")))
+        assert "held by process" in await refusal(lambda: begins(store))
         store.patience = 10
     assert await there(store) == ["a", "b"]
     await store.apply(put("d"))

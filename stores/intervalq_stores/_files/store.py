@@ -73,12 +73,15 @@ class ThreadedFile(ABC):
         """Let go of what is only needed while there are jobs."""
 
     def _why_late(self, job: Job) -> str:
-        if self._file.waiting:
+        return self._why_no_answer(self._file, "whether the step was done is not known" if job.taken else "")
+
+    def _why_no_answer(self, file: SharedFile, doubt: str = "") -> str:
+        if file.waiting:
             return (
-                f"its lock was not free for {self.patience:g} s, it is held by {self._file.holder()}, and "
+                f"its lock was not free for {self.patience:g} s, it is held by {file.holder()}, and "
                 "nothing was done: if that process hangs, end it, and the lock is free"
             )
-        done = "whether the step was done is not known" if job.taken else "nothing was done"
+        done = doubt or "nothing was done"
         return f"the disk did not answer in {self.patience:g} s, {done}: see what keeps the machine busy"
 
 

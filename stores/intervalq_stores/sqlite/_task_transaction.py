@@ -58,6 +58,8 @@ class Holder:
         self.ended = Signal()
         self.file = file
         self.database = TaskDatabase(file)
+        self.foreign = False
+        """Another program held the database at the last try."""
         self._patience = patience
         self._why_held = why_held
         self._end = threading.Event()
@@ -91,7 +93,8 @@ class Holder:
         end = time.monotonic() + self._patience
         while True:
             with FORK_GUARD.inside():
-                if self.database.begin(write=True):
+                self.foreign = not self.database.begin(write=True)
+                if not self.foreign:
                     self.database.table()
                     return
             if time.monotonic() >= end:

@@ -69,7 +69,8 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         try:
             await holder.begun.wait(self.patience)
             if not holder.begun.finished:
-                raise StoreTimeout(self.url, self._why_waits(holder))
+                held = holder.foreign and not holder.file.waiting
+                raise StoreTimeout(self.url, self._why_held() if held else self._why_no_answer(holder.file))
             if holder.begun.error is not None:
                 raise holder.begun.error
             yield SQLiteTransaction(holder.database)
@@ -80,11 +81,8 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
                 # One that never began is not waited for: its thread lets go as soon as it has the lock.
                 await holder.ended.wait(self.patience if holder.begun.finished else 0)
         if not holder.ended.finished:
-            raise StoreTimeout(
-                self.url,
-                f"the disk did not answer in {self.patience:g} s, whether the transaction was committed is "
-                "not known: see what keeps the machine busy",
-            )
+            doubt = "whether the transaction was committed is not known"
+            raise StoreTimeout(self.url, self._why_no_answer(holder.file, doubt))
         if holder.ended.error is not None:
             raise holder.ended.error
 
@@ -115,14 +113,6 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
             holder.start()
         except RuntimeError as error:
             raise StoreUnavailable(self.url, f"no thread can be started to use it: {error}") from error
-
-    def _why_waits(self, holder: Holder) -> str:
-        if holder.file.waiting:
-            return (
-                f"its lock was not free for {self.patience:g} s, it is held by {holder.file.holder()}, and "
-                "nothing was done: if that process hangs, end it, and the lock is free"
-            )
-        return self._why_held()
 
     # --- commands, in the worker thread ------------------------------------------------------------
 
