@@ -170,14 +170,6 @@ def test_folders_and_functions_are_small() -> None:
                 assert lines <= 60, f"{path}: {node.name} has {lines} lines"
 
 
-LONG_IN_SQL = {
-    "tasks.modify": 194,  # one decision about all parts of a command, which share what was locked and found
-    "tasks.work": 225,  # claims are returned from within it: a function in between would copy each row
-    "ledgers.ledger_claim": 80,
-}
-"""Functions that may have more lines than others, and how many."""
-
-
 def sql_functions(text: str) -> dict[str, int]:
     """Functions of a file of SQL, and how many lines each has that are neither empty nor comments."""
     found: dict[str, int] = {}
@@ -198,8 +190,7 @@ def test_functions_in_sql_are_small() -> None:
         found = sql_functions(path.read_text())
         assert len(found) > 10, path
         for name, lines in found.items():
-            most = LONG_IN_SQL.get(f"{path.stem}.{name}", 70)
-            assert lines <= most, f"{path}: {name} has {lines} lines"
+            assert lines <= 70, f"{path}: {name} has {lines} lines"
 
 
 def test_modules_are_small_and_say_their_duty_first() -> None:

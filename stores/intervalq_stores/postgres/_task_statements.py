@@ -270,32 +270,28 @@ def _failed(failed: Failed) -> list[object]:
 
 
 def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
-    (_, *_, until, claims, _, _, _, _, _, _, _, _) = head = lines.pop()
-    ranges = [line for line in lines if line[0] == "r"]
-    if ranges:
+    (_, *_, claims, _, _, _, _, _, _, _, _) = head = lines.pop()
+    others = [line for line in lines if line[0] != "t"]
+    if others:
         lines = [line for line in lines if line[0] == "t"]
     rows = tuple([tuple.__new__(Row, line[1:]) for line in lines])  # in a third of the time of Row(...)
-    lost: set[str] = set()
-    lost_ranges: tuple[Range, ...] = ()
-    starts: dict[str, tuple[int, str]] = {}
-    if claims is not None:
-        told = json.loads(head[5])
-        lost, starts = set(told["lost"]), told["heads"] or {}
-        lost_ranges = tuple(command.finished[number].range for number in told["ranges"])
-    for queue, (ready, uuid) in starts.items():
-        heads.put(queue, ready, uuid)
+    told = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
+    lost = set(told["lost"])
+    firsts = {line[3]: line for line in others if line[0] == "f"}
+    for queue, line in firsts.items():
+        heads.put(queue, line[4], line[1])
     if command.limit >= _BATCH:
         # The rows of a queue come in the order in which they were ready.
         for row in {row.queue: row for row in rows}.values():
-            if row.queue not in starts:
+            if row.queue not in firsts:
                 heads.put(row.queue, row.at, uuid_of(row.id))
     return Worked(
         alive=claims != 0,
         lost=tuple(part.id for part in command.settled if uuid_of(part.id) in lost) if lost else (),
         claimed=rows,
-        wait=until,
-        ranges=tuple([_range(line) for line in ranges]),
-        lost_ranges=lost_ranges,
+        wait=next((line[10] for line in others if line[0] == "n"), None),
+        ranges=tuple([_range(line) for line in others if line[0] == "r"]),
+        lost_ranges=tuple(command.finished[number].range for number in told["ranges"]),
     )
 
 

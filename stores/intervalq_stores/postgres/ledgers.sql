@@ -235,6 +235,31 @@ as $$
 $$;
 
 
+-- intervalq._ledger_claim_new: claim those keys that have no row yet, and give them.
+create or replace function intervalq._ledger_claim_new(
+    number integer, keys text[], s "char", me text, now bigint
+) returns text[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    claimed text[];
+begin
+    with new as (
+        insert into intervalq.ledger_rows (ledger, key, stage, session, attempt, at)
+        select number, u.key, s, me, 1, now
+        from (select distinct k collate "C" from unnest(keys) as k) as u (key)
+        where not exists (select from intervalq.ledger_rows r where r.ledger = number and r.key = u.key)
+        order by u.key
+        on conflict do nothing
+        returning ledger_rows.key
+    )
+    select coalesce(array_agg(new.key), '{}') into claimed from new;
+    return claimed;
+end
+$$;
+
+
 -- intervalq.ledger_claim: `rules.Claim`. A line's kind is mine, busy, unknown, done or failed.
 create or replace function intervalq.ledger_claim(
     named text, me text, expiry bigint, keys text[], started boolean, again boolean, now bigint
@@ -259,18 +284,7 @@ begin
     for turn in 1..10 loop
         exit when cardinality(todo) = 0;
         if not l.cancelled then
-            with new as (
-                insert into intervalq.ledger_rows (ledger, key, stage, session, attempt, at)
-                select l.number, u.key, s, me, 1, now
-                from (select distinct k collate "C" from unnest(todo) as k) as u (key)
-                where not exists (
-                    select from intervalq.ledger_rows r where r.ledger = l.number and r.key = u.key
-                )
-                order by u.key
-                on conflict do nothing
-                returning ledger_rows.key
-            )
-            select coalesce(array_agg(new.key), '{}') into told from new;
+            told := intervalq._ledger_claim_new(l.number, todo, s, me, now);
             return query select 'mine', k, 1::bigint, null::text, null::bigint from unnest(told) as k;
             todo := array(select k from unnest(todo) as k except select k from unnest(told) as k);
             exit when cardinality(todo) = 0;

@@ -788,6 +788,204 @@ end
 $$;
 
 
+-- intervalq._named: lock the tasks that a command names, and see which of its new ones are there already.
+--   named: those that it changes or deletes; locks: of `_lock_lines`, which it holds
+-- Gives the tasks as they were; `known`, for each UUID the place there (0: only an insert names it); and which of
+-- those named are plain.
+create or replace function intervalq._named(
+    command jsonb, named uuid[], locks bigint[],
+    out rows_named intervalq.tasks[], out known jsonb, out plain uuid[]
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    depends constant uuid[] := array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e);
+    t intervalq.tasks;
+begin
+    rows_named := '{}';
+    known := '{}';
+    for t in select r.* from intervalq.tasks r where r.id = any (named) order by r.id for update loop
+        if t.key is not null and intervalq._lock('k', t.queue, t.key) <> all (locks) then
+            raise exception 'a task was moved at the same moment' using errcode = '40001';
+        end if;
+        rows_named := rows_named || t;
+        known := known || jsonb_build_object(t.id, cardinality(rows_named));
+    end loop;
+    if depends <> '{}' then
+        for t in select r.* from intervalq.tasks r where r.id = any (depends) order by r.id for share loop
+            rows_named := rows_named || t;
+            known := known || jsonb_build_object(t.id, cardinality(rows_named));
+        end loop;
+    end if;
+    plain := array(
+        select u.u from unnest(named || depends) as u (u) where intervalq._is_plain(u.u) and not known ? u.u::text
+    );
+    if plain <> '{}' then
+        for t in select x.* from intervalq._lock_plain(plain) as x loop
+            rows_named := rows_named || t;
+            known := known || jsonb_build_object(t.id, cardinality(rows_named));
+        end loop;
+        if exists (select from intervalq.tasks r where r.id = any (plain) and not known ? r.id::text) then
+            raise exception 'a plain task became an ordinary one at the same moment' using errcode = '40001';
+        end if;
+    end if;
+    if command -> 'inserts' <> '[]' then
+        select known || coalesce(jsonb_object_agg(r.id, 0), '{}') into known from intervalq.tasks r
+        where r.id = any (array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'inserts') as e))
+            and not known ? r.id::text;
+    end if;
+end
+$$;
+
+
+-- intervalq._leave_out: which inserts are left out, because a task with that id or dedupe key is there, and the
+-- lines that say so; and the UUIDs of those that may not be there, but are.
+create or replace function intervalq._leave_out(
+    inserts jsonb, known jsonb, now bigint,
+    out left_out boolean[], out lines intervalq.line[], out collisions text[]
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    p jsonb;
+    k text;
+    there text;                  -- the id of the task that is there
+    taken jsonb := '{}';         -- by inserts of this command: queue and dedupe key, and the id
+begin
+    left_out := '{}';
+    lines := '{}';
+    collisions := '{}';
+    for i in 0 .. jsonb_array_length(inserts) - 1 loop
+        p := inserts -> i;
+        there := case when known ? (p ->> 0) and (p ->> 9)::boolean then coalesce(p ->> 1, p ->> 0) end;
+        if there is null and p ->> 10 is not null then
+            k := jsonb_build_array(p -> 2, p -> 10)::text;
+            there := taken ->> k;
+            if there is null then
+                select m.id into there from intervalq.marks m
+                where m.queue = p ->> 2 and m.key = p ->> 10 and (m.until is null or m.until > now);
+            end if;
+            if there is null then
+                taken := taken || jsonb_build_object(k, coalesce(p ->> 1, p ->> 0));
+            end if;
+        end if;
+        left_out[i] := there is not null;
+        if there is not null then
+            lines := lines || row(
+                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false
+            )::intervalq.line;
+        elsif known ? (p ->> 0) then
+            collisions := collisions || (p ->> 0);
+        end if;
+    end loop;
+end
+$$;
+
+
+-- intervalq._refused: the line that says why a command can't be carried out; nulls: it can. Everything that it names
+-- must be there, at its version, and claimed by nobody else.
+--   rows_named, known, plain: of `_named`; collisions: of `_leave_out`; me: the session of the caller
+create or replace function intervalq._refused(
+    command jsonb, rows_named intervalq.tasks[], known jsonb, plain uuid[], collisions text[], me integer, now bigint
+) returns intervalq.line
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    force constant boolean := (command ->> 'force')::boolean;
+    missing_changes text[] := '{}';
+    missing_deletes text[] := '{}';
+    missing_depends text[] := '{}';
+    claimed text[] := '{}';
+    part text;
+    p jsonb;
+    t intervalq.tasks;
+    is_mine boolean;
+    is_free boolean;
+    l intervalq.line;
+begin
+    for part, p in
+        select 'changes', e from jsonb_array_elements(command -> 'changes') as e
+        union all select 'deletes', e from jsonb_array_elements(command -> 'deletes') as e
+        union all select 'depends', e from jsonb_array_elements(command -> 'depends') as e
+    loop
+        t := rows_named[(known ->> (p ->> 0))::integer];
+        if t.id is null or (t.version <> (p ->> 1)::bigint and not force) then
+            case part
+                when 'changes' then missing_changes := missing_changes || (p ->> 0);
+                when 'deletes' then missing_deletes := missing_deletes || (p ->> 0);
+                else missing_depends := missing_depends || (p ->> 0);
+            end case;
+        elsif part <> 'depends' and not force then
+            is_free := t.session is null
+                or coalesce(t.until <= now or t.until <= now + intervalq._lag(t.modified, now), false);
+            is_mine := not is_free and t.session is not distinct from me;
+            if not (is_free or is_mine)
+                or (part = 'changes' and (p ->> 8)::boolean and (is_free or t.id = any (plain)))
+            then
+                claimed := claimed || (p ->> 0);
+            end if;
+        end if;
+    end loop;
+    if cardinality(collisions || missing_changes || missing_deletes || missing_depends || claimed) > 0 then
+        l.kind := 'D';
+        l.json := json_build_object(
+            'inserts', collisions, 'changes', missing_changes, 'deletes', missing_deletes,
+            'depends', missing_depends, 'claims', claimed
+        );
+    end if;
+    return l;
+end
+$$;
+
+
+-- intervalq._carry_out: do what a command says. Gives the lines of its answer, and the queues of tasks that became
+-- ready.
+--   rows_named, known, plain: of `_named`; left_out: of `_leave_out`
+create or replace function intervalq._carry_out(
+    command jsonb, rows_named intervalq.tasks[], known jsonb, plain uuid[], named uuid[], left_out boolean[],
+    now bigint, out lines intervalq.line[], out woken text[]
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    t intervalq.tasks;
+    p jsonb;
+    after record;
+begin
+    lines := '{}';
+    woken := '{}';
+    if plain <> '{}' then
+        perform intervalq._take_plain(array(
+            select x from unnest(rows_named) as x where x.id = any (plain) and x.id = any (named)
+        ), array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'changes') as e), now);
+        -- Whoever found nothing because of our locks.
+        woken := array(select distinct x.queue from unnest(rows_named) as x where x.id = any (plain));
+    end if;
+    for p in select e from jsonb_array_elements(command -> 'deletes') as e loop
+        continue when (p ->> 0)::uuid = any (plain);
+        woken := woken || intervalq._remove(rows_named[(known ->> (p ->> 0))::integer], now, true);
+    end loop;
+    for p in select e from jsonb_array_elements(command -> 'changes') as e loop
+        after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, now);
+        t := after.t;
+        woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
+        lines := lines || intervalq._line('c', t);
+    end loop;
+    for i in 0 .. jsonb_array_length(command -> 'inserts') - 1 loop
+        continue when left_out[i];
+        t := intervalq._insert(command -> 'inserts' -> i, now);
+        woken := woken || case when t.ready <= now + 5000000 then t.queue end;
+        lines := lines || intervalq._line('i', t);
+    end loop;
+    woken := array_remove(woken, null);
+end
+$$;
+
+
 -- intervalq.modify: `rules.Modify`.
 --   command: {"session", "force", "inserts": [..], "changes": [..], "deletes": [[uuid, version]..], "depends":
 --     [[uuid, version]..]}; see `_insert` and `_change` for the others
@@ -805,189 +1003,41 @@ set enable_mergejoin = off
 set enable_bitmapscan = off
 as $$
 declare
-    force constant boolean := (command ->> 'force')::boolean;
     inserts constant jsonb := command -> 'inserts';
     changes constant jsonb := command -> 'changes';
     named constant uuid[] := array(
         select (e ->> 0)::uuid from jsonb_array_elements(changes || (command -> 'deletes')) as e
     );
+    locks constant bigint[] := intervalq._locks_of(inserts, changes, named);
     me integer;
-    locks bigint[] := '{}';
-    known jsonb := '{}';         -- uuid: the task as it was; only its keys matter where it is an insert's
-    plain uuid[];                -- those that are named and are no ordinary ones
-    t intervalq.tasks;
-    p jsonb;
-    k text;
-    n bigint;
-    lines intervalq.line[] := '{}';
+    there record;
+    others record;
+    done record;
     l intervalq.line;
-    woken text[] := '{}';
-    fed text;
-    taken jsonb := '{}';
-    left_out boolean[] := '{}';
-    collisions text[] := '{}';
-    missing_changes text[] := '{}';
-    missing_deletes text[] := '{}';
-    missing_depends text[] := '{}';
-    claimed text[] := '{}';
-    rows_named intervalq.tasks[] := '{}';
-    keyed boolean := false;
-    after record;
-    i integer;
+    t intervalq.tasks;
 begin
     select s.number into me from intervalq.sessions s
     where s.id = command ->> 'session' and s.gone is null;
-
-    locks := intervalq._locks_of(inserts, changes, named);
-    if locks <> '{}' then
-        perform intervalq._lock_lines(locks);
-        keyed := true;
-    end if;
-
-    for t in select r.* from intervalq.tasks r where r.id = any (named) order by r.id for update loop
-        if t.key is not null and intervalq._lock('k', t.queue, t.key) <> all (locks) then
-            raise exception 'a task was moved at the same moment' using errcode = '40001';
-        end if;
-        rows_named := rows_named || t;
-        known := known || jsonb_build_object(t.id, cardinality(rows_named));
-    end loop;
-    if command -> 'depends' <> '[]' then
-        for t in
-            select r.* from intervalq.tasks r
-            where r.id = any (array(
-                select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e
-            )) order by r.id for share
-        loop
-            rows_named := rows_named || t;
-            known := known || jsonb_build_object(t.id, cardinality(rows_named));
-        end loop;
-    end if;
-    plain := array(
-        select u.u from unnest(named || array(
-            select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e
-        )) as u (u) where intervalq._is_plain(u.u) and not known ? u.u::text
-    );
-    if plain <> '{}' then
-        for t in select x.* from intervalq._lock_plain(plain) as x loop
-            rows_named := rows_named || t;
-            known := known || jsonb_build_object(t.id, cardinality(rows_named));
-        end loop;
-        if exists (select from intervalq.tasks r where r.id = any (plain) and not known ? r.id::text) then
-            raise exception 'a plain task became an ordinary one at the same moment' using errcode = '40001';
-        end if;
-    end if;
-    if inserts <> '[]' then
-        select known || coalesce(jsonb_object_agg(r.id, 0), '{}') into known from intervalq.tasks r
-        where r.id = any (array(select (e ->> 0)::uuid from jsonb_array_elements(inserts) as e))
-            and not known ? r.id::text;
-    end if;
+    perform intervalq._lock_lines(locks);
+    there := intervalq._named(command, named, locks);
     -- The clock is noted by `work` and `beat` only: this may be in a transaction of the user's, who would keep others waiting.
     now := intervalq._now(now);
 
-    -- What is left out.
-    for i in 0 .. jsonb_array_length(inserts) - 1 loop
-        p := inserts -> i;
-        left_out[i] := true;
-        if known ? (p ->> 0) and (p ->> 9)::boolean then
-            lines := lines || row(
-                'e', p ->> 0, 0, '', 0, '', coalesce(p ->> 1, p ->> 0), i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false
-            )::intervalq.line;
-            continue;
-        end if;
-        if p ->> 10 is not null then
-            k := jsonb_build_array(p -> 2, p -> 10)::text;
-            fed := taken ->> k;
-            if fed is null then
-                select m.id into fed from intervalq.marks m
-                where m.queue = p ->> 2 and m.key = p ->> 10 and (m.until is null or m.until > now);
-            end if;
-            if fed is not null then
-                lines := lines || row(
-                    'e', p ->> 0, 0, '', 0, '', fed, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false
-                )::intervalq.line;
-                continue;
-            end if;
-            taken := taken || jsonb_build_object(k, coalesce(p ->> 1, p ->> 0));
-        end if;
-        if known ? (p ->> 0) then
-            collisions := collisions || (p ->> 0);
-        end if;
-        left_out[i] := false;
-    end loop;
-
-    -- Everything there, at its version, and nobody else's.
-    for k, p in
-        select 'c', e from jsonb_array_elements(changes) as e
-        union all select 'd', e from jsonb_array_elements(command -> 'deletes') as e
-        union all select 'p', e from jsonb_array_elements(command -> 'depends') as e
-    loop
-        t := rows_named[(known ->> (p ->> 0))::integer];
-        if t.id is null or (t.version <> (p ->> 1)::bigint and not force) then
-            if k = 'c' then
-                missing_changes := missing_changes || (p ->> 0);
-            elsif k = 'd' then
-                missing_deletes := missing_deletes || (p ->> 0);
-            else
-                missing_depends := missing_depends || (p ->> 0);
-            end if;
-        elsif k = 'p' or force then
-            continue;
-        else
-            -- Held, by the caller or by others?
-            n := case
-                when t.session is null or t.until <= now then 0
-                when t.until is not null and t.until <= now + intervalq._lag(t.modified, now) then 0
-                when t.session = me then 1 else 2
-            end;
-            if n = 2 or (k = 'c' and (p ->> 8)::boolean and (n = 0 or t.id = any (plain))) then
-                claimed := claimed || (p ->> 0);
-            end if;
-        end if;
-    end loop;
-    if cardinality(collisions || missing_changes || missing_deletes || missing_depends || claimed) > 0 then
-        l.kind := 'D';
-        l.json := json_build_object(
-            'inserts', collisions, 'changes', missing_changes, 'deletes', missing_deletes,
-            'depends', missing_depends, 'claims', claimed
-        );
+    others := intervalq._leave_out(inserts, there.known, now);
+    l := intervalq._refused(command, there.rows_named, there.known, there.plain, others.collisions, me, now);
+    if l.kind is null and locks <> '{}' and jsonb_path_exists(inserts, 'strict $[*] ? (@[12] != null)') then
+        l := intervalq._full_inbox(command, there.rows_named, there.known, others.left_out, now);
+    end if;
+    if l.kind is not null then
         return next l;
         return;
     end if;
 
-    if keyed and jsonb_path_exists(inserts, 'strict $[*] ? (@[12] != null)') then
-        l := intervalq._full_inbox(command, rows_named, known, left_out, now);
-        if l.kind is not null then
-            return next l;
-            return;
-        end if;
-    end if;
-
-    -- All is well.
-    if plain <> '{}' then
-        perform intervalq._take_plain(array(
-            select x from unnest(rows_named) as x where x.id = any (plain) and x.id = any (named)
-        ), array(select (e ->> 0)::uuid from jsonb_array_elements(changes) as e), now);
-        -- Whoever found nothing because of our locks.
-        woken := array(select distinct x.queue from unnest(rows_named) as x where x.id = any (plain));
-    end if;
-    for p in select e from jsonb_array_elements(command -> 'deletes') as e loop
-        continue when (p ->> 0)::uuid = any (plain);
-        woken := woken || intervalq._remove(rows_named[(known ->> (p ->> 0))::integer], now, true);
-    end loop;
-    for p in select e from jsonb_array_elements(changes) as e loop
-        after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, now);
-        t := after.t;
-        woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
-        lines := lines || intervalq._line('c', t);
-    end loop;
-    for i in 0 .. jsonb_array_length(inserts) - 1 loop
-        continue when left_out[i];
-        t := intervalq._insert(inserts -> i, now);
-        woken := woken || case when t.ready <= now + 5000000 then t.queue end;
-        lines := lines || intervalq._line('i', t);
-    end loop;
-    foreach l in array lines loop
-        if keyed and l.kind <> 'e' and l.key is not null then
+    done := intervalq._carry_out(
+        command, there.rows_named, there.known, there.plain, named, others.left_out, now
+    );
+    foreach l in array others.lines || done.lines loop
+        if locks <> '{}' and l.kind <> 'e' and l.key is not null then
             -- What went on with a key may have changed it once more: the last of a line may be the first now.
             select r.* into t from intervalq.tasks r where r.id = intervalq._id(l.id);
             if found then
@@ -996,8 +1046,8 @@ begin
         end if;
         return next l;
     end loop;
-    if array_remove(woken, null) <> '{}' then
-        perform intervalq._wake(array_remove(woken, null));
+    if done.woken <> '{}' then
+        perform intervalq._wake(done.woken);
     end if;
 end
 $$;
@@ -1654,6 +1704,273 @@ end
 $$;
 
 
+-- intervalq._settle_all: settle what `work` is given of claims, see there.
+-- Gives what was lost, ranges by their place in `finished`, and the queues of tasks that became ready.
+create or replace function intervalq._settle_all(
+    ids uuid[], versions integer[], parts jsonb, finished jsonb, me integer, now bigint,
+    out lost uuid[], out lost_ranges integer[], out woken text[]
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    done uuid[] := '{}';
+    z record;
+begin
+    lost := '{}';
+    lost_ranges := '{}';
+    woken := '{}';
+    if cardinality(ids) > 0 and me is not null then
+        -- Each looked up by its id, whatever the planner believes about the size of the table: else it may
+        -- go through all that the session has, for each of them.
+        with gone as (
+            delete from intervalq.tasks t where t.ctid = any (array(
+                select x.ctid from unnest(ids, versions) as d (id, version), lateral (
+                    select y.ctid from intervalq.tasks y
+                    where y.id = d.id and y.version = d.version and y.session is not distinct from me
+                        and y.key is null and y.dedupe is null
+                    limit 1
+                ) as x
+            )) and t.session is not distinct from me
+            returning t.id
+        )
+        select coalesce(array_agg(g.id), '{}') into done from gone g;
+    end if;
+    if cardinality(ids) > cardinality(done) then
+        z := intervalq._settle((
+            select jsonb_agg(jsonb_build_array(d.id, d.version) order by d.o)
+            from unnest(ids, versions) with ordinality as d (id, version, o) where d.id <> all (done)
+        ), me, now);
+        lost := z.lost;
+        woken := z.woken;
+    end if;
+    if parts is not null then
+        z := intervalq._settle(parts, me, now);
+        lost := lost || z.lost;
+        woken := woken || z.woken;
+    end if;
+    for i in 0 .. coalesce(jsonb_array_length(finished), 0) - 1 loop
+        if me is null or not intervalq._finish(finished -> i, me, now) then
+            lost_ranges := lost_ranges || i;
+        else
+            select woken || coalesce(array_agg(distinct e -> 1 ->> 2), '{}') into woken
+            from jsonb_array_elements(finished -> i -> 4) as e
+            where (e -> 1 ->> 6)::bigint <= 0 and e -> 1 ->> 5 is null;
+        end if;
+    end loop;
+end
+$$;
+
+
+-- intervalq._room: how many more tasks the sessions of a consumer may claim, of `wanted`, where they may hold `most`.
+-- One at a time counts.
+create or replace function intervalq._room(mine text, most bigint, wanted integer) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_xact_lock(intervalq._lock('c', mine));
+    return greatest(0, least(wanted, most - (
+        select count(*) from intervalq.sessions s join intervalq.tasks t on t.session = s.number
+        where s.consumer = mine and s.gone is null
+    ) - (
+        select coalesce(sum(r.size), 0) from intervalq.ranges r
+        join intervalq.sessions s on s.number = r.session where s.consumer = mine and s.gone is null
+    )));
+end
+$$;
+
+
+-- intervalq._first: the line f of the first task of a queue that is ready, from `since` on; nulls: there is none.
+create or replace function intervalq._first(q text, since bigint, since_id uuid, now bigint) returns intervalq.line
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    l intervalq.line;
+begin
+    select 'f', t.id, q, t.ready into l.kind, l.id, l.queue, l.at from intervalq.tasks t
+    where t.queue = q and t.ready <= now
+        and (t.ready, t.id) >= (
+            coalesce(since, -9223372036854775808), coalesce(since_id, '00000000-0000-0000-0000-000000000000')
+        )
+    order by t.ready, t.id limit 1;
+    return l;
+end
+$$;
+
+
+-- intervalq._claim_ready: claim tasks of a queue that are ready: first those from `since` on, then those before.
+--   who, me: the session; ends: of the lease; again: when they are ready again, if the session doesn't lapse
+create or replace function intervalq._claim_ready(
+    q text, wanted integer, since bigint, since_id uuid, who text, me integer, begins integer, ends bigint,
+    again bigint, now bigint
+) returns setof intervalq.line
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    start bigint := coalesce(since, -9223372036854775808);
+    start_id uuid := coalesce(since_id, '00000000-0000-0000-0000-000000000000');
+    left_over integer := wanted;
+    x record;
+    n integer;
+begin
+    if wanted < 16 then
+        -- Not always the first: a few tasks that nobody gets done must not hold up the rest.
+        select t.ready, t.id into x from intervalq.tasks t
+        where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
+        order by t.ready, t.id offset floor(random() * 16) limit 1;
+        start := coalesce(x.ready, start);
+        start_id := coalesce(x.id, start_id);
+    end if;
+    loop
+        return query
+        with picked as materialized (
+            select t.ctid as spot from intervalq.tasks t
+            where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
+            order by t.ready, t.id limit left_over for update skip locked
+        )
+        update intervalq.tasks t set
+            version = t.version + 1, session = me, until = ends, ready = again,
+            claims = t.claims + 1, attempt = t.attempt + (begins > t.alone::integer)::integer,
+            begun = begins > t.alone::integer, modified = now
+        from picked p where t.ctid = p.spot
+        returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
+            t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
+            t.dedupe, t.dedupe_for, t.begun, t.alone;
+        get diagnostics n = row_count;
+        left_over := left_over - n;
+        -- Then those before: what came back, and what was passed over.
+        exit when left_over <= 0 or start = -9223372036854775808;
+        start := -9223372036854775808;
+        start_id := '00000000-0000-0000-0000-000000000000';
+    end loop;
+end
+$$;
+
+
+-- intervalq._stand_idle: be woken when a task of these queues is inserted, or be handed up to `wanted` (null: none).
+create or replace function intervalq._stand_idle(me integer, queues text[], wanted integer, lease bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    q text;
+begin
+    -- Inserts of this moment don't see us yet, nor we them: wait for them a little; the caller looks again.
+    foreach q in array queues loop
+        for i in 1 .. 20 loop
+            exit when pg_try_advisory_xact_lock(intervalq._queue_lock(q));
+            perform pg_sleep(0.0005);
+        end loop;
+    end loop;
+    insert into intervalq.idle (session, queues, wanted, lease) values (me, queues, wanted, lease)
+    on conflict (session) do update set
+        queues = excluded.queues, wanted = excluded.wanted, lease = excluded.lease;
+end
+$$;
+
+
+-- intervalq._next: the line n, which says in how long the next task of these queues is ready; none: there is none.
+--   ahead: of `_read_clock`: while the clock catches up, it is looked at again within a second
+create or replace function intervalq._next(queues text[], ahead bigint, now bigint) returns setof intervalq.line
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    q text;
+    x bigint;
+    l intervalq.line;
+begin
+    l.kind := 'n';
+    foreach q in array queues loop
+        select t.ready into x from intervalq.tasks t
+        where t.queue = q and t.ready > now order by t.ready limit 1;
+        l.until := least(l.until, x - now, case when ahead > 0 then 1000000 end);
+    end loop;
+    if l.until is not null then
+        return next l;
+    end if;
+end
+$$;
+
+
+-- intervalq._claim: claim tasks of several queues, ordinary and plain ones. See `work` for what it is given and
+-- answers; me: the number of the session `who`; ahead: of `_read_clock`.
+create or replace function intervalq._claim(
+    who text, me integer, queues text[], wanted integer, lease bigint, most bigint, idle boolean,
+    sinces bigint[], since_ids uuid[], begins integer, ahead bigint, now bigint
+) returns setof intervalq.line
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    share constant integer := (wanted + cardinality(queues) - 1) / cardinality(queues);
+    plain_first constant boolean := random() < 0.5;
+    left_over integer := wanted;
+    total integer;
+    n integer;
+    i integer;
+    l intervalq.line;
+begin
+    for look in 1 .. 2 loop
+        -- The same share of each queue first, then what else there is.
+        for turn in 1 .. least(2, cardinality(queues)) loop
+            for i in select u.i from generate_subscripts(queues, 1) as u (i) order by random() loop
+                exit when left_over <= 0;
+                total := case when turn = 1 then least(share, left_over) else left_over end;
+                if plain_first then
+                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
+                        return next l;
+                        total := total - l.claims;
+                        left_over := left_over - l.claims;
+                    end loop;
+                end if;
+                if total > 0 then
+                    l := null;
+                    if total < 16 then
+                        l := intervalq._first(queues[i], sinces[i], since_ids[i], now);
+                        if l.kind is not null then
+                            return next l;
+                        end if;
+                    end if;
+                    return query select c.* from intervalq._claim_ready(
+                        queues[i], total, coalesce(l.at, sinces[i]), coalesce(l.id::uuid, since_ids[i]), who, me,
+                        begins, now + lease, case when lease > 0 then now + lease end, now
+                    ) as c;
+                    get diagnostics n = row_count;
+                    total := total - n;
+                    left_over := left_over - n;
+                end if;
+                if total > 0 and not plain_first then
+                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
+                        return next l;
+                        left_over := left_over - l.claims;
+                    end loop;
+                end if;
+            end loop;
+            exit when left_over <= 0;
+        end loop;
+        if left_over < wanted then
+            delete from intervalq.idle d where d.session = me;
+            exit;
+        end if;
+        exit when look = 2;
+        if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
+            perform intervalq._sweep(now);
+        end if;
+        exit when not idle;
+        -- A consumer that has a limit counts what it has, and one at a time.
+        perform intervalq._stand_idle(me, queues, case when most is null then wanted end, lease);
+    end loop;
+    if left_over > 0 then
+        return query select x.* from intervalq._next(queues, ahead, now) as x;
+    end if;
+end
+$$;
+
+
 -- intervalq.work: `rules.Work`.
 --   ids, versions: tasks to delete
 --   parts: of `_settle`, settled one by one; null: none
@@ -1661,8 +1978,10 @@ $$;
 --   sinces, since_ids: for each queue where the last claim ended: nearly everything before is claimed, or dead
 --     rows. Null: look from the start, which finds everything.
 --   begins, begun: see there
--- Answers lines: t, a claimed task; r, a range: its part is place, its low and high are at and until, its
--- numbers and values joined in key and json; h, last: its json has the rest.
+-- Answers lines: t, a claimed task; f, which task was the first that was ready, by queue, id and at; r, a range: its
+-- part is place, its low and high are at and until, its numbers and values joined in key and json; n, in how long the
+-- next task is ready, as until; h, the last: the store's clock as created, and as claims null, 0, the session is
+-- gone, or 1, its json has what was lost.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], parts jsonb, finished jsonb, queues text[], wanted integer,
     lease bigint, most bigint, idle boolean, sinces bigint[], since_ids uuid[], begins integer, begun uuid[],
@@ -1680,31 +1999,11 @@ as $$
 declare
     me integer;
     mine text;
-    done uuid[];
-    lost uuid[] := '{}';
-    lost_ranges integer[] := '{}';
-    more uuid[];
-    woken text[] := '{}';
-    again text[];
-    ends bigint;
-    again_at bigint;
-    share integer;
-    total integer;
-    left_over integer;
-    q text;
-    i integer;
-    n integer;
-    plain boolean;
-    start bigint;
-    start_id uuid;
-    soon bigint;
-    heads jsonb;
-    l intervalq.line;
-    x bigint;
-    y uuid;
-    is_read constant boolean := now is null;
     ahead bigint := 0;           -- see `_read_clock`
     since bigint;
+    is_read constant boolean := now is null;
+    settled record;
+    l intervalq.line;
 begin
     select s.number, s.consumer into me, mine from intervalq.sessions s where s.id = who and s.gone is null;
     now := intervalq._now(now);
@@ -1715,188 +2014,43 @@ begin
         select c.ahead, c.since into ahead, since from intervalq._read_clock(now) as c;
     end if;
 
-    if ids is not null then
-        if cardinality(ids) > 0 and me is not null then
-            -- Each looked up by its id, whatever the planner believes about the size of the table: else it may
-            -- go through all that the session has, for each of them.
-            with gone as (
-                delete from intervalq.tasks t where t.ctid = any (array(
-                    select x.ctid from unnest(ids, versions) as d (id, version), lateral (
-                        select y.ctid from intervalq.tasks y
-                        where y.id = d.id and y.version = d.version and y.session is not distinct from me
-                            and y.key is null and y.dedupe is null
-                        limit 1
-                    ) as x
-                )) and t.session is not distinct from me
-                returning t.id
-            )
-            select array_agg(g.id) into done from gone g;
-        end if;
-        if cardinality(ids) > coalesce(cardinality(done), 0) then
-            select z.lost, z.woken into lost, woken from intervalq._settle((
-                select jsonb_agg(jsonb_build_array(d.id, d.version) order by d.o)
-                from unnest(ids, versions) with ordinality as d (id, version, o)
-                where done is null or d.id <> all (done)
-            ), me, now) as z;
+    l.kind := 'h';
+    l.created := now;
+    l.claims := case when me is null then 0 end;
+    if ids is not null or parts is not null or finished is not null then
+        settled := intervalq._settle_all(ids, versions, parts, finished, me, now);
+        if l.claims = 0 or settled.lost <> '{}' or settled.lost_ranges <> '{}' then
+            l.claims := coalesce(l.claims, 1);
+            l.json := json_build_object('lost', settled.lost, 'ranges', settled.lost_ranges);
         end if;
     end if;
-    if parts is not null then
-        select z.lost, z.woken into more, again from intervalq._settle(parts, me, now) as z;
-        lost := lost || more;
-        woken := woken || again;
-    end if;
-    if finished is not null then
-        for i in 0 .. jsonb_array_length(finished) - 1 loop
-            if me is null or not intervalq._finish(finished -> i, me, now) then
-                lost_ranges := lost_ranges || i;
-            else
-                select woken || coalesce(array_agg(distinct e -> 1 ->> 2), '{}') into woken
-                from jsonb_array_elements(finished -> i -> 4) as e
-                where (e -> 1 ->> 6)::bigint <= 0 and e -> 1 ->> 5 is null;
-            end if;
-        end loop;
-    end if;
-
     if cardinality(begun) > 0 and me is not null then
         update intervalq.tasks t set attempt = t.attempt + 1, begun = true
         where t.id = any (work.begun) and t.session is not distinct from me and not t.begun;
     end if;
 
-    wanted := case when me is null or cardinality(queues) = 0 then 0 else wanted end;
-    if most is not null and wanted > 0 then
-        perform pg_advisory_xact_lock(intervalq._lock('c', mine));
-        select count(*) + (
-            select coalesce(sum(r.size), 0) from intervalq.ranges r
-            join intervalq.sessions s on s.number = r.session where s.consumer = mine and s.gone is null
-        ) into x
-        from intervalq.sessions s join intervalq.tasks t on t.session = s.number
-        where s.consumer = mine and s.gone is null;
-        wanted := greatest(0, least(wanted, most - x));
-    end if;
-    left_over := wanted;
-    if ahead > 0 and wanted > 0 then
-        perform intervalq._catch_up(queues, wanted, now, ahead, since);
-    end if;
-    if wanted > 0 then
-        ends := now + lease;
-        again_at := case when lease > 0 then ends end;
-        share := (wanted + cardinality(queues) - 1) / cardinality(queues);
-        plain := random() < 0.5;
-        for look in 1 .. 2 loop
-            -- The same share of each queue first, then what else there is.
-            for turn in 1 .. least(2, cardinality(queues)) loop
-                for i in select u.i from generate_subscripts(queues, 1) as u (i) order by random() loop
-                    exit when left_over <= 0;
-                    q := queues[i];
-                    total := case when turn = 1 then least(share, left_over) else left_over end;
-                    if plain then
-                        for l in select c.* from intervalq._claim_ranges(q, total, me, begins) as c loop
-                            return next l;
-                            total := total - l.claims;
-                            left_over := left_over - l.claims;
-                        end loop;
-                    end if;
-                    start := coalesce(sinces[i], -9223372036854775808);
-                    start_id := coalesce(since_ids[i], '00000000-0000-0000-0000-000000000000');
-                    if total between 1 and 15 then
-                        -- Not always the first: a few tasks that nobody gets done must not hold up the rest.
-                        select t.ready, t.id into x, y from intervalq.tasks t
-                        where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
-                        order by t.ready, t.id limit 1;
-                        if x is not null then
-                            heads := coalesce(heads, '{}') || jsonb_build_object(q, jsonb_build_array(x, y));
-                            start := x;
-                            start_id := y;
-                            select t.ready, t.id into x, y from intervalq.tasks t
-                            where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
-                            order by t.ready, t.id offset floor(random() * 16) limit 1;
-                            if x is not null then
-                                start := x;
-                                start_id := y;
-                            end if;
-                        end if;
-                    end if;
-                    while total > 0 loop
-                        return query
-                        with picked as materialized (
-                            select t.ctid as spot from intervalq.tasks t
-                            where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
-                            order by t.ready, t.id limit total for update skip locked
-                        )
-                        update intervalq.tasks t set
-                            version = t.version + 1, session = me, until = ends, ready = again_at,
-                            claims = t.claims + 1, attempt = t.attempt + (begins > t.alone::integer)::integer,
-                            begun = begins > t.alone::integer, modified = now
-                        from picked p where t.ctid = p.spot
-                        returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
-                            t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-                            t.dedupe, t.dedupe_for, t.begun, t.alone;
-                        get diagnostics n = row_count;
-                        total := total - n;
-                        left_over := left_over - n;
-                        -- Then those before: what came back, and what was passed over.
-                        exit when start = -9223372036854775808;
-                        start := -9223372036854775808;
-                        start_id := '00000000-0000-0000-0000-000000000000';
-                    end loop;
-                    if total > 0 and not plain then
-                        for l in select c.* from intervalq._claim_ranges(q, total, me, begins) as c loop
-                            return next l;
-                            left_over := left_over - l.claims;
-                        end loop;
-                    end if;
-                end loop;
-                exit when left_over <= 0;
-            end loop;
-            if left_over < wanted then
-                delete from intervalq.idle d where d.session = me;
-                exit;
-            end if;
-            exit when look = 2;
-            if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
-                perform intervalq._sweep(now);
-            end if;
-            exit when not idle;
-            -- Inserts of this moment don't see us yet, nor we them: wait for them a little, and look again.
-            foreach q in array queues loop
-                for i in 1 .. 20 loop
-                    exit when pg_try_advisory_xact_lock(intervalq._queue_lock(q));
-                    perform pg_sleep(0.0005);
-                end loop;
-            end loop;
-            -- A consumer that has a limit counts what it has, and one at a time.
-            insert into intervalq.idle (session, queues, wanted, lease)
-            values (me, queues, case when most is null then wanted end, lease) on conflict (session) do update set
-                queues = excluded.queues, wanted = excluded.wanted, lease = excluded.lease;
-        end loop;
-        if lease <= 0 then
+    if me is not null and cardinality(queues) > 0 and wanted > 0 then
+        if most is not null then
+            wanted := intervalq._room(mine, most, wanted);
+        end if;
+        if ahead > 0 and wanted > 0 then
+            perform intervalq._catch_up(queues, wanted, now, ahead, since);
+        end if;
+        if wanted > 0 then
+            return query select c.* from intervalq._claim(
+                who, me, queues, wanted, lease, most, idle, sinces, since_ids, begins, ahead, now
+            ) as c;
+        end if;
+        if lease <= 0 and wanted > 0 then
             -- Ready again at once, but not for this very claim.
-            update intervalq.tasks t set ready = ends
-            where t.session = me and t.ready is null and t.until = ends and t.modified = now;
-        end if;
-        if left_over > 0 then
-            foreach q in array queues loop
-                select t.ready into x from intervalq.tasks t
-                where t.queue = q and t.ready > now order by t.ready limit 1;
-                soon := least(soon, x, case when ahead > 0 then now + 1000000 end);
-            end loop;
+            update intervalq.tasks t set ready = now + lease
+            where t.session = me and t.ready is null and t.until = now + lease and t.modified = now;
         end if;
     end if;
-
-    if woken <> '{}' then
-        perform intervalq._wake(woken);
-    end if;
-    l := null;
-    l.kind := 'h';
-    l.created := now;
-    if me is null then
-        l.claims := 0;
-    elsif lost <> '{}' or lost_ranges <> '{}' or heads is not null then
-        l.claims := 1;
-    end if;
-    l.until := soon - now;
-    if l.claims is not null then
-        l.json := json_build_object('lost', lost, 'ranges', lost_ranges, 'heads', heads);
+    if ids is not null or parts is not null or finished is not null then
+        if settled.woken <> '{}' then
+            perform intervalq._wake(settled.woken);
+        end if;
     end if;
     return next l;
 end
