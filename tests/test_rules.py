@@ -108,7 +108,7 @@ class Observer:
             assert gap >= interval, f"tickets {earlier} and {later} were granted {gap} apart, not {interval}"
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_sequence_of_commands_keeps_the_laws(seed: int) -> None:
     """Spacing, counters, holds, clocks that step back, lost answers, lost records, all at once."""

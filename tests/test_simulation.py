@@ -27,7 +27,7 @@ SHORT = dict.fromkeys(
 )
 LONG = dict.fromkeys(("callers", "regulars", "swift", "crowd", "shaky", "backlog"), 60)
 SCHEDULES = {
-    mix: int(ASKED or {"clock": 1000, "failover": 500, **SHORT, **LONG}.get(mix, 300)) for mix in MIXES
+    mix: int(ASKED or {"clock": 500, "failover": 300, **SHORT, **LONG}.get(mix, 200)) for mix in MIXES
 }
 """Of each mix so many as there is time for each time; the campaign has run many more."""
 
