@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from intervalq.errors import StoreTimeout, StoreUnavailable
-from intervalq.tasks import Claim, Tasks
+from intervalq.tasks import Claim, Task, Tasks
 from intervalq.tasks.rules import (
     Beat,
     Change,
@@ -285,3 +285,7 @@ class _Transaction:
             else:
                 lost.append(part.id)
         return cast("A", Worked(lost=tuple(lost)))
+
+
+async def nothing(task: Task) -> None:
+    """What a worker may do with a task."""
