@@ -30,7 +30,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "INTERVALQ_STORE": f"sqlite://{tmp_path}/state.db"}
 
 
-@pytest.mark.timeout(300)  # Spark starts, and a dozen of its Python workers
+@pytest.mark.timeout(900)  # Spark starts, and a dozen of its Python workers
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python")])
 def test_the_examples_print_what_they_say(
     page: str, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest

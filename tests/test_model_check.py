@@ -17,6 +17,8 @@ from model.search import Result, search
 from model.shown import story
 from model_check import NUMBERS, main
 
+pytestmark = pytest.mark.timeout(900)  # the first one waits for what all of them search
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:

@@ -21,6 +21,8 @@ from intervalq.testing.simulation.many import Tally, several
 from planted import bugs
 from planted.bugs import BUGS, planted
 
+pytestmark = pytest.mark.timeout(900)  # the first one waits for what all of them search
+
 ASKED = os.environ.get("INTERVALQ_TEST_SCHEDULES", "")
 SHORT = dict.fromkeys(
     ("tight", "long", "anew", "drift", "changed", "loops", "threads", "withdrawn", "exits"), 100

@@ -42,8 +42,8 @@ _WAITING = 60
 """So many tasks are kept waiting."""
 _LOOKS = 400
 """How often the ledger is looked at for a worker that is at work, before any is killed."""
-_CALM = 90.0
-"""Seconds after the last fault in which everything must be done, on however busy a machine."""
+_CALM = 60.0
+"""After so many seconds without news of any worker, what is left is not waited for any more."""
 
 
 @dataclass(slots=True)
@@ -161,9 +161,12 @@ class Driver:
                 self.seen.left += await self._done(tasks)
 
     async def _done(self, tasks: Tasks) -> int:
-        """Wait until all is done; how much is left if that takes too long."""
-        end = time.monotonic() + _CALM
-        while (left := await self._left(tasks)) and time.monotonic() < end:
+        """Wait until all is done, or nothing more happens, however busy the machine is; how much is left."""
+        known, since = -1, time.monotonic()
+        while (left := await self._left(tasks)) and time.monotonic() < since + _CALM:
+            size = self._ledger.stat().st_size
+            if size != known:
+                known, since = size, time.monotonic()
             await anyio.sleep(0.05)
         return left
 

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests with a JVM more time: one of them makes the archive, and the others wait for it."""
     for item in items:
         if "java_options" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")

@@ -299,7 +299,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_spark_runs_on_the_java_of_the_wheel(nothing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bash", "env", "dirname", "ps", "chmod", "rm", "uname"):
         found = next(path for path in (Path("/usr/bin", name), Path("/bin", name)) if path.exists())
