@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
 from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState, TooManyWaiting
@@ -118,15 +117,21 @@ class Claims:
         """As soon as there is a task of any queue, that and what comes with it; or nothing in time."""
         rows: list[Row] = []
         count = limit if len(work.queues) == 1 else 1
-        group: TaskGroup | None = None
+        waits: list[anyio.CancelScope] = []
 
         async def one(queue: str) -> None:
+            pulled: Pulled | None = None
             async with self._asking(queue) as puller:
-                async with self._stream.server.bounded(seconds + 2 * WITHIN):
-                    pulled = await puller.wait(count, seconds)
-                await self._take(rows, puller, pulled, end=len(rows) + count, work=work)
-            if rows and group is not None:
-                group.cancel_scope.cancel()
+                if not rows:
+                    with anyio.CancelScope() as wait:
+                        waits.append(wait)
+                        async with self._stream.server.bounded(seconds + 2 * WITHIN):
+                            pulled = await puller.wait(count, seconds)
+                if pulled is not None:  # several may come at the same moment: not more than are wanted
+                    await self._take(rows, puller, pulled, end=limit, work=work)
+            if rows:
+                for wait in waits:
+                    wait.cancel()
 
         with self._given_back(rows):
             if len(work.queues) == 1:
