@@ -19,7 +19,7 @@ import pytest
 from intervalq import IntervalQueue
 from intervalq.errors import CorruptState, DependencyError, InvalidOption, TransactionConflict
 from intervalq.tasks import Claim, Reject, Retry, Task, Tasks
-from intervalq.tasks.rules import Modify, Work
+from intervalq.tasks.rules import Command, Modify, Work
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
 from tasks.fake_store import BACKENDS, FakeStore, TransactionStore, at_once, handle, once, scene, until
@@ -543,6 +543,40 @@ def test_a_thousand_claims_ahead_that_are_lost_are_only_lost() -> None:
             assert len(seen) == 2101
 
     scene(scenario)
+
+
+@BACKENDS
+def test_the_loss_of_a_task_that_was_not_begun_interrupts_no_other(backend: str) -> None:
+    """It was tried too often, and changed by somebody while it was moved to the dead letters."""
+
+    async def scenario() -> None:
+        store = FakeStore(delay=0.01)
+        spent: set[str] = set()
+
+        async def change(command: Command[Any]) -> None:
+            for part in command.settled if isinstance(command, Work) else ():
+                if part.id in spent:
+                    spent.remove(part.id)
+                    await store.force(part.id, queue="elsewhere")
+
+        store.before = change
+        begun: list[int] = []
+        async with handle(store) as tasks:
+
+            @tasks.worker("q", max_attempts=3, concurrency=16)
+            async def work(task: Task) -> None:
+                begun.append(task.value)
+                await anyio.sleep(1)
+
+            for number in range(8):
+                await tasks.insert("q", number)
+                spent.add(id_ := await tasks.insert("q", "spent"))
+                await store.force(id_, attempt=3)
+            await tasks.run(until_empty=True)
+            assert await store.sizes() == {"elsewhere": 8}
+        assert sorted(begun) == [*range(8)]
+
+    scene(scenario, backend=backend)
 
 
 @BACKENDS

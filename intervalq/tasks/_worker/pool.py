@@ -215,6 +215,7 @@ class WorkerPool:
                 while (claim := self._first() or await self._next()) is not None:
                     claim.on_lost = cancel
                     await (self._alone(claim) if claim.row.alone else self._do(claim))
+                    claim.on_lost = None  # what becomes of it from now on is not to end the next one
                     if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
                         break
                 else:
@@ -274,7 +275,6 @@ class WorkerPool:
                 self._unused(claim)
             raise
         finally:
-            claim.on_lost = None
             self._run_alone.open(key)
 
     async def _do(self, claim: Claim) -> None:
@@ -309,7 +309,6 @@ class WorkerPool:
             if self._interrupted(claim, error):
                 raise
         finally:
-            claim.on_lost = None
             self.running -= 1
             self._run_alone.running -= 1
             if self._run_alone.closed is not None:
