@@ -327,7 +327,9 @@ class Ear:
             try:
                 rows = await (await self._connection.execute(sql, values)).fetchall()
             except BaseException as error:
-                self._lose(error if isinstance(error, self._error) else self._error("a statement was given up"))
+                self._lose(
+                    error if isinstance(error, self._error) else self._error("a statement was given up")
+                )
                 raise
             self._loop.add_reader(self._socket, self._hear)
             self._hear()
