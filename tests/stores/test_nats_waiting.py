@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
 
 from intervalq.errors import QueueClosed
 from intervalq.tasks import Claim, Tasks
+from intervalq.tasks._session.handed import Handed
+from intervalq_stores.nats._task.claims import Claims
 from stores.nats_wire import PATIENCE, Wire
 
 
@@ -81,3 +84,26 @@ async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
             await tasks.aclose()
     assert sorted(told) == ["claim", "fetch"]
     assert await wire.waiting() == 0
+
+
+async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(
+    tasks: Tasks, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of the same session look for claims that nobody knows of, after a call without an answer."""
+    await tasks.insert(queue, 1)
+    looked = Claims._outdated
+    count = 0
+
+    async def outdated(self: Claims, *arguments: Any) -> set[str]:
+        nonlocal count
+        count += 1
+        if count == 1:
+            session = tasks.session().batcher.session
+            await Handed().recover(tasks.here(), session, {})
+        return await looked(self, *arguments)
+
+    monkeypatch.setattr(Claims, "_outdated", outdated)
+    claim = await tasks.claim(queue, timeout=PATIENCE)
+    await claim.ack()
+    assert (claim.value, claim.attempt) == (1, 1)
+    assert await tasks.queues(queue) == []

@@ -1,4 +1,4 @@
-"""Claims of a store that has pull consumers itself: each is settled by a call of its own, beside the session."""
+"""Claims of a store that has pull consumers itself: each is settled by a call of its own."""
 
 from __future__ import annotations
 

@@ -63,14 +63,13 @@ class Claims:
                 await self.holdings.room()
 
     def _in_time(self, rows: Sequence[Row]) -> list[Row]:
-        """Those that are nobody else's yet: to look at them may have taken as long as a new leader takes."""
-        late: set[str] = set()
-        for row in rows:
-            held = self.holdings.held.get(row.id)
-            if held is not None and stopwatch() >= held.deadline:
-                late.add(row.id)
-                self.holdings.drop(row.id)
-        return [row for row in rows if row.id not in late]
+        """Those that are still held, and nobody else's yet: looking at them may have taken very long."""
+        held = self.holdings.held
+        mine = [row for row in rows if row.id in held and held[row.id].row.version == row.version]
+        late = {row.id for row in mine if stopwatch() >= held[row.id].deadline}
+        for id_ in late:
+            self.holdings.drop(id_)
+        return [row for row in mine if row.id not in late]
 
     @contextmanager
     def _room(self, work: Work) -> Iterator[int]:
