@@ -19,7 +19,7 @@ import pytest
 from intervalq import IntervalQueue
 from intervalq.errors import CorruptState, DependencyError, InvalidOption, TransactionConflict
 from intervalq.tasks import Claim, Reject, Retry, Task, Tasks
-from intervalq.tasks.rules import Command, Modify, Work
+from intervalq.tasks.rules import Command, Count, Modify, Work
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
 from tasks.fake_store import BACKENDS, FakeStore, TransactionStore, at_once, handle, once, scene, until
@@ -714,17 +714,20 @@ def test_a_second_run_at_the_same_time_is_refused() -> None:
     scene(scenario)
 
 
+@pytest.mark.parametrize("kind", [Work, Count])
 @BACKENDS
-def test_a_store_that_cannot_be_worked_with_ends_the_run_with_its_own_error(backend: str) -> None:
+def test_a_store_that_cannot_be_worked_with_ends_the_run_with_its_own_error(
+    backend: str, kind: type[Command[Any]]
+) -> None:
     async def scenario() -> None:
         store = FakeStore()
         tasks = handle(store)
         tasks.worker("q")(_nothing)
         tasks.worker("r")(_nothing)
-        refuses = once(Work)
+        refuses = once(kind)
         store.fails = lambda command: CorruptState("fake", "broken") if refuses(command) else None
         with pytest.raises(CorruptState):
-            await tasks.run()
+            await tasks.run(until_empty=kind is Count)
         await tasks.aclose()
 
     scene(scenario, backend=backend)
