@@ -108,6 +108,33 @@ def test_what_is_handed_runs_without_a_call(backend: str) -> None:
 
 
 @BACKENDS
+def test_who_got_less_than_it_wanted_is_soon_idle(backend: str) -> None:
+    """Not only when it looks by itself: those who are free would learn late of what comes next."""
+
+    async def scenario() -> None:
+        store = HandingStore()
+        async with handle(store) as tasks:
+            begun: list[float] = []
+
+            @tasks.worker("q", concurrency=3)
+            async def run(task: Task) -> None:
+                begun.append(anyio.current_time())
+                await anyio.sleep(100)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await until(lambda: store.idle is not None)
+                await store.behind.apply(Modify(inserts=(Insert("q", "1", "one"),)))
+                store.tell(None)
+                await until(lambda: len(begun) == 1)
+                await until(lambda: store.idle is not None)
+                assert anyio.current_time() - begun[0] < 1
+                group.cancel_scope.cancel()
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_what_was_lost_on_its_way_is_given_back_when_it_hears_again(backend: str) -> None:
     async def scenario() -> None:
         store = HandingStore()

@@ -284,7 +284,8 @@ class Batcher:
             demand.due, demand.poll = 0.0, FIRST_POLL
         else:
             demand.poll = FIRST_POLL if claims else min(demand.poll * 1.5, LAST_POLL)
-            pause = CHECK if command.idle else demand.poll  # only who said so is told of new ones
+            # Only who said so and got nothing is told of new ones; who got some asks again soon.
+            pause = CHECK if command.idle and not claims else demand.poll
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
             demand.due = self._now() + pause
