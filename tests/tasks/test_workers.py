@@ -610,6 +610,33 @@ def test_stop_lets_what_runs_end_and_begins_nothing(backend: str) -> None:
 
 
 @BACKENDS
+def test_stop_begins_nothing_that_waits_for_its_slot(backend: str) -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        queue = IntervalQueue("p", interval=10, store=MemoryStore(clock=virtual_micros))
+        async with handle(store) as tasks, queue:
+            begun: list[int] = []
+
+            @tasks.worker("q", queue=queue, concurrency=5)
+            async def work(task: Task) -> None:
+                begun.append(task.value)
+                tasks.stop()
+                await anyio.sleep(25)
+
+            await tasks.put("q", range(8))
+            before = anyio.current_time()
+            await tasks.run()
+            assert len(begun) == 1
+            assert anyio.current_time() - before < 26
+            assert {row.attempt for row in await store.rows()} == {0}
+            assert all(row.ready == row.created for row in await store.rows())
+            await queue.run(partial(anyio.sleep, 0))
+            assert anyio.current_time() - before < 36, "their slots are free for others"
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_stop_when_nothing_runs_is_at_once(backend: str) -> None:
     async def scenario() -> None:
         store = FakeStore()

@@ -25,24 +25,38 @@ class Calls:
         """Call nothing yet; `began` is told when a function with a pace is to begin, and may forbid it."""
         self._job = job
         self._began = began
+        self._waiting: set[anyio.CancelScope] = set()  # of those that wait for a slot
         self._is_async = inspect.iscoroutinefunction(job.function)
         plain: Run = cast("Run", job.function) if self._is_async else self._in_thread
         self._call: Run = plain if job.timeout is None else self._timed
         self.begin: Run = self._call if job.pace is None else self._paced
 
+    def stop(self) -> None:
+        """Let none begin that waits for its slot."""
+        for scope in self._waiting:
+            scope.cancel()
+
     async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
         assert self._job.pace is not None
         has_begun = False
-        try:
-            async with self._job.pace.slot():
-                has_begun = True
-                if not self._began(claim):
-                    raise NoSlotError from claim.lost()
-                return await self._call(claim)
-        except IntervalqError as error:
-            if has_begun:
-                raise
-            raise NoSlotError from error
+        with anyio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                async with self._job.pace.slot():
+                    self._waiting.remove(scope)
+                    if scope.cancel_called:  # in the moment in which its slot came
+                        raise NoSlotError
+                    has_begun = True
+                    if not self._began(claim):
+                        raise NoSlotError from claim.lost()
+                    return await self._call(claim)
+            except IntervalqError as error:
+                if has_begun:
+                    raise
+                raise NoSlotError from error
+            finally:
+                self._waiting.discard(scope)
+        raise NoSlotError
 
     async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         """Run a function whose transaction met another one, until it doesn't."""
@@ -66,4 +80,4 @@ class Calls:
 
 
 class NoSlotError(Exception):
-    """It got no slot, or may not begin any more, for the reason that is its cause."""
+    """It got no slot, or may not begin any more, for the reason that is its cause; none: the workers stop."""

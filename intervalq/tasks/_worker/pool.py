@@ -77,7 +77,7 @@ class WorkerPool:
         self._concurrency = concurrency
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
         calls = Calls(job, self._began)
-        self._begin, self._again = calls.begin, calls.again
+        self._begin, self._again, self._stop_waiting = calls.begin, calls.again, calls.stop
         self._run_alone = session.run_alone
         self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
         self._suspects: deque[tuple[float, Claim]] = deque()  # likewise; those that are to run alone
@@ -183,6 +183,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Begin with no more tasks; give back those that were claimed ahead."""
         self._stopping = True
+        self._stop_waiting()
         self._give_back(self._waiting)
         self._give_back(self._suspects)
         self._wake_all()
@@ -209,7 +210,7 @@ class WorkerPool:
                 self._give_back(self._waiting)
 
     async def _runner(self) -> None:
-        while True:
+        while True:  # a claim that is lost ends the scope that it was worked on in, not the next one's
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:
@@ -220,7 +221,6 @@ class WorkerPool:
                         break
                 else:
                     return
-            # What it did was lost: the claim is somebody else's now. The next one is not.
 
     def _first(self) -> Claim | None:
         """What is to begin now; None: see `_next`."""
@@ -301,8 +301,9 @@ class WorkerPool:
             self.counts["lost"] += 1
             log.warning("%s", error)
         except NoSlotError as error:
-            log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error.__cause__)
-            self._unused(claim, _NO_SLOT)
+            if error.__cause__ is not None:
+                log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error.__cause__)
+            self._unused(claim, None if error.__cause__ is None else _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
         except BaseException as error:
