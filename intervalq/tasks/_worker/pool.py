@@ -50,9 +50,6 @@ SHARE: Final = 4
 All of them may have to be done again when the process dies: one that dies again and again is to get ahead.
 """
 
-_NO_SLOT: Final = 1_000_000
-"""Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
-
 _SAMPLE: Final = 8
 """Of so many tasks one is timed."""
 
@@ -301,9 +298,7 @@ class WorkerPool:
             self.counts["lost"] += 1
             log.warning("%s", error)
         except NoSlotError as error:
-            if error.__cause__ is not None:
-                log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error.__cause__)
-            self._unused(claim, None if error.__cause__ is None else _NO_SLOT)
+            self._unused(claim, error.rest)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
         except BaseException as error:

@@ -68,7 +68,7 @@ class Workers(Lifecycle):
             backoff: the pause after the first failed attempt; doubles each time up to a minute, with full
                 jitter.
             timeout: how long one attempt may take; then it has failed, with TimeoutError. None: no limit. A
-                plain function can't be interrupted: it goes on in its thread, perhaps beside the next attempt.
+                plain function can't be interrupted: it goes on in its thread, maybe beside the next attempt.
             on_dependency: called with the claim and the DependencyError when the changes that the function
                 returned can't be made, because others changed those tasks. It may be async, and what it
                 returns are other changes; None: do the task again after a pause, which is what is done
