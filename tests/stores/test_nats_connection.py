@@ -1,16 +1,23 @@
-"""A connection to a NATS that ends while it is used, or whose other side reads slowly."""
+"""A connection to a NATS that ends while it is used, whose other side reads slowly, or forbids something."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from nats import errors as driver
 
+from intervalq import errors
+from intervalq.tasks.rules import Begin, Insert, Modify, Session
+from intervalq_stores.nats import _errors as nats_errors
 from intervalq_stores.nats._connection import Connection
 from intervalq_stores.nats._url import options_of
+from intervalq_stores.nats.tasks import NATSTaskStore
+from servers import Server
 
 
 @pytest.fixture
@@ -59,3 +66,21 @@ async def test_what_was_flushed_is_known_to_the_server(nats_url: str) -> None:
     read.set()
     await connection.close()
     await other.close()
+
+
+async def test_who_may_not_insert_tasks_is_told_so_each_time(
+    own_nats: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """The server answers nothing to who may not ask, and the connection is as good as before."""
+    settings = tmp_path / "nats.conf"
+    denied = 'permissions: {publish: {deny: "intervalq.tasks.w.>"}}'
+    settings.write_text(f"authorization {{ users = [{{user: me, {denied}}}] }}\nno_auth_user: me\n")
+    async with aclosing(NATSTaskStore(own_nats("-c", str(settings)).url)) as store:
+        await store.apply(Begin(Session("s")))
+        await store._stream.consumer("q")
+        connection = await store._stream.connection()
+        monkeypatch.setattr(nats_errors, "WITHIN", 1.0)  # in which the server says it on a busy machine, too
+        for _ in range(2):
+            with pytest.raises(errors.Unauthorized, match="allow it to this user"):
+                await store.apply(Modify(inserts=(Insert("q", "1", "a"),)))
+        assert store._stream.server._connection is connection

@@ -114,21 +114,19 @@ async def test_a_lost_acknowledgement_is_asked_for_again(
 
 async def test_no_answer_at_all(nats_url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timeout, and the next call has a connection of its own."""
-    monkeypatch.setattr(nats_errors, "WITHIN", 0.1)
     queue = fresh()
     async with proxied(nats_url) as proxy:
         store = opened(proxy.url)
         await store.apply(queue, take(), NOW)
         for command in (take(), Inspect(), Hold()):
             await proxy.begin(Fault.BLACK_HOLE)
-            with pytest.raises(errors.StoreTimeout):
-                await store.apply(queue, command, NOW)
+            with monkeypatch.context() as soon:
+                soon.setattr(nats_errors, "WITHIN", 0.1)
+                with pytest.raises(errors.StoreTimeout):
+                    await store.apply(queue, command, NOW)
             await proxy.heal()
-            monkeypatch.setattr(nats_errors, "WITHIN", 5)
             await store.apply(queue, Resume(), NOW)
-            monkeypatch.setattr(nats_errors, "WITHIN", 0.1)
         await store.aclose()
-    monkeypatch.setattr(nats_errors, "WITHIN", 5)
     await opened(nats_url).apply(queue, Drop())
 
 

@@ -238,7 +238,7 @@ async def test_rights(
         async with listener.wakeups("q"):
             pytest.fail("the subject isn't allowed")
     assert (await listener.apply("q", take(), NOW)).count == 1
-    monkeypatch.setattr(nats_errors, "WITHIN", 0.2)
+    monkeypatch.setattr(nats_errors, "WITHIN", 2.0)  # a busy machine has to connect within that
     with pytest.raises(errors.Unauthorized, match="allow it to this user"):
         await writer.apply("q", take(), NOW)
 

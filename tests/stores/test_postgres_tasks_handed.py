@@ -10,7 +10,9 @@ from typing import Any, Final
 import anyio
 import psycopg
 import pytest
+from anyio.lowlevel import checkpoint
 
+from intervalq.errors import StoreUnavailable
 from intervalq.tasks.rules import SECOND, Begin, Delete, Insert, Modify, Row, Select, Session, Work
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 
@@ -125,3 +127,32 @@ async def test_two_who_are_idle_get_one_each(store: PostgresTaskStore) -> None:
             handed = await woken()
             assert handed is not None
             assert [row.session for row in handed.claimed] == [session]
+
+
+async def test_who_hears_nothing_any_more_is_told(store: PostgresTaskStore, url: str) -> None:
+    """A guard that was given up while the server was at it has left its answer on the connection."""
+    with psycopg.connect(url, autocommit=True) as other, psycopg.connect(url) as locking:
+        locking.execute("lock table intervalq.sessions")
+        waits = "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%guarding%'"
+        async with store.wakeups("s") as woken:
+            async with anyio.create_task_group() as group:
+
+                async def guard() -> None:
+                    async with store.guard("s"):
+                        pytest.fail("it stands for the session, whose row is locked")
+
+                group.start_soon(guard)
+                with anyio.fail_after(30):
+                    while other.execute(waits).fetchone() is None:
+                        await checkpoint()
+                group.cancel_scope.cancel()
+            locking.rollback()
+            with pytest.raises(StoreUnavailable), anyio.fail_after(30):
+                await woken()
+        async with store.wakeups("s") as woken, store.guard("s"):
+            await _idle(store)
+            await store.apply(_inserts("1"))
+            with anyio.fail_after(30):
+                handed = await woken()
+            assert handed is not None
+            assert [row.json for row in handed.claimed] == ["1"]

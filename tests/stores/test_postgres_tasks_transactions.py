@@ -101,6 +101,25 @@ async def test_a_transaction_that_has_failed_is_not_taken_for_committed(store: P
     assert await store.apply(Select()) == ()
 
 
+@pytest.mark.parametrize("ended", [b"commit", b"rollback"])
+async def test_a_transaction_that_its_user_has_ended_takes_no_command(
+    store: PostgresTaskStore, ended: bytes
+) -> None:
+    """Else what a claim's user has written stands, whoever has the claim by then."""
+    kinds: list[str] = []
+    for command in (inserts("a"), None):
+
+        async def hasty(command: Modify | None = command) -> None:
+            async with store.transaction("read committed") as mine:
+                await mine.connection.execute(ended)
+                if command is not None:
+                    await mine.apply(command)
+
+        kinds.append(str(await caught(hasty())))
+    assert ["ended by a statement in it" in kind for kind in kinds] == [True, True]
+    assert await store.apply(Select()) == ()
+
+
 async def test_who_refuses_a_command_does_not_end_the_transaction(store: PostgresTaskStore) -> None:
     await store.apply(inserts("a"))
     async with store.transaction("read committed") as mine:

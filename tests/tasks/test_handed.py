@@ -108,6 +108,104 @@ def test_what_is_handed_runs_without_a_call(backend: str) -> None:
 
 
 @BACKENDS
+def test_who_got_less_than_it_wanted_is_soon_idle(backend: str) -> None:
+    """Not only when it looks by itself: those who are free would learn late of what comes next."""
+
+    async def scenario() -> None:
+        store = HandingStore()
+        async with handle(store) as tasks:
+            begun: list[float] = []
+
+            @tasks.worker("q", concurrency=3)
+            async def run(task: Task) -> None:
+                begun.append(anyio.current_time())
+                await anyio.sleep(100)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await until(lambda: store.idle is not None)
+                await store.behind.apply(Modify(inserts=(Insert("q", "1", "one"),)))
+                store.tell(None)
+                await until(lambda: len(begun) == 1)
+                await until(lambda: store.idle is not None)
+                assert anyio.current_time() - begun[0] < 1
+                group.cancel_scope.cancel()
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_workers_of_several_queues_are_idle_together(backend: str) -> None:
+    """A store wakes a session by what that has asked for last; so do callers who wait beside them."""
+
+    async def scenario() -> None:
+        store = HandingStore()
+        async with handle(store) as tasks:
+            ran: list[str] = []
+            for queue in ("a", "b"):
+
+                @tasks.worker(queue, concurrency=2)
+                async def run(task: Task) -> None:
+                    ran.append(task.queue)
+
+            def all_idle() -> bool:
+                return store.idle is not None and sorted(store.idle.queues) == ["a", "b", "c"]
+
+            async with anyio.create_task_group() as group:
+
+                async def call() -> None:
+                    claim = await tasks.claim("c")
+                    await anyio.sleep(1)
+                    row = await store.row(claim.id)
+                    assert (row.begun, row.attempt, claim.attempt) == (True, 1, 1)
+                    ran.append(claim.queue)
+                    await claim.ack()
+
+                group.start_soon(tasks.run)
+                group.start_soon(call)
+                for times, queue in enumerate("abc", 1):
+                    with anyio.fail_after(2):
+                        await until(all_idle)
+                    before = anyio.current_time()
+                    store.tell(await store.hand(queue))
+                    await until(lambda times=times: len(ran) == times)  # type: ignore[misc]
+                    assert anyio.current_time() - before < 2
+                assert await tasks.try_claim("d") is None
+                tasks.stop()
+            assert ran == ["a", "b", "c"]
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_what_is_claimed_for_several_goes_to_each(backend: str) -> None:
+    async def scenario() -> None:
+        store = HandingStore()
+        async with handle(store) as tasks:
+            ran: list[str] = []
+            for queue in ("a", "b", "c"):
+
+                @tasks.worker(queue, concurrency=2)
+                async def run(task: Task) -> None:
+                    ran.append(task.queue)
+                    await anyio.sleep(100)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await until(lambda: store.idle is not None and len(store.idle.queues) == 3)
+                inserts = [Insert(queue, "1", f"{queue}{n}") for queue in "abc" for n in range(3)]
+                await store.behind.apply(Modify(inserts=tuple(inserts)))
+                store.tell(None)
+                await until(lambda: len(ran) == 6)
+                await anyio.sleep(3)
+                assert sorted(ran) == ["a", "a", "b", "b", "c", "c"]
+                assert sorted(row.id[0] for row in await store.rows() if row.session) == sorted(ran)
+                group.cancel_scope.cancel()
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_what_was_lost_on_its_way_is_given_back_when_it_hears_again(backend: str) -> None:
     async def scenario() -> None:
         store = HandingStore()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
+from intervalq import IntervalQueue
 from intervalq.errors import CorruptState, InvalidOption
 from intervalq.tasks import Task
-from intervalq.tasks.rules import Work
+from intervalq.tasks.rules import Command, Count, Work
+from intervalq.testing.virtual import virtual_micros
+from intervalq_stores.memory.queues import MemoryStore
 from tasks.fake_store import BACKENDS, FakeStore, handle, nothing, once, scene, until
 
 
@@ -160,6 +164,40 @@ def test_a_thousand_claims_ahead_that_are_lost_are_only_lost() -> None:
 
 
 @BACKENDS
+def test_the_loss_of_a_task_that_was_not_begun_interrupts_no_other(backend: str) -> None:
+    """It was tried too often, and changed by somebody while it was moved to the dead letters."""
+
+    async def scenario() -> None:
+        store = FakeStore(delay=0.01)
+        spent: set[str] = set()
+
+        async def change(command: Command[Any]) -> None:
+            for part in command.settled if isinstance(command, Work) else ():
+                if part.id in spent:
+                    spent.remove(part.id)
+                    await store.force(part.id, queue="elsewhere")
+
+        store.before = change
+        begun: list[int] = []
+        async with handle(store) as tasks:
+
+            @tasks.worker("q", max_attempts=3, concurrency=16)
+            async def work(task: Task) -> None:
+                begun.append(task.value)
+                await anyio.sleep(1)
+
+            for number in range(8):
+                await tasks.insert("q", number)
+                spent.add(id_ := await tasks.insert("q", "spent"))
+                await store.force(id_, attempt=3)
+            await tasks.run(until_empty=True)
+            assert await store.sizes() == {"elsewhere": 8}
+        assert sorted(begun) == [*range(8)]
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_stop_lets_what_runs_end_and_begins_nothing(backend: str) -> None:
     async def scenario() -> None:
         store = FakeStore()
@@ -185,6 +223,33 @@ def test_stop_lets_what_runs_end_and_begins_nothing(backend: str) -> None:
             assert len(rows) == 6
             assert {(row.session, row.attempt) for row in rows} == {(None, 0)}
             assert await store.sessions() == 0
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
+def test_stop_begins_nothing_that_waits_for_its_slot(backend: str) -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        queue = IntervalQueue("p", interval=10, store=MemoryStore(clock=virtual_micros))
+        async with handle(store) as tasks, queue:
+            begun: list[int] = []
+
+            @tasks.worker("q", queue=queue, concurrency=5)
+            async def work(task: Task) -> None:
+                begun.append(task.value)
+                tasks.stop()
+                await anyio.sleep(25)
+
+            await tasks.put("q", range(8))
+            before = anyio.current_time()
+            await tasks.run()
+            assert len(begun) == 1
+            assert anyio.current_time() - before < 26
+            assert {row.attempt for row in await store.rows()} == {0}
+            assert all(row.ready == row.created for row in await store.rows())
+            await queue.run(partial(anyio.sleep, 0))
+            assert anyio.current_time() - before < 36, "their slots are free for others"
 
     scene(scenario, backend=backend)
 
@@ -290,17 +355,20 @@ def test_a_second_run_at_the_same_time_is_refused() -> None:
     scene(scenario)
 
 
+@pytest.mark.parametrize("kind", [Work, Count])
 @BACKENDS
-def test_a_store_that_cannot_be_worked_with_ends_the_run_with_its_own_error(backend: str) -> None:
+def test_a_store_that_cannot_be_worked_with_ends_the_run_with_its_own_error(
+    backend: str, kind: type[Command[Any]]
+) -> None:
     async def scenario() -> None:
         store = FakeStore()
         tasks = handle(store)
         tasks.worker("q")(nothing)
         tasks.worker("r")(nothing)
-        refuses = once(Work)
+        refuses = once(kind)
         store.fails = lambda command: CorruptState("fake", "broken") if refuses(command) else None
         with pytest.raises(CorruptState):
-            await tasks.run()
+            await tasks.run(until_empty=kind is Count)
         await tasks.aclose()
 
     scene(scenario, backend=backend)

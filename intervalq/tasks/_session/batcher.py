@@ -15,12 +15,12 @@ from intervalq._timing.backends import loop_clock
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._claim.task import Claim, Holder, unused
 from intervalq.tasks._session.begun import Begun
-from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL, Demand, offer
+from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL, Demand, Together, offer, together
 from intervalq.tasks._session.handed import Handed
 from intervalq.tasks._session.ranges import OpenRange, OpenRanges
 from intervalq.tasks._session.settlement import Settle, Settles
 from intervalq.tasks.rules import Change, Delete, Finished, Row, Work, Worked
-from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore
+from intervalq.tasks.store import MAX_ROWS, Pulling, Ranging, TaskStore
 
 log: Final = logging.getLogger("intervalq")
 
@@ -199,8 +199,13 @@ class Batcher:
             if (any_time or demand.due <= now) and demand.room() > 0:
                 if len(self._demands) > 1:
                     self._demands.append(self._demands.pop(index))  # the others first, next time
-                return demand
+                return self._joined(demand)
         return None
+
+    def _joined(self, demand: Demand) -> Demand:
+        """A demand, with those that are idle beside it if the store takes a session for idle as a whole."""
+        apart = len(self._demands) == 1 or not self.hears or isinstance(self._store, Pulling)
+        return demand if apart else together(demand, self._demands)
 
     def _due(self) -> float:
         """When the store is to be told something, if nobody has a question."""
@@ -265,8 +270,7 @@ class Batcher:
         for claim in self._taken(worked, begun=False):
             if not offer(claim, self._demands):
                 self.settle(Settle(claim, unused(claim.row)))
-            elif claim.began:  # by being given to a caller; a worker tells by itself
-                self.begun.since[claim] = self._now()
+            self._given([claim])
 
     def _taken(self, worked: Worked, *, begun: bool) -> list[Claim]:
         claims = self.take(worked.claimed)
@@ -280,16 +284,25 @@ class Batcher:
 
     def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
         claims = self._taken(worked, begun=command.begins > 0)
+        joined = isinstance(demand, Together)
         if len(claims) >= command.limit:
             demand.due, demand.poll = 0.0, FIRST_POLL
         else:
-            demand.poll = FIRST_POLL if claims else min(demand.poll * 1.5, LAST_POLL)
-            pause = CHECK if command.idle else demand.poll  # only who said so is told of new ones
+            demand.poll = FIRST_POLL if claims and not joined else min(demand.poll * 1.5, LAST_POLL)
+            pause = FIRST_POLL if claims else demand.poll
+            if command.idle and not claims:  # it is told of new ones, if that was said for all
+                pause = CHECK if joined or self._joined(demand) is demand else 0.0
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
             demand.due = self._now() + pause
         for claim in demand.deliver(claims):
             self.settle(Settle(claim, unused(claim.row)))
+        if joined:
+            self._given(claims)
+
+    def _given(self, claims: Sequence[Claim]) -> None:
+        """Those that began by being given to a caller; a worker tells by itself."""
+        self.begun.since.update({claim: self._now() for claim in claims if claim.began and claim.open})
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
         """What was claimed, as claims."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from intervalq._timing.backends import Waker
@@ -56,6 +56,78 @@ def offer(claim: Claim, demands: Iterable[Demand]) -> bool:
         if fits and demand.most is None and demand.room() > 0 and not demand.deliver([claim]):
             return True
     return False
+
+
+class Together:
+    """Demands on the same terms that found nothing, asked for in one: the store wakes who is idle once.
+
+    It goes by the queues that a session has asked for last. So few are asked for that each demand could take
+    all of them.
+    """
+
+    def __init__(self, demands: Sequence[Demand]) -> None:
+        self.queues = tuple(dict.fromkeys(queue for demand in demands for queue in demand.queues))
+        self.lease, self.most = demands[0].lease, demands[0].most
+        self._demands = demands
+
+    @property
+    def due(self) -> float:
+        """See `Demand.due`."""
+        return min(demand.due for demand in self._demands)
+
+    @due.setter
+    def due(self, due: float) -> None:
+        for demand in self._demands:
+            demand.due = due
+
+    @property
+    def poll(self) -> float:
+        """See `Demand.poll`."""
+        return min(demand.poll for demand in self._demands)
+
+    @poll.setter
+    def poll(self, poll: float) -> None:
+        for demand in self._demands:
+            demand.poll = poll
+
+    def room(self) -> int:
+        """See `Demand.room`."""
+        return min(demand.room() for demand in self._demands)
+
+    def begins(self, limit: int) -> int:
+        """See `Demand.begins`: who begins with it tells the store."""
+        del limit
+        return 0
+
+    def asked(self, limit: int) -> None:
+        """See `Demand.asked`."""
+        for demand in self._demands:
+            demand.asked(limit)
+
+    def deliver(self, claims: list[Claim]) -> list[Claim]:
+        """See `Demand.deliver`."""
+        for demand in self._demands:
+            mine = [claim for claim in claims if claim.row.queue in demand.queues]
+            back = demand.deliver(mine)
+            claims = back + [claim for claim in claims if claim not in mine]
+        return claims
+
+    def failed(self, error: IntervalqError) -> None:
+        """See `Demand.failed`."""
+        for demand in self._demands:
+            demand.failed(error)
+
+
+def together(demand: Demand, demands: Iterable[Demand]) -> Demand:
+    """A demand, or if it found nothing when it was asked for last, it and the others of which that is so."""
+    some = [
+        other
+        for other in demands
+        if (other.lease, other.most) == (demand.lease, demand.most)
+        and other.poll > FIRST_POLL
+        and other.room() > 0
+    ]
+    return Together(some) if len(some) > 1 and demand in some else demand
 
 
 class Request:
@@ -117,7 +189,7 @@ class Callers:
     def join(self, request: Request) -> None:
         """Wait in line. What is asked for at once is asked at once."""
         self.line.append(request)
-        self.due = 0.0
+        self.due, self.poll = 0.0, FIRST_POLL
 
     def leave(self, request: Request) -> None:
         """Don't wait any longer."""

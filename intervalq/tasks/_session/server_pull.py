@@ -56,14 +56,18 @@ async def settle(session: OwnSession, settle: Settle) -> None:
     if not batcher.at_rest:
         batcher.settle(settle)
         return
-    claim = settle.claim
+    claim, id_ = settle.claim, batcher.session
     claim.open = settle.keeps
     batcher.busy += 1
     try:
-        worked = await session.store.apply(Work(batcher.session, (settle.now(),)))
+        worked = await session.store.apply(Work(id_, (settle.now(),)))
     except (StoreUnavailable, TransactionConflict) as error:
         settle.again = isinstance(error, StoreUnavailable)
-        batcher.settle(settle)
+        if session.holds(claim):
+            batcher.settle(settle)
+        else:  # the session has lapsed meanwhile: another one would not find its claim
+            settle.lost = True
+            settle.end()
     except IntervalqError as error:
         settle.error, claim.open = error, session.holds(claim)
         settle.end()
@@ -72,7 +76,8 @@ async def settle(session: OwnSession, settle: Settle) -> None:
         batcher.settle(settle)
         raise
     else:
-        batcher.answered([settle], worked)
+        is_past = batcher.session != id_  # it has lapsed meanwhile: its successor lives
+        batcher.answered([settle], replace(worked, alive=worked.alive or is_past))
     finally:
         batcher.busy -= 1
         if batcher.wanted or batcher.hurries or not batcher.at_rest:  # else nobody waits for it

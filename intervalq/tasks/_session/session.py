@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from intervalq._timing.backends import EventWaker, spawn, wakers
-from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
+from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable
 from intervalq.tasks._claim.task import Claim, unused
 from intervalq.tasks._claim.values import USUAL, Form
 from intervalq.tasks._session.alone import RunAlone
@@ -72,7 +72,7 @@ class WorkSession:
         self._ended = anyio.Event()
         self._begun = anyio.Event()  # a session has, or can't: then there is an error
         self._error: IntervalqError | None = None
-        self._pulls = 0
+        self._pulls: set[anyio.CancelScope] = set()  # of calls that wait at the store
         self._renewals: dict[Claim, Settle] = {}  # those under way
         self._scope = anyio.CancelScope()
 
@@ -99,11 +99,13 @@ class WorkSession:
         """
         if self._pulling is not None:
             work = Work(self.batcher.session, queues=queues, limit=limit, lease=lease, most=most, begins=2)
-            self._pulls += 1
-            try:
-                return await pull(self, self._pulling, work, 0 if once else timeout)
-            finally:
-                self._pulls -= 1
+            with anyio.CancelScope() as scope:
+                self._pulls.add(scope)
+                try:
+                    return await pull(self, self._pulling, work, 0 if once else timeout)
+                finally:
+                    self._pulls.remove(scope)
+            raise QueueClosed(", ".join(queues))
         name = (queues, lease, most)
         callers = self._callers.get(name)
         if callers is None:
@@ -149,7 +151,7 @@ class WorkSession:
 
     def waiting(self) -> int:
         """How many calls wait for tasks."""
-        return sum(len(callers.line) for callers in self._callers.values()) + self._pulls
+        return sum(len(callers.line) for callers in self._callers.values()) + len(self._pulls)
 
     def add(self, demand: Demand) -> None:
         """Claim for a demand from now on."""
@@ -260,6 +262,8 @@ class WorkSession:
 
     async def close(self) -> None:
         """Settle what is to be settled, and end, which frees the rest. It begins again when used again."""
+        for scope in self._pulls:
+            scope.cancel()
         if not self._running:
             return
         self._closing = self.batcher.hurries = True
@@ -274,7 +278,8 @@ class WorkSession:
 
     async def leave(self) -> None:
         """End, if nobody waits for tasks or has any: somebody who used it doesn't any more."""
-        if not self.batcher.wanted and not any(claim.open for claim in self.batcher.held.values()):
+        wanted = self.batcher.wanted or self._pulls
+        if not wanted and not any(claim.open for claim in self.batcher.held.values()):
             await self.close()
 
     async def _run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import random
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -10,9 +11,14 @@ from typing import Any, Final, cast
 import anyio
 from anyio import to_thread
 
-from intervalq.errors import IntervalqError, TransactionConflict
+from intervalq.errors import IntervalqError, TransactionConflict, plain
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._worker.job import Job, Run
+
+log: Final = logging.getLogger("intervalq")
+
+_NO_SLOT: Final = 1_000_000
+"""Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
 
 _CONFLICTS: Final = 5
 """How often a function is run again whose transaction met another one."""
@@ -25,24 +31,38 @@ class Calls:
         """Call nothing yet; `began` is told when a function with a pace is to begin, and may forbid it."""
         self._job = job
         self._began = began
+        self._waiting: set[anyio.CancelScope] = set()  # of those that wait for a slot
         self._is_async = inspect.iscoroutinefunction(job.function)
-        plain: Run = cast("Run", job.function) if self._is_async else self._in_thread
-        self._call: Run = plain if job.timeout is None else self._timed
+        untimed: Run = cast("Run", job.function) if self._is_async else self._in_thread
+        self._call: Run = untimed if job.timeout is None else self._timed
         self.begin: Run = self._call if job.pace is None else self._paced
+
+    def stop(self) -> None:
+        """Let none begin that waits for its slot."""
+        for scope in self._waiting:
+            scope.cancel()
 
     async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
         assert self._job.pace is not None
         has_begun = False
-        try:
-            async with self._job.pace.slot():
-                has_begun = True
-                if not self._began(claim):
-                    raise NoSlotError from claim.lost()
-                return await self._call(claim)
-        except IntervalqError as error:
-            if has_begun:
-                raise
-            raise NoSlotError from error
+        with anyio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                async with self._job.pace.slot():
+                    self._waiting.remove(scope)
+                    if scope.cancel_called:  # in the moment in which its slot came
+                        raise NoSlotError
+                    has_begun = True
+                    if not self._began(claim):
+                        raise _no_slot(claim, claim.lost())
+                    return await self._call(claim)
+            except IntervalqError as error:
+                if has_begun:
+                    raise
+                raise _no_slot(claim, error) from error
+            finally:
+                self._waiting.discard(scope)
+        raise NoSlotError
 
     async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         """Run a function whose transaction met another one, until it doesn't."""
@@ -66,4 +86,14 @@ class Calls:
 
 
 class NoSlotError(Exception):
-    """It got no slot, or may not begin any more, for the reason that is its cause."""
+    """It got no slot, or may not begin any more."""
+
+    rest: int | None = None
+    """Microseconds for which the task rests; None: not at all, for the workers stop."""
+
+
+def _no_slot(claim: Claim, why: IntervalqError) -> NoSlotError:
+    log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, why)
+    error = NoSlotError()
+    error.rest = _NO_SLOT
+    return error

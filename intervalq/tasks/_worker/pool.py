@@ -50,9 +50,6 @@ SHARE: Final = 4
 All of them may have to be done again when the process dies: one that dies again and again is to get ahead.
 """
 
-_NO_SLOT: Final = 1_000_000
-"""Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
-
 _SAMPLE: Final = 8
 """Of so many tasks one is timed."""
 
@@ -77,7 +74,7 @@ class WorkerPool:
         self._concurrency = concurrency
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
         calls = Calls(job, self._began)
-        self._begin, self._again = calls.begin, calls.again
+        self._begin, self._again, self._stop_waiting = calls.begin, calls.again, calls.stop
         self._run_alone = session.run_alone
         self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
         self._suspects: deque[tuple[float, Claim]] = deque()  # likewise; those that are to run alone
@@ -183,6 +180,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Begin with no more tasks; give back those that were claimed ahead."""
         self._stopping = True
+        self._stop_waiting()
         self._give_back(self._waiting)
         self._give_back(self._suspects)
         self._wake_all()
@@ -209,17 +207,17 @@ class WorkerPool:
                 self._give_back(self._waiting)
 
     async def _runner(self) -> None:
-        while True:
+        while True:  # a claim that is lost ends the scope that it was worked on in, not the next one's
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:
                     claim.on_lost = cancel
                     await (self._alone(claim) if claim.row.alone else self._do(claim))
+                    claim.on_lost = None  # what becomes of it from now on is not to end the next one
                     if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
                         break
                 else:
                     return
-            # What it did was lost: the claim is somebody else's now. The next one is not.
 
     def _first(self) -> Claim | None:
         """What is to begin now; None: see `_next`."""
@@ -274,7 +272,6 @@ class WorkerPool:
                 self._unused(claim)
             raise
         finally:
-            claim.on_lost = None
             self._run_alone.open(key)
 
     async def _do(self, claim: Claim) -> None:
@@ -301,15 +298,13 @@ class WorkerPool:
             self.counts["lost"] += 1
             log.warning("%s", error)
         except NoSlotError as error:
-            log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error.__cause__)
-            self._unused(claim, _NO_SLOT)
+            self._unused(claim, error.rest)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
         except BaseException as error:
             if self._interrupted(claim, error):
                 raise
         finally:
-            claim.on_lost = None
             self.running -= 1
             self._run_alone.running -= 1
             if self._run_alone.closed is not None:

@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import anyio
@@ -14,7 +13,7 @@ import anyio
 from intervalq._queue.options import Duration, wait_of, whole
 from intervalq._queue.queue import IntervalQueue
 from intervalq._spec import parse
-from intervalq.errors import InvalidOption, StoreUnavailable
+from intervalq.errors import InvalidOption, StoreError, StoreUnavailable
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._session.lifecycle import Lifecycle
 from intervalq.tasks._worker.job import Job, Refused, Work
@@ -68,7 +67,8 @@ class Workers(Lifecycle):
             max_attempts: None: it is tried for ever. Attempts that killed their process count, too.
             backoff: the pause after the first failed attempt; doubles each time up to a minute, with full
                 jitter.
-            timeout: how long one attempt may take; then it has failed, with TimeoutError. None: no limit.
+            timeout: how long one attempt may take; then it has failed, with TimeoutError. None: no limit. A
+                plain function can't be interrupted: it goes on in its thread, maybe beside the next attempt.
             on_dependency: called with the claim and the DependencyError when the changes that the function
                 returned can't be made, because others changed those tasks. It may be async, and what it
                 returns are other changes; None: do the task again after a pause, which is what is done
@@ -121,11 +121,12 @@ class Workers(Lifecycle):
             raise InvalidOption("the workers of this handle run already: make one handle for each run")
         self._pools = pools = [WorkerPool(job, session, job.concurrency or many) for job in self._jobs]
         self._stopping = stopping = anyio.Event()
+        errors: list[StoreError] = []
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._end, stopping, group.cancel_scope, seconds)
                 if until_empty:
-                    group.start_soon(self._stop_when_empty)
+                    group.start_soon(self._stop_when_empty, errors, group.cancel_scope)
                 async with anyio.create_task_group() as running:
                     for pool in pools:
                         pool.on_error = group.cancel_scope.cancel
@@ -135,9 +136,9 @@ class Workers(Lifecycle):
             self._counts, self._pools = self.counts, []
             with anyio.CancelScope(shield=True):
                 await session.leave()
-        for pool in pools:
-            if pool.error is not None:
-                raise pool.error
+        for error in (*(pool.error for pool in pools), *errors):
+            if error is not None:
+                raise error
 
     def stop(self) -> None:
         """Let `run` end: no more tasks begin, and it returns when those that run have ended."""
@@ -154,13 +155,18 @@ class Workers(Lifecycle):
             log.warning("%d tasks still run %g s after the stop: cancelled, given back", running, grace)
         scope.cancel()
 
-    async def _stop_when_empty(self) -> None:
+    async def _stop_when_empty(self, errors: list[StoreError], scope: anyio.CancelScope) -> None:
         while True:
-            with suppress(StoreUnavailable):
+            try:
                 await self.wait_empty(*{name for job in self._jobs for name in job.queues})
+            except StoreUnavailable:
+                await anyio.sleep(_EMPTY_POLL)
+            except StoreError as error:  # raised by `run`, not as a group
+                errors.append(error)
+                scope.cancel()
+            else:
                 self.stop()
                 return
-            await anyio.sleep(_EMPTY_POLL)
 
     async def wait_empty(self, *queues: str, timeout: Duration | None = None) -> None:
         """Wait until none of the queues has any task, claimed and future ones included.

@@ -170,7 +170,8 @@ class Server:
             raise await self._trouble(error, connection, heard) from error
 
     async def _trouble(self, error: Exception, connection: Connection | None, heard: int) -> StoreError:
-        if connection is not None and isinstance(error, TimeoutError) and connection.heard == heard:
+        late = connection is not None and isinstance(error, TimeoutError) and connection.heard == heard
+        if connection is not None and late and not connection.denied:  # what is denied has no answer
             await self._drop(connection)
         return self._error(error, self._connection)
 

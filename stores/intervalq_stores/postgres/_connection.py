@@ -297,9 +297,12 @@ class Ear:
             while notice := self._connection.pgconn.notifies():
                 self._note(notice.extra.decode())
         except self._error as error:
-            self.close()
-            self._lost.append(error)
-            self._heard.set()
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        self.close()
+        self._lost.append(error)
+        self._heard.set()
 
     def _note(self, said: str) -> None:
         if self._mine(said):
@@ -315,10 +318,19 @@ class Ear:
         self._loop.add_reader(self._socket, self._hear)
 
     async def ask(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a statement; what is heard meanwhile, the driver hands on. One at a time."""
+        """The rows of a statement; what is heard meanwhile, the driver hands on. One at a time.
+
+        After one that failed, or was given up, the connection counts as lost: its answer may still come.
+        """
         async with self._asking:
             self._loop.remove_reader(self._socket)
-            rows = await (await self._connection.execute(sql, values)).fetchall()
+            try:
+                rows = await (await self._connection.execute(sql, values)).fetchall()
+            except BaseException as error:
+                self._lose(
+                    error if isinstance(error, self._error) else self._error("a statement was given up")
+                )
+                raise
             self._loop.add_reader(self._socket, self._hear)
             self._hear()
             return rows

@@ -241,6 +241,7 @@ class _Transaction:
 
     async def apply(self, command: Command[A]) -> A:
         """See `Transaction.apply`."""
+        _check_transaction(self.connection, self._store.url)
         self.modified |= type(command) is Modify
         return await self._store.apply_on(self.connection, command)
 
@@ -267,7 +268,18 @@ async def _rows(connection: Connection, asked: Asked) -> Lines:
         return await cursor.fetchall()
 
 
+def _check_transaction(connection: Connection, url: str) -> None:
+    """See that the user's statements have not ended it: else each of the next is committed by itself."""
+    if not connection.pgconn.transaction_status:  # idle
+        raise StoreError(
+            url,
+            "the transaction was ended by a statement in it: leave out commit and rollback, leaving its "
+            "context does that",
+        )
+
+
 async def _commit(connection: Connection, url: str) -> None:
+    _check_transaction(connection, url)
     cursor = await connection.execute(b"commit")
     if cursor.statusmessage != "COMMIT":
         raise StoreError(

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
 from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState, TooManyWaiting
@@ -64,14 +63,13 @@ class Claims:
                 await self.holdings.room()
 
     def _in_time(self, rows: Sequence[Row]) -> list[Row]:
-        """Those that are nobody else's yet: to look at them may have taken as long as a new leader takes."""
-        late: set[str] = set()
-        for row in rows:
-            held = self.holdings.held.get(row.id)
-            if held is not None and stopwatch() >= held.deadline:
-                late.add(row.id)
-                self.holdings.drop(row.id)
-        return [row for row in rows if row.id not in late]
+        """Those that are still held, and nobody else's yet: looking at them may have taken very long."""
+        held = self.holdings.held
+        mine = [row for row in rows if row.id in held and held[row.id].row.version == row.version]
+        late = {row.id for row in mine if stopwatch() >= held[row.id].deadline}
+        for id_ in late:
+            self.holdings.drop(id_)
+        return [row for row in mine if row.id not in late]
 
     @contextmanager
     def _room(self, work: Work) -> Iterator[int]:
@@ -118,15 +116,21 @@ class Claims:
         """As soon as there is a task of any queue, that and what comes with it; or nothing in time."""
         rows: list[Row] = []
         count = limit if len(work.queues) == 1 else 1
-        group: TaskGroup | None = None
+        waits: list[anyio.CancelScope] = []
 
         async def one(queue: str) -> None:
+            pulled: Pulled | None = None
             async with self._asking(queue) as puller:
-                async with self._stream.server.bounded(seconds + 2 * WITHIN):
-                    pulled = await puller.wait(count, seconds)
-                await self._take(rows, puller, pulled, end=len(rows) + count, work=work)
-            if rows and group is not None:
-                group.cancel_scope.cancel()
+                if not rows:
+                    with anyio.CancelScope() as wait:
+                        waits.append(wait)
+                        async with self._stream.server.bounded(seconds + 2 * WITHIN):
+                            pulled = await puller.wait(count, seconds)
+                if pulled is not None:  # several may come at the same moment: not more than are wanted
+                    await self._take(rows, puller, pulled, end=limit, work=work)
+            if rows:
+                for wait in waits:
+                    wait.cancel()
 
         with self._given_back(rows):
             if len(work.queues) == 1:

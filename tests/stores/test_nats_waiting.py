@@ -1,0 +1,109 @@
+"""Calls that wait at a NATS for tasks: what comes at the same moment, and what ends beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from intervalq.errors import QueueClosed
+from intervalq.tasks import Claim, Tasks
+from intervalq.tasks._session.handed import Handed
+from intervalq_stores.nats._task.claims import Claims
+from stores.nats_wire import PATIENCE, Wire
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_of_several_queues_one_call_gets_no_more_than_it_asked_for(
+    tasks: Tasks, others: Tasks, queue: str
+) -> None:
+    """What else comes at that moment is not claimed for a call that doesn't take it, but free for others."""
+    queues = [f"{queue}.{name}" for name in "abc"]
+    for _ in range(5):
+        found: list[Claim] = []
+
+        async def claim(found: list[Claim] = found) -> None:
+            found.append(await tasks.claim(*queues, timeout=PATIENCE))
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(claim)
+                info = tasks.pull(*queues, name="p").info
+                while (await info()).waiting < len(queues):
+                    pass
+                await others.modify(*(others.new(name, name) for name in queues))
+        rest = await others.pull(*queues, name="p").fetch(10, no_wait=True)
+        assert sorted(one.value for one in found + rest) == queues
+        assert {(one.attempt, one.claims) for one in found + rest} == {(1, 1)}
+        for one in found + rest:
+            await one.ack()
+    assert tasks.session().batcher.held == {}
+
+
+async def test_a_session_in_which_a_call_waits_goes_on_when_the_workers_have_ended(
+    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+) -> None:
+    tasks.worker(f"{queue}.work")(lambda _: None)
+    await others.insert(f"{queue}.work", 1)
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+
+            async def claim() -> None:
+                await (await tasks.claim(queue)).ack()
+
+            group.start_soon(claim)
+            await wire.until_waiting(1)
+            await tasks.run(until_empty=True)
+            await others.insert(queue, 2)
+    assert await others.queues(queue) == []
+
+
+async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
+    tasks: Tasks, queue: str, wire: Wire
+) -> None:
+    """It doesn't connect anew."""
+    told: list[str] = []
+
+    async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(QueueClosed):
+            await call()
+        told.append(name)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait, "claim", partial(tasks.claim, queue))
+            group.start_soon(wait, "fetch", partial(tasks.pull(queue, name="p").fetch, 1, PATIENCE))
+            await wire.until_waiting(2)
+            await tasks.aclose()
+    assert sorted(told) == ["claim", "fetch"]
+    assert await wire.waiting() == 0
+
+
+async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(
+    tasks: Tasks, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of the same session look for claims that nobody knows of, after a call without an answer."""
+    await tasks.insert(queue, 1)
+    looked = Claims._outdated
+    count = 0
+
+    async def outdated(self: Claims, *arguments: Any) -> set[str]:
+        nonlocal count
+        count += 1
+        if count == 1:
+            session = tasks.session().batcher.session
+            await Handed().recover(tasks.here(), session, {})
+        return await looked(self, *arguments)
+
+    monkeypatch.setattr(Claims, "_outdated", outdated)
+    claim = await tasks.claim(queue, timeout=PATIENCE)
+    await claim.ack()
+    assert (claim.value, claim.attempt) == (1, 1)
+    assert await tasks.queues(queue) == []
