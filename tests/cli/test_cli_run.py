@@ -314,7 +314,7 @@ def test_a_held_queue_is_said_to_be(intervalq: CommandLine) -> None:
     assert process.stdout is not None
     process.stdin.write("2\n")
     process.stdin.close()
-    assert process.stderr.readline() == "intervalq: queue q is held (paused): jobs begin when that ends\n"
+    assert process.stderr.readline() == "intervalq: queue q is held (paused): jobs start when that ends\n"
     intervalq("resume", "q")
     assert json.loads(process.stdout.readline())["job"] == "2"
     assert process.wait() == 0

@@ -63,7 +63,7 @@ class LedgerCommands(Commands):
     ),
 )
 def ledger() -> None:
-    """Show and change ledgers: the records of which rows a run has called."""
+    """Show and change the ledgers of runs over many rows."""
 
 
 def ledger_store_option(function: F) -> F:
