@@ -46,10 +46,7 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
     os.killpg(process.pid, number)  # as a terminal does it: the whole foreground
     assert process.stderr is not None
     said = process.stderr.readline()
-    assert (
-        said
-        == f"intervalq: no more jobs start; waiting for 1 to end; a second {number.name} kills them\n"
-    )
+    assert said == f"intervalq: no more jobs start; waiting for 1 to end; a second {number.name} kills them\n"
     go.write_text("went\n")
     results, said = finish(process)
     assert process.returncode == 128 + number
