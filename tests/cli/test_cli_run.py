@@ -200,7 +200,7 @@ def test_a_bad_line_of_a_stream_ends_it(intervalq: CommandLine) -> None:
     assert jobs(ran.results) == ["echo 1"]
     *_, bad, rest = ran.stderr.splitlines()
     assert bad == "intervalq: standard input, line 2: has a quote that is never closed"
-    assert rest.startswith("intervalq: not run: the rest of standard input; to go on, ")
+    assert rest.startswith("intervalq: not run: the rest of standard input; to continue, ")
 
 
 def test_a_redirected_file_is_checked_as_well(intervalq: CommandLine) -> None:

@@ -212,4 +212,4 @@ def test_without_shards_a_run_is_over(intervalq: CommandLine) -> None:
     results, said = finish(process)
     assert process.returncode == 1
     assert len(results) < 40
-    assert f"intervalq: not run: {40 - len(results)} jobs; to go on" in said
+    assert f"intervalq: not run: {40 - len(results)} jobs; to continue" in said
