@@ -120,7 +120,7 @@ def test_a_deep_value_can_be_read_where_calls_are_deep() -> None:
 def test_how_large_a_value_may_be() -> None:
     most = 256 * 1024
     assert len(tasks.new("q", "x" * (most - 2)).json) == most
-    with pytest.raises(InvalidTask, match=f"{most + 1} bytes as JSON, {most} are allowed"):
+    with pytest.raises(InvalidTask, match=f"{most + 1} bytes as JSON, but {most} are allowed"):
         tasks.new("q", "x" * (most - 1))
     with pytest.raises(InvalidTask, match="are allowed"):
         tasks.new("q", "é" * 50_000)  # six bytes each
