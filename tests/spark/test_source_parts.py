@@ -279,7 +279,7 @@ def test_streams_that_can_not_be(tmp_path: Path) -> None:
         source.streamWriter(ROWS, overwrite=False)
     with pytest.raises(InvalidOption, match="can only be added"):
         source.writer(ROWS, overwrite=True)
-    with pytest.raises(InvalidOption, match=r"leave \.schema"):
+    with pytest.raises(InvalidOption, match=r"omit \.schema"):
         IntervalqSource(given).reader(ROWS)
 
 
@@ -308,7 +308,7 @@ async def test_a_shelf_keeps_tasks_by_number_whoever_has_it(store: str, queue: s
         await second.commit(2)  # is behind
         head = await second.head()
         assert (head.moved, head.committed) == (1_010, 950)
-        with pytest.raises(InvalidOption, match="only 60 are there"):
+        with pytest.raises(InvalidOption, match="only 60 are left"):
             await second.rows(950, 1_010)
         await second.commit(5_000)
         (left,) = await tasks.tasks(f"intervalq.stream.{queue}")
