@@ -1,4 +1,4 @@
-"""The class that a URL's scheme stands for: of the backends that come along, or of an installed package."""
+"""The class that a URL's scheme selects: from the bundled backends, or from an installed package."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _BACKENDS: Final = {
     **dict.fromkeys(("postgresql", "postgres"), "postgres"),
     **dict.fromkeys(("nats", "tls"), "nats"),
 }
-"""Which folder of `intervalq_stores` has a scheme. They are named here, and by no entry points, so that
-they are found where an application was packed without the metadata of its parts."""
+"""The folder of `intervalq_stores` for each scheme. They are listed here instead of as entry points, so that
+they are found in applications that were packed without package metadata."""
 
 _CLASSES: Final = {
     QUEUES: {
@@ -52,16 +52,16 @@ _MODULES: Final = {QUEUES: "queues", TASKS: "tasks", LEDGERS: "ledgers"}
 
 
 def backend(group: str, scheme: str) -> Callable[[str], Any]:
-    """The class that a store of this scheme is made from, with a URL.
+    """The class of stores with this scheme; it is called with a URL.
 
     Args:
-        group: which kind of store: `QUEUES`, `TASKS` or `LEDGERS`. Other packages bring theirs by entry
-            points of that group; those that come along can't be replaced.
-        scheme: in small letters.
+        group: the kind of store: `QUEUES`, `TASKS` or `LEDGERS`. Other packages add theirs by entry points of
+            that group; bundled ones can't be replaced.
+        scheme: in lower case.
 
     Raises:
         UnknownStore: there is none.
-        MissingExtra, StoreError: as its module raises where a driver is missing.
+        MissingExtra, StoreError: raised by its module if a driver is missing.
     """
     if (folder := _BACKENDS.get(scheme)) in _CLASSES[group]:
         module = import_module(f"intervalq_stores.{folder}.{_MODULES[group]}")
@@ -70,7 +70,7 @@ def backend(group: str, scheme: str) -> Callable[[str], Any]:
     installed = {point.name: point for point in entry_points(group=group)}
     if scheme in installed:
         found = installed[scheme].load()
-        return found  # noqa: RET504 - what the package brings is of no known type
+        return found  # noqa: RET504 - the type of an entry point's object is unknown
     known = {*installed, *(name for name, folder in _BACKENDS.items() if folder in _CLASSES[group])}
     paces = group != QUEUES and (scheme in _BACKENDS or bool(entry_points(group=QUEUES, name=scheme)))
     raise UnknownStore(scheme, sorted(known), group=group, paces=paces)

@@ -1,4 +1,4 @@
-"""How things are shown on a terminal: durations, tables, and text that can't command the terminal."""
+"""Output for terminals: durations, tables, and text whose control characters are escaped."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066
 
 
 def escaped(text: str, limit: int | None = None) -> str:
-    """Text that does nothing to a terminal but stand there; cut to `limit` characters."""
+    """Text that is safe to print on a terminal, cut to `limit` characters."""
     text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     return text if limit is None or len(text) <= limit else text[: limit - 3] + "..."
 
 
 def seconds(value: float | None) -> str:
-    """A duration in seconds as people read it, to three or four digits; None: a dash."""
+    """A duration in seconds, for people, to three or four digits; None: a dash."""
     if value is None:
         return "-"
     if value < 0:
@@ -41,23 +41,23 @@ def seconds(value: float | None) -> str:
 
 
 def exact(value: float) -> str:
-    """A setting in seconds, as one would type it."""
+    """A setting in seconds, as a user would type it."""
     return parse.text(round(value * 1e6))
 
 
-def as_json(value: Any) -> str:  # noqa: ANN401 - whatever JSON can say
-    """One line of JSON, with everything escaped that is no plain ASCII: nothing in it moves a terminal."""
+def as_json(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """One line of JSON in ASCII, with everything else escaped, so it is safe to print on a terminal."""
     return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Output that is plain text wherever no terminal is; nothing in it is taken for markup or emoji."""
+    """A console that writes plain text if there is no terminal, and never interprets markup or emoji."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands don't need it
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """A line on standard error, as errors look."""
+    """Write a line on standard error, in the style of errors."""
     sys.stderr.write(f"intervalq: {escaped(message)}\n")
     sys.stderr.flush()

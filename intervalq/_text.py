@@ -1,17 +1,17 @@
-"""Text and values from elsewhere, as they may stand in messages, logs and terminals."""
+"""Makes untrusted text and values safe for messages, logs and terminals."""
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """Text from elsewhere as it may stand in a message, a log or a terminal: one line, without controls."""
+    """Untrusted text on one line, without control characters: safe in messages, logs and terminals."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def short(value: object) -> str:
-    """A value as it may stand in a message: quoted, without control characters, not too long."""
+    """A value for a message: quoted, without control characters, and shortened."""
     try:
         text = ascii(value)
-    except Exception:  # noqa: BLE001 - a number of too many digits, or a type that can't say what it is
+    except Exception:  # noqa: BLE001 - a number of too many digits, or a type whose repr fails
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:76]}...{text[0]}"

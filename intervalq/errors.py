@@ -1,35 +1,35 @@
-"""Every error that intervalq raises: each carries its values and says the remedy."""
+"""Every error that intervalq raises: each carries its values and names the remedy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from intervalq._text import plain as plain  # noqa: PLC0414 - stores have it from here
+from intervalq._text import plain as plain  # noqa: PLC0414 - stores import it from here
 from intervalq._text import short as short  # noqa: PLC0414 - as above
 
 
 class IntervalqError(Exception):
-    """The root of all errors of this package. Each can be pickled, and keeps its values."""
+    """The base class of all errors of this package. They can be pickled and keep their values."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args, self.__dict__)
 
 
 def _again(kind: type[IntervalqError], args: tuple[Any, ...], values: dict[str, Any]) -> IntervalqError:
-    """An error that was pickled: built without its constructor, which took other arguments."""
+    """Rebuild a pickled error without its constructor, which takes other arguments."""
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(values)
     return error
 
 
-# --- what a caller gave is not usable --------------------------------------------------------------
+# --- invalid arguments -----------------------------------------------------------------------------
 
 
 class InvalidName(IntervalqError, ValueError):
     """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
 
-    Queues of tasks have up to 120 characters, which may be `/`, `=` and `:`, too; the first may be `/`.
+    Names of task queues have up to 120 characters, may also contain `/`, `=` and `:`, and may begin with `/`.
     """
 
     def __init__(self, name: object, most: int = 128, more: str = "") -> None:
@@ -42,7 +42,7 @@ class InvalidName(IntervalqError, ValueError):
 
 
 class InvalidInterval(IntervalqError, ValueError):
-    """An interval, rate or other duration is not one, or is out of its range."""
+    """An interval, rate or other duration is malformed or out of range."""
 
     def __init__(self, value: object, why: str) -> None:
         self.value = value
@@ -54,7 +54,7 @@ class InvalidOption(IntervalqError, ValueError):
 
 
 class UnknownStore(IntervalqError, ValueError):
-    """No store is registered for the scheme of a URL, or none that can hold durable tasks, or ledgers."""
+    """No store for durable tasks, ledgers or queues, as needed, is registered for the scheme of a URL."""
 
     def __init__(
         self, scheme: str, known: list[str], *, group: str = "intervalq.stores", paces: bool = False
@@ -66,7 +66,7 @@ class UnknownStore(IntervalqError, ValueError):
         holds = {"intervalq.task_stores": "durable tasks", "intervalq.ledgers": "ledgers"}.get(group)
         remedy = f"install the package that brings it (entry-point group {group})"
         if paces:
-            remedy = f"that store paces queues; for {holds} use one of the others"
+            remedy = f"that store holds queues only; for {holds} use one of the others"
         what = f"store of {holds}" if holds else "store"
         super().__init__(
             f"no {what} is registered for {short(scheme + '://')}; known are {', '.join(known)}; {remedy}"
@@ -86,9 +86,9 @@ class JavaNotFound(IntervalqError, RuntimeError):
 
     def __init__(self, looked: tuple[tuple[str, str], ...], oldest: int) -> None:
         self.looked = looked
-        """Each place that was looked at, and what was wrong there."""
+        """Each place that was searched, and what was wrong there."""
         self.oldest = oldest
-        """The oldest version that would do."""
+        """The oldest version that works."""
         said = "; ".join(f"{place}: {why}" for place, why in looked)
         super().__init__(
             f"Spark needs Java {oldest} or newer, and none was found ({said}): install Java {oldest}, or "
@@ -96,7 +96,7 @@ class JavaNotFound(IntervalqError, RuntimeError):
         )
 
 
-# --- what the queue says ----------------------------------------------------------------------------
+# --- queues -----------------------------------------------------------------------------------------
 
 
 class ConfigMismatch(IntervalqError):
@@ -105,19 +105,19 @@ class ConfigMismatch(IntervalqError):
     def __init__(self, queue: str, ours: str, theirs: str) -> None:
         self.queue, self.ours, self.theirs = queue, ours, theirs
         super().__init__(
-            f"queue {queue!r} runs with {theirs}, this handle has {ours}: use the same settings, leave "
-            "them out to take those of the queue, or change the queue for everybody with "
+            f"queue {queue!r} runs with {theirs}, but this handle has {ours}: use the same settings, omit "
+            "them to use those of the queue, or change the queue for everybody with "
             "queue.configure(...) or `intervalq configure`"
         )
 
 
 class QueueNotFound(IntervalqError):
-    """The store has no such queue: the first job makes it, of a handle that has an interval."""
+    """The store has no such queue. It is created by the first job of a handle that has an interval."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"the store has no queue {queue!r}: check name and store; the first job with interval= makes it"
+            f"the store has no queue {queue!r}: check name and store; the first job with interval= creates it"
         )
 
 
@@ -127,7 +127,7 @@ class QueueClosed(IntervalqError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"this handle of queue {queue!r} was closed before the job began: make a new handle to go on"
+            f"this handle of queue {queue!r} was closed before the job began: create a new handle to go on"
         )
 
 
@@ -137,20 +137,20 @@ class SlotTimeout(IntervalqError, TimeoutError):
     def __init__(self, queue: str, seconds: float) -> None:
         self.queue, self.seconds = queue, seconds
         super().__init__(
-            f"no slot of queue {queue!r} came within {seconds:g} s, the job did not start: allow more "
-            "time, add fewer jobs, or see with queue.inspect() whether the queue is paused"
+            f"no slot of queue {queue!r} came within {seconds:g} s, so the job did not start: allow more "
+            "time, add fewer jobs, or check with queue.inspect() whether the queue is paused"
         )
 
 
 class SelfDeadlock(IntervalqError):
-    """Jobs of this process have all places of `max_running`, and wait for more: the last of them is told."""
+    """Jobs that wait for others of their queue take up all of `max_running`; the last one gets this error."""
 
     def __init__(self, queue: str, max_running: int) -> None:
         self.queue, self.max_running = queue, max_running
         super().__init__(
             f"a job of queue {queue!r} waits for another job of it, which can't begin before this one ends: "
-            f"it, and others that wait, have all places (max_running={max_running}). Wait after the slot has "
-            "ended, allow more with max_running=, or give inner calls a queue of their own"
+            f"this job and others that wait take up all places (max_running={max_running}). Wait outside of "
+            "the slot, allow more with max_running=, or give inner calls a queue of their own"
         )
 
 
@@ -181,20 +181,20 @@ class ForkedError(IntervalqError, RuntimeError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"this handle of queue {queue!r} was in use before the process forked: make a new handle in the "
-            "child, or use intervalq.sync, which makes its own"
+            f"this handle of queue {queue!r} was in use before the process forked: create a new handle in "
+            "the child, or use intervalq.sync, which does that by itself"
         )
 
 
-# --- what durable tasks say -------------------------------------------------------------------------
+# --- durable tasks ----------------------------------------------------------------------------------
 
 
 class InvalidTask(IntervalqError, ValueError):
-    """A task's value, id, or key can't be stored: no JSON, too large, or outside of its range."""
+    """A task's value, id, or key can't be stored: not JSON, too large, or out of range."""
 
 
 class UnreadableValue(IntervalqError, ValueError):
-    """The value of a task or of a ledger's row can't be read: no codec, another key, or damage. It stays."""
+    """The stored value of a task or ledger row can't be read (no codec, another key, damage). It is kept."""
 
     def __init__(self, what: str, why: str) -> None:
         self.what = what
@@ -207,7 +207,7 @@ class UnreadableValue(IntervalqError, ValueError):
 
 
 class DependencyError(IntervalqError):
-    """A change of tasks can't be made as a whole, so none of it was. Each field has the ids that failed."""
+    """A change of tasks can't be made as a whole, so nothing was changed. The fields list what failed."""
 
     def __init__(
         self,
@@ -221,11 +221,11 @@ class DependencyError(IntervalqError):
         self.inserts = inserts
         """Tasks to insert whose id exists already."""
         self.changes = changes
-        """Tasks to change that are not there, or not at this version."""
+        """Tasks to change that don't exist, or have another version."""
         self.deletes = deletes
-        """Tasks to delete that are not there, or not at this version."""
+        """Tasks to delete that don't exist, or have another version."""
         self.depends = depends
-        """Tasks depended upon that are not there, or not at this version."""
+        """Tasks depended upon that don't exist, or have another version."""
         self.claims = claims
         """Tasks to change or delete that somebody else has claimed."""
         parts = (
@@ -236,7 +236,7 @@ class DependencyError(IntervalqError):
             ("are claimed by another session", claims),
         )
         said = "; ".join(f"tasks {', '.join(map(short, ids))} {what}" for what, ids in parts if ids)
-        super().__init__(f"nothing was changed: {said}: look at them again, and decide anew")
+        super().__init__(f"nothing was changed: {said}: read them again and decide anew")
 
 
 class InboxFull(IntervalqError):
@@ -245,24 +245,24 @@ class InboxFull(IntervalqError):
     def __init__(self, queue: str, key: str, limit: int) -> None:
         self.queue, self.key, self.limit = queue, key, limit
         super().__init__(
-            f"the inbox of key {key!r} of queue {queue!r} holds {limit} tasks at most: insert again later, "
+            f"the inbox of key {key!r} of queue {queue!r} holds at most {limit} tasks: insert again later, "
             "allow more with inbox=, or keep only the newest with replace=True"
         )
 
 
 class ClaimLost(IntervalqError):
-    """A task is no longer this worker's: its session lapsed, or somebody changed the task. Drop its work."""
+    """A task is no longer this worker's: its session expired, or somebody changed the task. Drop its work."""
 
     def __init__(self, queue: str, id: str) -> None:  # noqa: A002 - as the task calls it
         self.queue, self.id = queue, id
         super().__init__(
-            f"task {plain(id)} of queue {queue!r} is no longer claimed by this worker, nothing was committed:"
-            " drop this work; another worker has the task, or it was changed by hand"
+            f"task {plain(id)} of queue {queue!r} is no longer claimed by this worker, and nothing was "
+            "committed: drop this work; another worker has the task, or somebody changed it"
         )
 
 
 class LockLost(IntervalqError):
-    """A lock could not be refreshed in time: somebody else may have it. What ran under it was cancelled."""
+    """A lock was not refreshed in time, so somebody else may hold it. The code under it was cancelled."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -273,12 +273,12 @@ class LockLost(IntervalqError):
 
 
 class TooManyWaiting(IntervalqError):
-    """As many calls of `fetch` wait as the pull consumer allows; nothing was asked for."""
+    """As many calls of `fetch` already wait as the pull consumer allows; nothing was requested."""
 
     def __init__(self, name: str, limit: int) -> None:
         self.name, self.limit = name, limit
         super().__init__(
-            f"{limit} calls of fetch() wait already for pull consumer {name!r}: let some of them end, or "
+            f"{limit} calls of fetch() already wait for pull consumer {name!r}: let some of them end, or "
             "allow more with max_waiting="
         )
 
@@ -287,23 +287,23 @@ class TooManyWaiting(IntervalqError):
 
 
 class BadResult(IntervalqError, ValueError):
-    """What a function gave for a row isn't what its schema says. The row was called."""
+    """A function's result for a row doesn't fit its schema. The row was called."""
 
     def __init__(self, key: str, why: str) -> None:
         self.key = key
         of = f" for row {short(key)}" if key else ""
-        super().__init__(f"what the function gave{of} doesn't fit the schema: {why}")
+        super().__init__(f"the function's result{of} doesn't fit the schema: {why}")
 
 
 class UnknownOutcome(IntervalqError):
-    """A row was started by a process that is gone, and may have been called; it isn't called again."""
+    """A row was started by a process that died, and may have been called; it isn't called again."""
 
     def __init__(self, run: str, key: str) -> None:
         self.run = run
         self.key = key
         super().__init__(
-            f"row {short(key)} of run {run!r} was started by a process that died, so that its call may have "
-            f"been made; find out, then `intervalq ledger forget {run} --unknown` lets such rows be called "
+            f"row {short(key)} of run {run!r} was started by a process that died, so its call may have been "
+            f"made: find out; `intervalq ledger forget {run} --unknown` then allows such rows to be called "
             'again (errors="column" reports them and goes on, on_unknown="retry" calls them again)'
         )
 
@@ -316,19 +316,19 @@ class RowFailed(IntervalqError):
         self.key = key
         self.error = error
         super().__init__(
-            f"row {short(key)} of run {run!r} failed before, and isn't called again: {error}; "
-            f"`intervalq ledger forget {run} --failed` lets such rows be called again"
+            f"row {short(key)} of run {run!r} failed before and isn't called again: {error}; "
+            f"`intervalq ledger forget {run} --failed` allows such rows to be called again"
         )
 
 
 class LedgerNotFound(IntervalqError):
-    """The store has no such ledger: none was made, or it was dropped, or it has expired."""
+    """The store has no such ledger: it was never created, was dropped, or has expired."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(
-            f"the store has no ledger {short(name)}: `intervalq ledger list`, or intervalq.ledger.ledgers(), "
-            "says which there are; check name and store"
+            f"the store has no ledger {short(name)}: check its name and the store; `intervalq ledger list`, "
+            "or intervalq.ledger.ledgers(), lists those that exist"
         )
 
 
@@ -340,11 +340,11 @@ class RunCancelled(IntervalqError):
         super().__init__(f"run {run!r} was cancelled; `intervalq ledger uncancel {run}` lets it go on")
 
 
-# --- what the store says ----------------------------------------------------------------------------
+# --- stores -----------------------------------------------------------------------------------------
 
 
 class StoreError(IntervalqError):
-    """The root of the errors of a store. `store` is its URL without secrets."""
+    """The base class of the errors of a store. `store` is its URL without secrets."""
 
     def __init__(self, store: str, why: str) -> None:
         self.store = store
@@ -360,7 +360,7 @@ class StoreTimeout(StoreUnavailable):
 
 
 class StoreReadOnly(StoreUnavailable):
-    """The store takes no writes at the moment: a replica, or a read-only file."""
+    """The store accepts no writes at the moment: a replica, or a read-only file."""
 
 
 class StoreFull(StoreUnavailable):
@@ -368,19 +368,19 @@ class StoreFull(StoreUnavailable):
 
 
 class TransactionConflict(StoreError):
-    """A transaction met another (serialization failure, deadlock) and was rolled back. Try again."""
+    """A transaction conflicted with another one (serialization, deadlock) and was rolled back. Try again."""
 
 
 class Unauthorized(StoreError):
-    """The store refuses these credentials, or they may not do what is needed."""
+    """The store refuses these credentials, or they lack a right that is needed."""
 
 
 class InsecureTransport(StoreError):
-    """TLS was asked for and can't be had: a wrong certificate, or a server without. No password was sent."""
+    """TLS was required but failed: a wrong certificate, or a server without TLS. No password was sent."""
 
 
 class InsecurePath(StoreError):
-    """A state file is a link, belongs to somebody else, or lies where anybody may replace it."""
+    """A state file is a link, belongs to another user, or is in a folder where anybody may replace it."""
 
 
 class CorruptState(StoreError):
@@ -392,7 +392,7 @@ class VersionMismatch(StoreError):
 
 
 class UnsupportedOperation(StoreError):
-    """The store, or its server, can't do this as it must be done: all or nothing, or at all."""
+    """The store, or its server, can't do this, or can't do it all or nothing."""
 
 
 class BackendUnsupported(StoreError):

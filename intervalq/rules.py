@@ -1,19 +1,19 @@
 """The specification: pure transitions of one queue's record, `(state, command, now) -> (state, answer)`.
 
-Words. A *ticket* is a place in the queue; every ticket owns one *slot*, an instant at which its job may
-begin. Slots are instants on the *queue's clock*: the store's clock, less the time that the queue was held
+Terms. A *ticket* is a place in the queue; every ticket owns one *slot*, an instant at which its job may
+begin. Slots are instants on the *queue's clock*: the store's clock minus the time that the queue was held
 (paused, cooling down, or at its limit of running jobs). The clock stands still while the queue is held, so a
-hold moves every slot not yet used, keeps their order, and costs no write a slot. Slots are at least one
-interval apart because one atomic step hands them out.
+hold moves every unused slot, keeps their order, and needs no write per slot. Slots are at least one interval
+apart because one atomic step hands them out.
 
 A shard asks for a *grant* shortly before it uses a slot. If its process wakes too late for the slot, the slot
-is granted again, late: the queue's clock is set back so far that the slot ends once the answer has come. So
-lateness costs its own length. Nobody else may have been granted a later slot by then, and tickets before it
-that were not granted are dead.
+is granted again, late: the queue's clock is set back so far that the slot ends only after the answer has
+arrived. So lateness costs its own length. This requires that nobody else has been granted a later slot, and
+it revokes the ungranted tickets before that slot.
 
 All times are whole microseconds: exact in JSON, in Lua's doubles (below 2**53) and in SQL. A store either
-applies these functions to a document, or says the same again in Lua or SQL; the property suite in
-`intervalq.testing` holds the second kind to these functions, answer by answer.
+applies these functions to a document, or repeats them in Lua or SQL; the property suite in
+`intervalq.testing` compares the second kind with these functions, answer by answer.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ IDLE_KEPT: Final = 60_000_000
 """How long an idle ephemeral record is kept after its last slot, in microseconds."""
 
 MAX_TICKETS: Final = 1_000
-"""The most tickets of one step, so that none holds up a store for long."""
+"""The most tickets that one step issues, so that no step blocks a store for long."""
 
 ERROR_KEPT: Final = 60_000_000
-"""How long it is remembered that a shard knows the store's clock badly, in microseconds."""
+"""How long a shard's reported clock error (`State.error`) is remembered, in microseconds."""
 
 
 def apply(state: State | None, command: Command, now: int) -> tuple[State | None, Answer]:
-    """Do one command on the record (None: there is none) when the store's clock reads `now`.
+    """Apply one command to the record (None: there is none) when the store's clock reads `now`.
 
-    Returns the record to keep (None: keep none) and the answer. When the record returned is the very one
-    that was given, there is nothing to write.
+    Returns the record to keep (None: remove it) and the answer. If the returned record is the same object as
+    the given one, nothing needs to be written.
     """
     before = state
     was_held = state is not None and state.held_since is not None
@@ -123,11 +123,11 @@ def _transition(state: State, command: Command, answer: Answer) -> tuple[State, 
 
 
 def settle(state: State, now: int) -> State:
-    """The record as it stands at `now`: steps back of the clock absorbed, holds that have run out ended."""
+    """The record as of `now`: backward steps of the clock are absorbed, and expired holds ended."""
     back = state.last_now - now
     if back > 0:
-        # The store's clock was set back. All instants on it move along, so the queue's clock just goes on:
-        # it neither repeats itself nor stands still for the length of the step.
+        # The store's clock was set back. All instants on it move with it, so the queue's clock simply goes
+        # on: it neither repeats a time nor stands still for the length of the step.
         state = replace(
             state,
             held_total=state.held_total - back,
@@ -140,7 +140,7 @@ def settle(state: State, now: int) -> State:
     if state.held_since is not None:
         end = max(state.held_until, _full_until(state))
         if end <= now:
-            # The hold ended at its own end, not when somebody came to look.
+            # The hold ended at its own end, not when a command noticed it.
             state = replace(state, held_total=state.held_total + end - state.held_since, held_since=None)
     if state.error and state.error_until <= now:
         state = replace(state, error=0, error_until=0)
@@ -154,7 +154,7 @@ def settle(state: State, now: int) -> State:
 def lapses(state: State) -> int:
     """When the record may be forgotten, on the store's clock; FOREVER unless it is ephemeral and idle.
 
-    By then a new record would treat every job just as this one: no slot is outstanding that could still be
+    From then on a new record would treat every job exactly as this one does: no outstanding slot can still be
     used, no start is less than an interval ago, and all burst credit has come back.
     """
     if not state.settings.ephemeral or state.held_since is not None or state.running:
@@ -164,7 +164,7 @@ def lapses(state: State) -> int:
 
 
 def _full_until(state: State) -> int:
-    """When enough leases will have lapsed to let another job run, if nothing else happens; 0: already."""
+    """When enough leases will have expired for another job to run, if nothing else happens; 0: already."""
     if not state.full:
         return 0
     return sorted(state.running.values())[len(state.running) - state.settings.max_running]
@@ -172,18 +172,18 @@ def _full_until(state: State) -> int:
 
 def _fresh(command: Command, settings: Settings, now: int) -> State:
     if not command.nonce:
-        raise ValueError("a command that may make a record needs a nonce")
-    # A sender that knows an earlier record proves that this one was lost, and that a job may have begun just
-    # now: then one quiet interval, without burst credit. Else the queue is new and has been idle.
+        raise ValueError("a command that may create a record needs a nonce")
+    # If the sender knows an earlier record, that one was lost, and a job may have begun just now: start with
+    # one quiet interval, without burst credit. Otherwise the queue is new and has been idle.
     due = now if command.generation is not None else now - settings.burst * settings.interval
     return State(generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now)
 
 
 def _recheck(state: State, now: int) -> State:
-    """Begin or end the hold, as the pause and the running jobs demand."""
+    """Begin or end the hold, as the pause and the running jobs require."""
     stop = state.held_until > now or state.full
     if stop and state.held_since is None:
-        # A slot before one that was already granted would move behind it now: it is dead.
+        # An ungranted slot before a granted one would now move behind it: revoke it.
         return replace(state, held_since=now, revoked_through=max(state.revoked_through, state.current))
     if not stop and state.held_since is not None:
         return replace(state, held_total=state.held_total + now - state.held_since, held_since=None)
@@ -196,7 +196,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     if known:
         state, healed = _heal(state, command.high_water_mark)
         state = _give_back(state, command.release)
-    if command.error and command.error >= state.error:  # the largest that a shard has reported of late counts
+    if command.error and command.error >= state.error:  # the largest recently reported error counts
         state = replace(state, error=command.error, error_until=answer.now + ERROR_KEPT)
     state, grants = _use(state, command, answer.now, known=known)
     answer = replace(
@@ -207,7 +207,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
         at_once=grants.at_once,
     )
     if known:
-        # One that was granted before may have been used: this may be an old request that arrives again.
+        # A slot that was granted before may have been used: this may be an old request, delivered again.
         state = _give_back(state, tuple(slot for slot in grants.missed if slot.ticket > state.current))
     if state.held_since is not None:
         return state, answer
@@ -218,7 +218,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
 
 
 def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
-    """Bring a record forward that has lost tickets or late grants which the sender knows of."""
+    """Bring a record forward that has lost tickets or late grants which the sender knows."""
     if mark is None or (mark.ticket <= state.ticket and mark.late_total <= state.late_total):
         return state, False
     if mark.ticket > state.ticket:
@@ -227,12 +227,12 @@ def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
 
 
 def _set_back(state: State, length: int) -> State:
-    """Set the queue's clock back: what comes of a late grant."""
+    """Set the queue's clock back, as a late grant does."""
     return replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
 
 
 class _Grants(NamedTuple):
-    """What became of the slots that a command lists; those in neither list are left alone."""
+    """The outcome for the slots that a command lists; slots in neither list are left alone."""
 
     granted: tuple[Slot, ...] = ()
     missed: tuple[Slot, ...] = ()
@@ -240,7 +240,7 @@ class _Grants(NamedTuple):
 
 
 def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, _Grants]:
-    """Grant the listed slots, or find them dead."""
+    """Grant the listed slots, or report them as missed."""
     held = state.held_since is not None
     slots = _usable(state, command, now, known=known)
     if (held and not slots) or _are_too_far(state, command, slots, now):
@@ -249,13 +249,13 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
     mark = command.high_water_mark
     if late:
         if mark is None or mark.late_total != state.late_total or now > (command.until or 0):
-            return state, _Grants()  # a copy, or sent before a late grant was heard of: it is asked again
+            return state, _Grants()  # a duplicate, or its sender didn't know of a late grant: it asks again
         state = _set_back_for(state, slots[0], command.notice, now)
     earliest = state.clock(now) - state.tolerance - state.credit
     in_time = tuple(slot for slot in slots if slot.due >= earliest)
     granted: list[Slot] = []
     for slot in in_time:
-        if held or state.held_since is None:  # each may be the last one that the limit allows
+        if held or state.held_since is None:  # each grant may be the last one that the limit allows
             granted.append(slot)
             state = _go(state, slot, now, command.lease)
     kept = {slot.ticket for slot in in_time}
@@ -264,15 +264,15 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
 
 
 def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
-    """Those of the listed slots that are alive, and can be granted while the queue is as it is."""
+    """The listed slots that are still valid and can be granted in the queue's present state."""
     if not known:
         return ()
     if state.held_since is None:
         return tuple(slot for slot in command.slots if state.revoked_through < slot.ticket <= state.ticket)
     if state.held_until > now:
         return ()
-    # It is only at its limit of running jobs. Where an answer was lost, or a shard came too late, its tickets
-    # have leases already: they are granted again.
+    # The queue is held only by its limit of running jobs. If an answer was lost, or a shard came too late,
+    # its tickets already have leases: they are granted again.
     slots = tuple(
         slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current
     )
@@ -280,13 +280,13 @@ def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[S
 
 
 def _are_too_far(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
-    """Whether the first of these slots was not granted yet, and comes later than its owner believes."""
+    """Whether the first of these slots is not granted yet and comes later than its owner believes."""
     ahead = FOREVER if command.ahead is None else command.ahead
     return bool(slots) and slots[0].ticket > state.current and slots[0].due > state.clock(now) + ahead
 
 
 def _are_last(state: State, slots: tuple[Slot, ...]) -> bool:
-    """Whether these are all the tickets from the first of them to the last one that was granted."""
+    """Whether these are all the tickets from the first of them to the last granted one."""
     listed = {slot.ticket for slot in slots}
     return bool(slots) and all(ticket in listed for ticket in range(slots[0].ticket, state.current + 1))
 
@@ -294,8 +294,8 @@ def _are_last(state: State, slots: tuple[Slot, ...]) -> bool:
 def _are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
     """Whether the first of these slots has come, will be over before its job can begin, and may be set back.
 
-    While the queue is at its limit of running jobs its clock stands still. What counts is then the time that
-    has really passed: by that, the slot has come.
+    While the queue is at its limit of running jobs, its clock stands still. Whether the slot has come is then
+    decided by the time that has really passed.
     """
     if command.until is None or not _are_last(state, slots):
         return False
@@ -308,8 +308,8 @@ def _are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int)
 def _set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
     """Set the queue's clock back so far that the slot ends in `notice` from now.
 
-    Tickets before it that were not granted would move behind what was: they are dead. While the queue is at
-    its limit of running jobs, its hold begins anew: what counted as late is not held once more.
+    Ungranted tickets before it would move behind granted ones, so they are revoked. While the queue is at its
+    limit of running jobs, its hold begins anew, so the time that counted as lateness is not held twice.
     """
     state = _set_back(state, now - state.held_total + notice - slot.due - state.tolerance - state.credit)
     if state.held_since is not None:
@@ -318,7 +318,7 @@ def _set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
 
 
 def _take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer) -> tuple[State, Answer]:
-    """Issue new tickets, and grant those whose slots are near."""
+    """Issue new tickets, and grant those whose slots come soon."""
     clock, step = state.clock(answer.now), state.settings.interval
     free = state.due + step
     due = max(free, clock + max(0, command.notice - state.tolerance) - state.credit)
@@ -329,7 +329,7 @@ def _take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer
         return state, answer
     reach, mark = command.reach, command.high_water_mark
     if mark is not None and mark.ticket != state.ticket:
-        reach = min(reach, command.notice)  # there are owners before it that the sender has not heard of
+        reach = min(reach, command.notice)  # tickets were issued before these that the sender doesn't know of
     near = bisect_right(starts, (clock + reach - due) // step, 0, count)
     first = Slot(state.ticket + 1, due, costs[0])
     state = replace(state, ticket=state.ticket + count, due=due + (starts[count] - 1) * step)
@@ -349,7 +349,7 @@ def _take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer
 
 
 def _go(state: State, slot: Slot, now: int, lease: int) -> State:
-    """Grant a slot. Granted twice it is the same: only the owner of a ticket ever asks for it."""
+    """Grant a slot. A second grant changes nothing: only the owner of a ticket ever asks for it."""
     end = slot.due + (slot.cost - 1) * state.settings.interval
     state = replace(state, current=max(state.current, slot.ticket), current_due=max(state.current_due, end))
     if state.settings.max_running:
@@ -358,9 +358,9 @@ def _go(state: State, slot: Slot, now: int, lease: int) -> State:
 
 
 def _give_back(state: State, slots: tuple[Slot, ...]) -> State:
-    """Free the slots at the very end of those issued; the ticket counter stays where it is.
+    """Free given slots that are the last ones issued; the ticket counter stays where it is.
 
-    A slot that isn't among the last ones can't be used again: later tickets have their place already.
+    A slot with later tickets behind it can't be used again: these already have their places.
     """
     last, due = state.ticket, state.due
     for slot in reversed(slots):
@@ -385,8 +385,8 @@ def _configure(state: State, command: Configure) -> State:
         old.ephemeral,
     )
     if new.interval > old.interval or new.burst != old.burst:
-        # The slots handed out are too close together for the new settings; or with more credit, one that was
-        # missed already, and whose place is taken, would count as in time again.
+        # The slots handed out are too close together for the new settings; or, with more credit, a slot that
+        # was already missed, and whose place is taken, would count as in time again.
         state = _revoke_all(state)
     running = state.running if new.max_running else {}
     return replace(state, settings=new, running=running)

@@ -1,4 +1,4 @@
-"""What a store is: one atomic verb on one record, the easy way to write one, and how a URL finds it."""
+"""The protocol of a store (one atomic verb on a record), a base class for simple stores, and store URLs."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ _NO_PATH: Final = re.compile(
     r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats|tls)(?::|//)|[\w.-]+:[0-9]+/?$",
     re.IGNORECASE,
 )
-"""What begins as a URL does, or is a host and a port: a slip, unless it has ./ before it."""
+"""Text that begins like a URL, or is a host and a port: probably a mistyped URL, unless ./ precedes it."""
 
 _DATABASES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
-"""How the names of files end that are SQLite databases."""
+"""Suffixes of files that are SQLite databases."""
 
 Step = Callable[[State | None, int], tuple[State | None, T]]
-"""Given the record (None: there is none) and the store's clock: the record to keep, and an answer."""
+"""Takes the record (None: there is none) and the store's clock; returns the record to keep, and an answer."""
 
 
 class Store(Protocol):
     """Holds the records of queues. A class of this shape, made from a URL, is all that a store is.
 
-    A store belongs to the event loop that first used it. It connects when it is first used, and holds no
+    A store belongs to the event loop that first used it. It connects at its first use, and keeps no
     connection that it doesn't need.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, as it may be shown: without secrets."""
+        """Its URL, without secrets."""
         ...
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
-        """Do `intervalq.rules.apply` on the record of `queue`: all of it or nothing, one at a time.
+        """Do `intervalq.rules.apply` on the record of `queue`: all or nothing, one command at a time.
 
         Args:
-            queue: a name, or `name:key`; safe in any store's keys.
+            queue: a name, or `name:key`; its characters are safe in the keys of any store.
             command: what to do.
             now: the store's clock in microseconds. None, outside of tests: the store reads its own.
 
         Raises:
-            StoreUnavailable: the store can't be reached, or can't write; asking again may help.
+            StoreUnavailable: the store can't be reached, or can't write; a retry may help.
             StoreTimeout: no answer came in time; the step may have been done. The caller decides whether
-                to ask again: a store never sends a command twice by itself.
-            StoreError: one of the others; asking again won't help.
+                to retry: a store never sends a command twice by itself.
+            StoreError: any other; a retry won't help.
         """
         ...
 
@@ -70,34 +70,36 @@ class Store(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections. The store opens again when it is used again."""
+        """Close all connections. The store connects again when it is used again."""
         ...
 
 
 @runtime_checkable
 class Waking(Protocol):
-    """A store that can tell a waiting shard when a hold ended, which saves it from asking now and then."""
+    """A store that can wake a waiting shard when a hold ends, so that the shard need not poll."""
 
     def wakeups(self, queue: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
-        """Listen for ends of holds of one queue for as long as the context is open.
+        """Listen for ends of one queue's holds while the context is open.
 
-        Gives a function that returns at the next wake-up since the context was entered or the function last
-        returned. Wake-ups are hints: one may be lost or come for nothing. Errors are those of `apply`.
+        The context gives a function that returns at the first wake-up since the context was entered or since
+        the function last returned. Wake-ups are hints: one may be lost or spurious. Errors are those of
+        `apply`.
         """
         ...
 
 
 class DocumentStore(ABC):
-    """All the verbs for a store that can read a record, apply a pure step, and write it back, atomically."""
+    """Base class for a store that can atomically read a record, apply a pure step, and write it back."""
 
     url: str
 
     @abstractmethod
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
-        """Read the record of `queue`, take `step`, keep the record that it returns, and return its answer.
+        """Read the record of `queue`, apply `step`, keep the record that it returns, and return its answer.
 
-        Atomic, and one at a time for each queue. A returned record that *is* the one given needs no write;
-        None removes it. `now` of None: the store's own clock.
+        This is atomic; updates of one queue don't overlap. If `step` returns the very record that it was
+        given, nothing needs to be written; None removes the record. If `now` is None, the store reads its own
+        clock.
         """
 
     @abstractmethod
@@ -108,17 +110,17 @@ class DocumentStore(ABC):
         """See `Store.apply`."""
         return await self.update(queue, lambda state, at: rules.apply(state, command, at), now)
 
-    async def aclose(self) -> None:  # noqa: B027 - most have nothing to let go of
+    async def aclose(self) -> None:  # noqa: B027 - most have nothing to close
         """See `Store.aclose`."""
 
 
 def wall_clock() -> int:
-    """Microseconds since 1970: the clock of the stores that have no server."""
+    """Microseconds since 1970: the clock of stores without a server."""
     return time.time_ns() // 1_000
 
 
 def stopwatch() -> int:
-    """Microseconds on the clock that shards measure by: what `Answer.trip` is of."""
+    """Microseconds on the clock by which shards measure; `Answer.trip` is given on it."""
     return CLOCK.get().now()
 
 
@@ -128,16 +130,16 @@ def open_store(url: str | None = None) -> Store:
     Args:
         url: `memory://`, `file:///path/state.json`, `sqlite:///path/state.db`, `redis://`, `rediss://`,
             `unix://`, `postgresql://`, `nats://` (`tls://` with TLS), or any scheme that an installed package
-            brings by an entry point in the group `intervalq.stores`. A plain path is SQLite if it ends with
-            `.db`, `.sqlite` or `.sqlite3`, else a JSON file. None: the environment's `INTERVALQ_STORE`, else
-            a SQLite database in the user's state folder, which works across the processes of one machine
-            with no server.
+            registers by an entry point in the group `intervalq.stores`. A plain path is SQLite if it ends
+            with `.db`, `.sqlite` or `.sqlite3`, else a JSON file. None: the environment variable
+            `INTERVALQ_STORE`, else a SQLite database in the user's state folder, which all processes of one
+            machine can share without a server.
 
     Raises:
-        UnknownStore: no such scheme.
-        MissingExtra: its driver isn't installed.
-        InvalidOption: the store can't make sense of the URL.
-        StoreError: it can't work on this platform, or with this Python.
+        UnknownStore: the scheme is unknown.
+        MissingExtra: the store's driver isn't installed.
+        InvalidOption: the store doesn't understand the URL.
+        StoreError: the store can't work on this platform, or with this Python.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
     store: Store = backend(QUEUES, scheme)(url)
@@ -145,32 +147,32 @@ def open_store(url: str | None = None) -> Store:
 
 
 def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
-    """The scheme of a URL, in small letters, and the URL; a path becomes one.
+    """The scheme of a URL, in lower case, and the URL; a path is turned into one.
 
     Args:
         url: a URL or plain path.
-        otherwise: the scheme of paths that don't end as those of SQLite databases do.
+        otherwise: the scheme for paths without a suffix of SQLite databases.
 
     Raises:
-        InvalidOption: it is neither.
+        InvalidOption: `url` is neither.
     """
     scheme, separator, _ = url.partition("://")
-    # What may be a URL with a slip in it isn't taken for a path: that would show, and keep, its password.
+    # A mistyped URL must not be taken for a path: that would show its password, and store it as a file name.
     sound = _SCHEME.fullmatch(scheme) if separator else url.strip() and not _SLIP.match(url)
     if "\0" in url or not sound:
         raise InvalidOption(
-            "a store is a URL such as redis://host:6379/0, or a path (with ./ before one that has : and @)"
+            "a store is a URL such as redis://host:6379/0, or a path (prefix it with ./ if it has : and @)"
         )
     if not separator and _NO_PATH.match(url):  # not quoted: it may hold a secret
         raise InvalidOption(
-            "a URL of a store has :// as in nats://host:4222; a path that begins like one needs ./ before it"
+            "the URL of a store has :// as in nats://host:4222; prefix a path that looks like one with ./"
         )
     if not separator:
         try:
             path = Path(url).expanduser().absolute()
             scheme = "sqlite" if path.suffix.lower() in _DATABASES else otherwise
             url = f"{scheme}{path.as_uri().removeprefix('file')}"
-        except (RuntimeError, ValueError):  # there is no such user; or half of a surrogate pair, no text
+        except (RuntimeError, ValueError):  # ~user is unknown; or a lone surrogate, which is no text
             raise InvalidOption(f"{short(url)} can't be the path of a store") from None
     return scheme.lower(), url
 
@@ -178,8 +180,8 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
 def default_url() -> str:
     """The SQLite database in the user's state folder.
 
-    Not a JSON file: a step there writes all the records again, so it takes five times as long with one queue,
-    and hundreds of times with thousands of keyed ones (`benchmarks/embedded.py`).
+    It is not a JSON file, because a step there rewrites all records: that takes five times as long with one
+    queue, and hundreds of times as long with thousands of keyed ones (`benchmarks/embedded.py`).
     """
     from platformdirs import user_state_path  # noqa: PLC0415 - only needed without any other store
 
@@ -187,9 +189,9 @@ def default_url() -> str:
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may be shown: without user, password, and query, any of which may hold a secret."""
+    """A URL for display: without user, password and query, any of which may contain a secret."""
     scheme, separator, _ = url.partition("://")
-    if not separator:  # a path, if it has no place for a password
+    if not separator:  # a path, unless it could contain a password
         return "..." if "@" in url else url
     if not _SCHEME.fullmatch(scheme):
         return "..."
@@ -197,12 +199,12 @@ def shown_url(url: str) -> str:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
-    except ValueError:  # a broken port or address, of which no part can be shown; or several
+    except ValueError:  # a malformed port or address, of which no part can be shown; or several hosts
         address, _, query = url.partition("://")[2].partition("?")
         hosts = address.rstrip("/").rpartition("@")[2]
         several = "," in hosts and "@" not in query and all(map(_HOST.fullmatch, hosts.split(",")))
         return f"{scheme}://{hosts if several else '...'}"
-    if "@" in parts.path + parts.query + parts.fragment:  # where a password that is not escaped ends up
+    if "@" in parts.path + parts.query + parts.fragment:  # a password that is not escaped ends up there
         return f"{parts.scheme}://..."
     host = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{host}{port}{parts.path}"

@@ -1,4 +1,4 @@
-"""Queues for code that blocks: the same queue, run by one event loop in a thread of its own per process."""
+"""Queues for blocking code: the same queue, run by one event loop in a thread of its own per process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _acquire(
 
 
 class IntervalQueue:
-    """`intervalq.IntervalQueue` for code that blocks: the same arguments, the same queue, plain calls.
+    """`intervalq.IntervalQueue` for blocking code: the same arguments, the same queue, plain calls.
 
     Safe from any number of threads, and in child processes after a fork. As a decorator it paces plain
     functions and generators in the thread that calls them.
@@ -79,7 +79,7 @@ class IntervalQueue:
         return cast("F", decorate(function, self, None, lambda: self))
 
     def run(self, function: Callable[[], R], **options: Unpack[JobOptions]) -> R:
-        """Wait for a slot, call the function in this thread, and give what it gives. Options as for `add`."""
+        """Wait for a slot, call the function in this thread, and return its result. Options as for `add`."""
         plan = self._plan(**options)
         attempt = 1
         while True:
@@ -217,7 +217,7 @@ class IntervalQueue:
         try:
             self.cool_down(seconds)
         except StoreError:
-            # The caller must see the job's own error; the next start will meet the store's.
+            # The caller must see the job's own error; the next start will raise the store's.
             return
 
     def _live(self) -> asynchronous.IntervalQueue:
@@ -225,7 +225,7 @@ class IntervalQueue:
         if self._process != os.getpid():
             if self._queue.has_own_store:
                 raise ForkedError(self.name)
-            self._queue = self._queue.twin()  # with the settings that it has by now
+            self._queue = self._queue.twin()  # with its current settings
             self._process = os.getpid()
         return self._queue
 

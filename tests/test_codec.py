@@ -291,7 +291,7 @@ def test_wrong_codecs_are_refused() -> None:
         def decode(self, data: bytes) -> Any:
             return data.decode()
 
-    with pytest.raises(InvalidOption, match=r"encode\(\) gave 'str'"):
+    with pytest.raises(InvalidOption, match=r"encode\(\) returned 'str'"):
         Tasks("memory://", codec=Text()).new("q", 1)
 
     async def read() -> None:
@@ -299,7 +299,7 @@ def test_wrong_codecs_are_refused() -> None:
             await tasks.insert("q", 1)
         async with Tasks("memory://texts", codec=Text()) as tasks:
             (task,) = await tasks.tasks("q")
-            with pytest.raises(UnreadableValue, match="something else than UTF-8 bytes"):
+            with pytest.raises(UnreadableValue, match="something other than UTF-8 bytes"):
                 task.value  # noqa: B018
 
     anyio.run(read)

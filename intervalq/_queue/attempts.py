@@ -1,4 +1,4 @@
-"""One job from its place in line to its result: attempts, pauses between them, cool-downs."""
+"""Runs one job, from its place in line to its result: attempts, pauses between them, cool-downs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ async def run(
     *,
     in_thread: bool = False,
 ) -> Any:  # noqa: ANN401 - as the function has it
-    """Wait for a slot, run, and again if it fails and may be tried again.
+    """Wait for a slot, run the function, and try again if it fails and may be retried.
 
-    If there is no slot for another attempt, what is raised says so, and was caused by the failure before.
+    If there is no slot for another attempt, the error that says so is raised, with the failure as its cause.
     """
     attempt, error = 1, None
     waiter = job.waiter if job is not None else plan.waiter(in_thread=in_thread)
@@ -47,7 +47,7 @@ async def run(
         except IntervalqError as no_slot:
             if error is None or no_slot.__cause__ is not None:
                 raise
-            raise copy(no_slot) from error  # a copy: all who wait are given the same one
+            raise copy(no_slot) from error  # a copy, because all waiters are given the same one
         if error is None:
             return result
         asked = retry_after(error) if plan.retry_after else None
@@ -70,7 +70,7 @@ async def _attempt(
     *,
     in_thread: bool,
 ) -> tuple[Any, Exception | None]:
-    """One start at one slot: what the function gave, or what it raised."""
+    """One start in one slot: the function's result, or its error."""
     while True:
         if job is not None:
             job.waiter = waiter
@@ -83,14 +83,14 @@ async def _attempt(
                 if job is not None:
                     job.begins(grant)
                 return await function(), None
-            # A limit of its own: to wait for one of the threads that all share would use up the slot.
+            # A limiter of its own: waiting for one of the threads that all share would use up the slot.
             own = anyio.CapacityLimiter(1)
             result = await anyio.to_thread.run_sync(in_time, shard, grant, function, limiter=own)
             if result is not LATE:
                 if job is not None:
                     job.begins(grant)
                 return await result if inspect.isawaitable(result) else result, None
-        except Exception as error:  # noqa: BLE001 - the job's own, for whoever decides on another attempt
+        except Exception as error:  # noqa: BLE001 - the job's own error; the caller decides on another attempt
             return None, error
         finally:
             let_go(held)
@@ -104,11 +104,11 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
     in_thread = not is_async(call)
     shard = queue.shard()
     job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue.jobs)
-    shard.enter(job.waiter)  # right here, so that jobs begin in the order in which they were added
+    shard.enter(job.waiter)  # not in the task, so that jobs begin in the order in which they were added
     queue.jobs[job] = None
     work = partial(run, queue, call, plan, job, in_thread=in_thread)
     context = copy_context()
-    context.run(HOLDING.set, ())  # whoever adds a job need not wait for it: see `Job.awaited_by`
+    context.run(HOLDING.set, ())  # the caller of `add` need not wait for the job: see `Job.awaited_by`
 
     def begin() -> None:
         context.run(spawn, job.carry, work)
@@ -127,11 +127,11 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
-    """Whether calling it gives an awaitable."""
+    """Whether calling the function gives an awaitable."""
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
-    call = getattr(inner, "__call__", None)  # noqa: B004 - its kind matters, not whether it is there
+    call = getattr(inner, "__call__", None)  # noqa: B004 - its kind matters, not its existence
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
 
 
@@ -151,5 +151,5 @@ async def _cool_down(queue: Queue, seconds: float) -> None:
     try:
         await queue.cool_down(seconds)
     except StoreError:
-        # The caller must see the job's own error; the next start will meet the store's.
+        # The caller must see the job's own error; the next start will raise the store's.
         return

@@ -1,4 +1,4 @@
-"""`@queue` on any kind of function: each call, or each iteration begun, waits for a slot first."""
+"""`@queue` on any kind of function: each call, or each start of an iteration, first waits for a slot."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def decorate(
 
     Args:
         function: any kind of function, or a classmethod or staticmethod of one.
-        owner: the handle that decorates it, which `add` won't make wait twice.
-        queue: for async kinds; None: refuse them.
-        blocking: gives the handle for plain kinds, when they are first called.
+        owner: the decorating handle; its `add` must not make the function wait twice.
+        queue: the handle for async kinds; None: refuse them.
+        blocking: gives the handle for plain kinds, at their first call.
 
     Raises:
-        TypeError: it is no function but a class, a property, or an object that can only be called; or it is
-            async and there is no queue for it.
+        TypeError: it is not a function but a class, a property, or another callable object; or it is async
+            and there is no queue for it.
     """
     if isinstance(function, classmethod | staticmethod):
         return type(function)(decorate(function.__func__, owner, queue, blocking))
     if isinstance(function, property) or inspect.isclass(function) or not inspect.isroutine(function):
         raise TypeError(
-            f"@queue goes on functions and methods, not on {function!r}: decorate the method that does the "
+            f"@queue decorates functions and methods, not {function!r}: decorate the method that does the "
             "work, or use queue.add(...)"
         )
     is_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
@@ -49,7 +49,7 @@ def decorate(
 
 
 def _async(queue: Paced, function: Callable[..., Any]) -> Callable[..., Any]:
-    # Async generators first: they are no coroutine functions, and would come out as something else.
+    # Async generators come first: they are not coroutine functions, and would be taken for another kind.
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)

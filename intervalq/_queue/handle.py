@@ -1,4 +1,4 @@
-"""Where a handle lives: one process and one event loop, with its store, its shard, and what it travels as."""
+"""The lifecycle of a handle: its process and event loop, its store, its shard, and its pickled form."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ H = TypeVar("H", bound="Handle")
 
 
 class Handle:
-    """The life of an `IntervalQueue`: nothing is opened before its first use, and then in that event loop."""
+    """The lifecycle of an `IntervalQueue`: it opens nothing until it is used, and then in that event loop."""
 
     def __init__(self, mine: Options, given: Store | None) -> None:
         self._options = mine
         self._given_store = given
         self._store: Store | None = given
         self.shard_here: Shard | None = None
-        """Internal: the shard, if there is one. It may be of another event loop: see `shard`."""
+        """Internal: the shard, if there is one. It may belong to another event loop: see `shard`."""
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None
@@ -39,17 +39,17 @@ class Handle:
 
     @property
     def name(self) -> str:
-        """The queue's name; of a keyed queue, `name:key`."""
+        """The queue's name; for a keyed queue, `name:key`."""
         return self._options.record
 
     def __getitem__(self, key: str) -> Self:
-        """A queue of its own for a key (a tenant, a host, an API key), with the same settings.
+        """A separate queue for a key (a tenant, a host, an API key), with the same settings.
 
-        It leaves nothing behind: not here, once nobody holds it, and not in the store, where its record is
-        forgotten a minute after it could matter.
+        It leaves nothing behind, neither in this process, once nobody holds it, nor in the store, which
+        forgets its record a minute after it has stopped to matter.
         """
         if self._options.key is not None:
-            raise TypeError(f"{self!r} is the queue of one key already")
+            raise TypeError(f"{self!r} is already the queue of a key")
         key = parse.name(key)
         child = self._children.get(key)
         if child is None:
@@ -59,11 +59,11 @@ class Handle:
         return child
 
     async def close(self, *, drain: bool = True) -> None:
-        """Take no more jobs; let those that wait begin (drain), or give them `QueueClosed`.
+        """Accept no more jobs; let waiting ones begin (drain), or fail them with `QueueClosed`.
 
-        Jobs of `add` and `map` are waited for to their end; calls of decorated functions, `run` and `slot`
-        belong to their callers. Unused tickets go back, connections close. The queue itself, and other
-        handles, go on.
+        This waits for the end of jobs of `add` and `map`; calls of decorated functions, `run` and `slot`
+        belong to their callers. Unused tickets are given back, and connections closed. The queue itself, and
+        its other handles, go on.
         """
         shard = None if self._closed else self.shard_here
         if shard is not None and self._home is not None and self._home[0] == os.getpid():
@@ -88,11 +88,11 @@ class Handle:
         await self.close(drain=kind is None)
 
     def shard(self) -> Shard:
-        """Internal: the shard of this handle in this event loop, made at first use.
+        """Internal: the shard of this handle in this event loop, created at first use.
 
         Raises:
             QueueClosed: the handle was closed.
-            ForkedError, WrongLoop: it lives elsewhere.
+            ForkedError, WrongLoop: it belongs to another process or event loop.
         """
         shard = self.shard_here
         if shard is not None and shard.loop is running_loop() and not shard.closed:
@@ -125,7 +125,7 @@ class Handle:
         return self._store
 
     def twin(self) -> Self:
-        """Internal: a handle with the same settings that has not been used yet."""
+        """Internal: an unused handle with the same settings."""
         return self._like(self._options)
 
     def _like(self, mine: Options) -> Self:
@@ -139,7 +139,7 @@ class Handle:
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], Options]]:
         if self._given_store is not None:
             raise TypeError(
-                f"{self!r} was given a store object, which can't travel: to pickle a handle, give it a URL"
+                f"{self!r} was given a store object, which can't be pickled: give the handle a URL"
             )
         return revived, (type(self), self._options)
 
@@ -156,7 +156,7 @@ class Handle:
 
 
 def revived(kind: type[H], mine: Options, given: Store | None = None) -> H:
-    """Make a handle from checked settings."""
+    """Create a handle from checked settings."""
     handle = object.__new__(kind)
     Handle.__init__(handle, mine, given)
     return handle

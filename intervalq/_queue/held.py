@@ -1,4 +1,4 @@
-"""What the code that runs just now holds of queues with `max_running`, so that no job waits for itself."""
+"""Tracks the slots that running code holds in queues with `max_running`, so that no job waits for itself."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from intervalq.rules import Inspect, State
 
 
 class HeldSlot:
-    """The slot of a job that runs."""
+    """The slot of a running job."""
 
     __slots__ = ("awaited_by", "ended", "shard", "task")
 
     def __init__(self, shard: Shard, awaited_by: Callable[[], Held]) -> None:
         self.shard = shard
         self.task = _task()
-        """The task that runs the job; None: a thread does."""
+        """The task that runs the job; None: a thread runs it."""
         self.awaited_by = awaited_by
-        """Gives what those hold who wait for this job."""
+        """Gives the slots that are held by those who wait for this job."""
         self.ended = False
 
 
 Held: TypeAlias = tuple[HeldSlot, ...]
 
 HOLDING: Final[ContextVar[Held]] = ContextVar("intervalq_held", default=())
-"""What this context has, also of jobs that have ended or that only started this code: see `held_here`."""
+"""The slots of this context, even of jobs that ended or only started this code: see `held_here`."""
 
 
 def hold(shard: Shard, awaited_by: Callable[[], Held] = tuple) -> HeldSlot | None:
-    """A job begins in this context. None: its queue has no limit."""
+    """Note that a job begins in this context. Returns None if its queue has no limit."""
     if not shard.connection.is_limited:
         return None
     slot = HeldSlot(shard, awaited_by)
@@ -47,17 +47,17 @@ def hold(shard: Shard, awaited_by: Callable[[], Held] = tuple) -> HeldSlot | Non
 
 
 def let_go(slot: HeldSlot | None) -> None:
-    """The job has ended. This may be another context than the one that it began in."""
+    """Note that the job has ended, possibly in another context than the one in which it began."""
     if slot is not None:
         slot.ended = True
         HOLDING.set(tuple(other for other in HOLDING.get() if not other.ended))
 
 
 def held_here() -> Held:
-    """What can't end before the code that runs just now does.
+    """The slots that can't end before the running code does.
 
-    A task that was started by a job doesn't keep that job from ending, so it has none of its slots. A thread
-    has those of the job that runs it.
+    A task that was started by a job doesn't keep that job from ending, so it holds none of its slots. A
+    thread holds those of the job that runs it.
     """
     held = tuple(slot for slot in HOLDING.get() if not slot.ended)
     task = _task() if held else None
@@ -66,47 +66,47 @@ def held_here() -> Held:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Code that waits for a slot, or for a job that does, and keeps what it holds."""
+    """Code that waits for a slot, or for a job that waits for one, and keeps the slots that it holds."""
 
     shard: Shard
     held: Held
     is_over: Callable[[], bool]
-    """Whether the job that it waits for has its slot by now."""
+    """Whether the awaited job has its slot by now."""
 
 
 _waits: Final[dict[object, _Wait]] = {}
-"""Those of this process, of all its event loops."""
+"""All waits of this process, in all event loops."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_waits.clear)  # its parent's code doesn't wait in a child
+    os.register_at_fork(after_in_child=_waits.clear)  # the parent's waits don't exist in a child
 
 
 @asynccontextmanager
 async def waiting(
     shard: Shard, held: Held, is_over: Callable[[], bool] = bool, *, ends: bool = False
 ) -> AsyncIterator[None]:
-    """Around a wait for a slot of a queue, or for a job, by code that holds slots.
+    """A context around a wait for a slot of a queue, or for a job, by code that holds slots.
 
-    With `ends` it ends by itself, so that others may wait for that.
+    With `ends`, the wait ends by itself, so that others may wait for that.
 
     Raises:
-        SelfDeadlock: all places of a queue are held by code of this process that waits for one more of them.
+        SelfDeadlock: all places of a queue are held by code of this process that waits for another one.
     """
     key = object()
     _waits[key] = _Wait(shard, held, is_over)
     try:
-        # Who waits for a job that runs may keep others waiting by it: all that this job waits for.
+        # Waiting for a running job may block others, too: everything that this job waits for.
         for blocked in _kept_waiting(held) if is_over() else [shard]:
             await _refuse_self_deadlock(blocked)
         if ends:
             del _waits[key]
         yield
     finally:
-        _waits.pop(key, None)  # not there in a forked child, either
+        _waits.pop(key, None)  # a forked child doesn't have it
 
 
 def _kept_waiting(held: Held) -> list[Shard]:
-    """Where code waits for slots that can't go on before these slots end."""
+    """The shards in which code waits for slots and can't go on before these slots end."""
     return [wait.shard for wait in _blocked() if not set(held).isdisjoint(_chain(wait.held))]
 
 
@@ -114,28 +114,28 @@ async def _refuse_self_deadlock(shard: Shard) -> None:
     state = shard.state
     if not (_is_deadlocked(shard, state) if state is not None else _is_held(shard)):
         return
-    if shard.loop in {running_loop(), shard}:  # one of another loop can't be asked from here
-        with suppress(StoreError):  # whoever waits will meet it
+    if shard.loop in {running_loop(), shard}:  # a shard of another event loop can't be used from here
+        with suppress(StoreError):  # the waiting code will get the error
             state = (await shard.command(Inspect())).state  # somebody else may have changed the limit
     if state is not None and _is_deadlocked(shard, state):
         raise SelfDeadlock(shard.queue, state.settings.max_running)
 
 
 def _is_held(shard: Shard) -> bool:
-    """Whether code that waits has slots of a queue of that name."""
+    """Whether waiting code holds slots of a queue of that name."""
     waits = tuple(_waits.values())
     return any(slot.shard.queue == shard.queue for wait in waits for slot in _chain(wait.held))
 
 
 def _is_deadlocked(shard: Shard, state: State) -> bool:
-    """Whether a queue has no place that will be free before somebody gets one more."""
+    """Whether no place of a queue can become free before somebody gets another one."""
 
     def is_of_it(other: Shard) -> bool:
         same = other.queue == shard.queue and other.state is not None
         return same and other.state.generation == state.generation  # type: ignore[union-attr]  # see above
 
     most = state.settings.max_running
-    if not 0 < most <= sum(len(wait.held) for wait in tuple(_waits.values())):  # quick, where many wait
+    if not 0 < most <= sum(len(wait.held) for wait in tuple(_waits.values())):  # fast even with many waits
         return False
     held = _chain(slot for wait in _blocked() if is_of_it(wait.shard) for slot in wait.held)
     return most <= sum(is_of_it(slot.shard) for slot in held)
@@ -146,7 +146,7 @@ def _blocked() -> list[_Wait]:
 
 
 def _chain(held: Iterable[HeldSlot]) -> list[HeldSlot]:
-    """What is held, and what those hold who wait for it to end, and so on."""
+    """Held slots, the slots of those who wait for them to end, and so on."""
     found: dict[HeldSlot, None] = {}
     left = list(held)
     while left:
@@ -160,5 +160,5 @@ def _chain(held: Iterable[HeldSlot]) -> list[HeldSlot]:
 def _task() -> int | None:
     try:
         return anyio.get_current_task().id
-    except RuntimeError:  # no event loop runs here
+    except RuntimeError:  # there is no running event loop
         return None

@@ -1,4 +1,4 @@
-"""What `queue.inspect()` tells: the record as people read it, and the live figures of one handle."""
+"""The result of `queue.inspect()`: the record in readable form, and the live figures of one handle."""
 
 from __future__ import annotations
 
@@ -24,55 +24,57 @@ class QueueState:
     current: int
     """The highest ticket that was granted."""
     outstanding: int
-    """Tickets issued and not granted: jobs that wait, and tickets of shards that died."""
+    """Tickets that were issued and not granted: those of waiting jobs, and of shards that died."""
     running: int | None
     """With `max_running`: how many jobs run over all shards; None: not counted."""
     held: bool
-    """Paused, cooling down, or at the limit of running jobs."""
+    """Whether the queue is paused, cooling down, or at its limit of running jobs."""
     held_until: float | None
-    """When a cool-down ends; None: not held, or until somebody resumes or a running job ends."""
+    """When a cool-down ends; None: not held, or held until somebody resumes it or a running job ends."""
     next_slot: float | None
     """When a job that is added now would begin; None: the queue is held."""
     now: float
-    """The store's clock."""
+    """The reading of the store's clock."""
     generation: str
-    """Changes when the record is lost or dropped, and made anew."""
+    """A random value that changes when the record is lost or dropped and created again."""
 
     waiting: int
     """This handle: jobs that wait for a slot."""
     begun: int
     """This handle: jobs that began."""
     given_up: int
-    """This handle: slots that were missed or given up, each for a new one."""
+    """This handle: slots that were missed or given up, each replaced by a new one."""
     causes: dict[str, int]
-    """This handle: slots that were given up, by cause. `late`: another one was granted a later slot by then.
-    `stepped`: the store's clock was set. `revoked`: by `reclaim`, a longer interval or a pause. `thread`: the
-    thread of a plain function was too late. `cheap`: the slot was taken for a job of a smaller cost."""
+    """This handle: slots that were given up, by cause. `late`: another shard had already been granted a later
+    slot. `stepped`: the store's clock was set. `revoked`: by `reclaim`, a longer interval or a pause.
+    `thread`: the thread of a plain function was too late. `cheap`: the slot was taken for a job of a smaller
+    cost."""
     late: int
-    """This handle: slots that were over when their jobs were to begin, and were granted late: each costs the
-    queue the time that the process was late."""
+    """This handle: slots that were over before their jobs could begin, and were granted late: each costs the
+    queue the time by which the process was late."""
     lateness: float | None
-    """This handle: how late its process typically wakes up; None: it was not measured yet."""
+    """This handle: how late its process typically wakes; None: not measured yet."""
     lateness_slow: float | None
-    """This handle: how late it wakes up at worst, less one in 32; None: as for `lateness`."""
+    """This handle: how late its process wakes in the worst cases, except the worst one of 32; None: as for
+    `lateness`."""
     looking: float
-    """This process: the part of a processor that goes into looking at the clock right before slots."""
+    """This process: the share of a processor that is spent on watching the clock right before slots."""
     calls: int
     """This handle: commands sent to the store."""
     round_trip: float | None
-    """This handle: the slow side of the recent round trips to the store; None: not known yet."""
+    """This handle: how long the slower ones of its recent round trips took; None: not known yet."""
     spacing: float
-    """How far apart starts are at least, over all handles: the interval less the tolerance, and less what
-    handles that are far from the store can be wrong about its clock."""
+    """The guaranteed minimum time between starts, over all handles: the interval minus the tolerance, and
+    minus the errors of distant handles about the store's clock."""
     expected_spacing: float
-    """How far apart starts are to be expected, nearly always: by how late this process wakes up."""
+    """The minimum time between starts to expect nearly always, given how late this process wakes."""
     turns: int
-    """This handle: how many starts in a row it makes before others have their turn, as its slots are now."""
+    """This handle: how many starts it makes in a row, with its present slots, before others' turn."""
     regressions: int
-    """This handle: how many times the store was seen to have lost writes."""
+    """This handle: how many times the store was found to have lost writes."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The state as a JSON object."""
         return asdict(self)
 
 
@@ -83,7 +85,7 @@ def outstanding(state: State) -> int:
 
 
 def inspected(shard: Shard, answer: Answer) -> QueueState:
-    """The state that an answer shows to a shard; the answer must have one."""
+    """The state that a shard's answer shows; the answer must have a record."""
     state = answer.state
     assert state is not None
     settings = state.settings

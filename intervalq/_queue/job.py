@@ -1,4 +1,4 @@
-"""A job that was added in the background: wait for it, look at its place, cancel it."""
+"""A job that was added in the background: await it, see its place, cancel it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ log: Final = logging.getLogger("intervalq")
 
 
 class Job(Generic[R]):
-    """Made by `IntervalQueue.add`. `await job` gives the function's result, or raises what it raised."""
+    """Created by `IntervalQueue.add`. `await job` gives the function's result, or raises its error."""
 
-    # Many jobs may wait, and those that do have little of their own: the rest is the class's until it is set.
+    # Many jobs may wait, so attributes that a waiting job doesn't need have their defaults in the class.
 
     attempt = 0
     """How many times the function was started so far."""
     done = False
-    """Whether the job ended: with a result, an error, or cancelled."""
+    """Whether the job has ended: with a result, with an error, or cancelled."""
     awaited_by: Held = ()
-    """Internal: what those hold who wait for this job."""
+    """Internal: the slots that are held by those who wait for this job."""
     _slot: Grant | None = None
     _slot_of: Waiter | None = None
     _scope: anyio.CancelScope | None = None
@@ -40,7 +40,7 @@ class Job(Generic[R]):
     _when_done: Callable[[], None] | None = None
     _result: R | None = None
     _error: BaseException | None = None
-    _trace: TracebackType | None = None  # awaited twice, it must not grow
+    _trace: TracebackType | None = None  # it must not grow if the job is awaited twice
     _seen = False
     _task: int | None = None
 
@@ -52,10 +52,10 @@ class Job(Generic[R]):
 
     @property
     def ticket(self) -> int | None:
-        """The job's ticket: of its latest start, else the one that it will use if nothing changes.
+        """The job's ticket: that of its latest start, else the one that it will use if nothing changes.
 
-        None: no ticket was taken for it yet, as jobs of its handle are before it (see `add`), or the queue
-        is held.
+        None: it has no ticket yet, because other jobs of its handle come first (see `add`), or the queue is
+        held.
         """
         slot = self._place()
         return None if slot is None else slot.ticket
@@ -69,7 +69,7 @@ class Job(Generic[R]):
         return None if slot is None else slot.due
 
     def cancel(self) -> None:
-        """Take the job out of the queue, or cancel its function if it runs; nothing if it ended."""
+        """Take the job out of the queue, or cancel its function if it runs; do nothing if it has ended."""
         self._seen = True
         if self.done:
             return
@@ -92,7 +92,7 @@ class Job(Generic[R]):
             try:
                 async with waiting(self._shard, held, lambda: self.waiter.gone):
                     await self._end_of_it()
-            finally:  # whoever gives up waiting can end before this job does
+            finally:  # code that gives up waiting can end before this job does
                 left = list(self.awaited_by)
                 for slot in held:
                     left.remove(slot)
@@ -104,7 +104,9 @@ class Job(Generic[R]):
 
     def __del__(self) -> None:
         if self._error is not None and not self._seen and not isinstance(self._error, QueueClosed):
-            log.error("a job of queue %r failed and nobody asked", self._shard.queue, exc_info=self._error)
+            log.error(
+                "a job of queue %r failed and nobody awaited it", self._shard.queue, exc_info=self._error
+            )
 
     async def _end_of_it(self) -> None:
         if not self.done:
@@ -126,15 +128,15 @@ class Job(Generic[R]):
 
 
 class RunningJob(Job[R]):
-    """The side of a job that the queue works with."""
+    """A job with the methods that the queue needs."""
 
     def begins(self, slot: Grant) -> None:
-        """An attempt begins."""
+        """Note that an attempt begins."""
         self._slot, self._slot_of = slot, self.waiter
         self.attempt += 1
 
     async def carry(self, work: Callable[[], Awaitable[R]]) -> None:
-        """Keep whatever `work` gives or raises, for those who wait."""
+        """Do the work, and keep its result or error for those who wait."""
         self._task = anyio.get_current_task().id
         self._scope = scope = self._scope or anyio.CancelScope()
         try:
@@ -142,7 +144,7 @@ class RunningJob(Job[R]):
                 self._result = await work()
             if scope.cancelled_caught:
                 self._error = JobCancelled(self._shard.queue)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait for the job
             self._error, self._trace = error, error.__traceback__
         except BaseException as error:
             cancelled = anyio.get_cancelled_exc_class()
@@ -158,7 +160,7 @@ class RunningJob(Job[R]):
     async def queued(self) -> None:
         """Wait until the job has the ticket that it should have by now, if any.
 
-        Raises what kept the job from being queued at all.
+        Raises the error that kept the job from being queued.
         """
         await self._shard.placed()
         if self.waiter.error is not None:
@@ -168,7 +170,7 @@ class RunningJob(Job[R]):
             raise self._error
 
     async def ended(self) -> None:
-        """Wait for the end, whatever it is; not at all in the job itself."""
+        """Wait until the job has ended in any way; return at once if called in the job itself."""
         if anyio.get_current_task().id != self._task:
             await self._end_of_it()
 

@@ -10,7 +10,7 @@ from intervalq.store import Store
 
 
 class QueueOptions(TypedDict, total=False):
-    """Of `IntervalQueue`."""
+    """Options of `IntervalQueue`."""
 
     interval: Duration | None
     rate: str | None
@@ -28,7 +28,7 @@ class QueueOptions(TypedDict, total=False):
 
 
 class SlotOptions(TypedDict, total=False):
-    """Of `IntervalQueue.slot`."""
+    """Options of `IntervalQueue.slot`."""
 
     priority: int
     cost: int
@@ -36,13 +36,13 @@ class SlotOptions(TypedDict, total=False):
 
 
 class JobOptions(SlotOptions, total=False):
-    """Of `IntervalQueue.run` and `IntervalQueue.add`."""
+    """Options of `IntervalQueue.run` and `IntervalQueue.add`."""
 
     retries: int | None
 
 
 class Settings(TypedDict, total=False):
-    """Of `IntervalQueue.configure`."""
+    """Options of `IntervalQueue.configure`."""
 
     interval: Duration | None
     rate: str | None

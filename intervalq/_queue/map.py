@@ -1,4 +1,4 @@
-"""`queue.map`: results of many calls at the queue's pace, with no more in memory than a window of them."""
+"""`queue.map`: the results of many calls at the queue's pace, with at most a window of them in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def paced_map(
 
 
 class _Feed:
-    """Reads items in the background and starts their jobs, as long as there is room in the window."""
+    """Reads items in the background and adds their jobs, as long as the window has room."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class _Feed:
                             self._bell.set()
                         else:
                             job.when_done(partial(self._done, job))
-        except Exception as error:  # noqa: BLE001 - of the items, or of a closed queue: for whoever iterates
+        except Exception as error:  # noqa: BLE001 - from the items or a closed queue; raised to the consumer
             self._error = error
         except BaseException:
-            self._error = JobCancelled(self._queue.name)  # the items are not all read
+            self._error = JobCancelled(self._queue.name)  # not all items were read
             raise
         finally:
             self._over = True
@@ -100,7 +100,7 @@ class _Feed:
         self._bell.set()
 
     async def next_job(self) -> RunningJob[Any] | None:
-        """The next job to give the result of; None: there are no more."""
+        """The next job whose result is to be yielded; None: there are no more."""
         while not self._ready:
             if self._over and not self._unread:
                 if self._error is not None:
@@ -115,13 +115,13 @@ class _Feed:
         return job
 
     def is_running(self) -> bool:
-        """Whether the next result needs no slot that isn't there; not known before the first job."""
+        """Whether the next result needs no further slot; unknown, and False, before the first job."""
         if self._ready:
             return self._ready[0].done or self._ready[0].waiter.gone
         return self._begun and all(job.waiter.gone for job in self._unread)
 
     def stop(self) -> None:
-        """Read no more, and cancel what was not given."""
+        """Read no more items, and cancel jobs whose results were not yielded."""
         self._over = True
         self._scope.cancel()
         for job in self._unread:

@@ -1,4 +1,4 @@
-"""A handle's settings: checked once, immutable, and all that travels when a handle is pickled."""
+"""A handle's settings: checked once, immutable, and all that is pickled of a handle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Duration = float | timedelta | str
 """Seconds, a timedelta, or text such as `200ms`, `1.5s`, `2m`, `1h`."""
 
 _MAX = 1_000_000
-"""More than this many at once is a mistake, not a setting."""
+"""The largest count that an option accepts: more is a mistake, not a setting."""
 
 MAX_COST = 1_000_000_000
 """The most slots that one job may take."""
@@ -23,7 +23,7 @@ MAX_COST = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """See `IntervalQueue`. Durations are microseconds here, waits are seconds."""
+    """See `IntervalQueue`. Durations are in microseconds here, waits in seconds."""
 
     name: str
     key: str | None
@@ -47,7 +47,7 @@ class Options:
 
     @property
     def settings(self) -> Settings | None:
-        """What the record is made with; None: the queue must exist."""
+        """The settings with which to create the record; None: the queue must exist."""
         if self.interval is None:
             return None
         return Settings(
@@ -75,8 +75,8 @@ def options(
     """The settings, checked.
 
     Raises:
-        InvalidName, InvalidInterval: see there.
-        InvalidOption: out of range, or two of them disagree.
+        InvalidName, InvalidInterval: see these classes.
+        InvalidOption: an option is out of range, or two of them contradict each other.
     """
     burst = whole("burst", burst, 1)
     if interval is not None and rate is not None:
@@ -90,7 +90,7 @@ def options(
         micros = parse.rate(rate)
     elif burst != 1 or max_running is not None or tolerance is not None:
         raise InvalidOption(
-            "burst, max_running and tolerance go with interval or rate: without, the queue's own are used"
+            "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
         )
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
@@ -120,17 +120,17 @@ def _share(value: float | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidOption(f"precision={short(value)} must be a part of a processor, from 0 to 1")
+        raise InvalidOption(f"precision={short(value)} must be a share of a processor, from 0 to 1")
     return float(value)
 
 
 def check_cost(interval: int | None, cost: object) -> None:
-    """Refuse a cost that takes longer than any store can count.
+    """Refuse a cost that takes longer than any store can represent.
 
     Raises:
         InvalidOption: `cost` intervals from now on end beyond 2**53 microseconds since 1970.
     """
-    if interval is None or not isinstance(cost, int) or cost > MAX_COST:  # checked elsewhere
+    if interval is None or not isinstance(cost, int) or cost > MAX_COST:  # these are checked elsewhere
         return
     if interval * cost > FOREVER - time.time_ns() // 1_000:
         raise InvalidOption(
@@ -139,10 +139,10 @@ def check_cost(interval: int | None, cost: object) -> None:
 
 
 def check_burst(interval: int | None, burst: int) -> None:
-    """Refuse a credit that no store can hold.
+    """Refuse a burst credit that is too large for a store.
 
     Raises:
-        InvalidOption: `burst` intervals are more than a year.
+        InvalidOption: `burst` intervals are longer than a year.
     """
     if interval is not None and interval * burst > parse.YEAR:
         raise InvalidOption(
@@ -151,10 +151,10 @@ def check_burst(interval: int | None, burst: int) -> None:
 
 
 def whole(what: str, value: object, least: int, most: int = _MAX) -> int:
-    """A whole number in its range.
+    """A whole number in a range, unchanged.
 
     Raises:
-        InvalidOption: it isn't.
+        InvalidOption: `value` is not a whole number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidOption(f"{what}={short(value)} must be a whole number from {least} to {most}")
@@ -162,7 +162,7 @@ def whole(what: str, value: object, least: int, most: int = _MAX) -> int:
 
 
 def wait_of(value: Duration | None) -> float | None:
-    """A time to wait in seconds; None and infinity are no limit."""
+    """A time to wait, in seconds; None and infinity mean no limit."""
     if value is None or (isinstance(value, float) and math.isinf(value) and value > 0):
         return None
     return parse.duration(value, what="timeout") / 1e6

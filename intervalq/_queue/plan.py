@@ -1,4 +1,4 @@
-"""How one job is run: the options of a call, checked, over those of its queue."""
+"""How one job is run: the checked options of a call, combined with those of its queue."""
 
 from __future__ import annotations
 

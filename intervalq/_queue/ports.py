@@ -1,4 +1,4 @@
-"""What the parts of a queue need of its handle, so that none of them imports it."""
+"""Protocols of what the parts of a queue need from its handle, so that none of them imports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Queue(Protocol):
-    """For slots, attempts and maps."""
+    """What slots, attempts and maps need."""
 
     jobs: dict[RunningJob[Any], None]
     """Jobs in the background that have not ended."""
@@ -36,7 +36,7 @@ class Queue(Protocol):
         ...
 
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
+        """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
         ...
 
     async def cool_down(self, seconds: float) -> None:
@@ -45,28 +45,28 @@ class Queue(Protocol):
 
 
 class Paced(Protocol):
-    """For decorated async functions."""
+    """What decorated async functions need."""
 
     def slot(self) -> AbstractAsyncContextManager[object]:
-        """The body begins at the slot."""
+        """A context whose body begins at the slot."""
         ...
 
     async def run(self, function: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - as the function has it
-        """Wait for a slot, call the function, and give what it gives."""
+        """Wait for a slot, call the function, and return its result."""
         ...
 
 
 class Blocking(Protocol):
-    """For decorated plain functions: a handle for code that blocks."""
+    """What decorated plain functions need: a handle for blocking code."""
 
     def slot(self) -> AbstractContextManager[object]:
-        """The body begins at the slot."""
+        """A context whose body begins at the slot."""
         ...
 
     def run(self, function: Callable[[], R]) -> R:
-        """Wait for a slot, call the function in this thread, and give what it gives."""
+        """Wait for a slot, call the function in this thread, and return its result."""
         ...
 
-    def inspect(self) -> Any:  # noqa: ANN401 - `QueueState`, which is made of what is above this
+    def inspect(self) -> Any:  # noqa: ANN401 - a `QueueState`, which belongs to a higher layer
         """The queue as the store has it, and the live figures of this handle."""
         ...

@@ -1,4 +1,4 @@
-"""The handle of a queue: what users touch. It opens its store and its shard where it is first used."""
+"""The handle of a queue that users work with. It opens its store and its shard at its first use."""
 
 from __future__ import annotations
 
@@ -36,46 +36,47 @@ R = TypeVar("R")
 class IntervalQueue(Handle):
     """Starts at most one job per interval, across all handles of the same name and store, wherever they run.
 
-    A handle is cheap, connects to nothing until it is used, and may be made at import time. It lives in one
-    event loop and one process; it pickles as its settings. When nothing waits it has no task, no timer and no
-    traffic.
+    A handle is cheap, doesn't connect until it is used, and may be created at import time. It belongs to one
+    event loop and one process; it is pickled as its settings. While no job waits it has no task, no timer and
+    no network traffic.
 
     Args:
-        name: 1 to 128 of `A-Z a-z 0-9 . _ -`, a letter or digit first.
+        name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter or digit.
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
-            microsecond to a year. None, without a rate: take the settings that the queue already has.
+            microsecond to a year. None, without a rate: use the settings that the queue already has.
         rate: instead of an interval, for example `10/s`, `5000/h`, `100/15m`.
-        store: a URL or a `Store`. None: the environment's `INTERVALQ_STORE`, else a SQLite database in the
-            user's state folder, which works across the processes of one machine.
+        store: a URL or a `Store`. None: the environment variable `INTERVALQ_STORE`, else a SQLite database in
+            the user's state folder, which all processes of one machine can share.
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
         lookahead: how many of this handle's waiting jobs hold a ticket. A process that dies leaves at most
             this many slots empty. None: all of them. 1: handles take turns, whatever their backlog. The
             default, 16, keeps a busy handle in line and a dead one cheap.
-        tolerance: how late after its slot a job may begin; for a job that is later, the slot moves, or it
-            takes a new one. So starts are at least `interval - tolerance` apart. None: a tenth of the
-            interval, times the burst.
+        tolerance: how late after its slot a job may begin; for a later job, the slot moves, or the job takes
+            a new one. So starts are at least `interval - tolerance` apart. None: a tenth of the interval,
+            times the burst.
         max_running: how many jobs may run at the same time over all handles; None: no limit. While the
-            limit is reached the queue's clock stands still. A dead process's jobs count for 10 s. A job that
-            waits for its own queue while it holds the last place gets `SelfDeadlock`.
-        timeout: how long a job may wait for its slot before `SlotTimeout`; None: as long as it takes.
-        retries: how many more attempts a job gets when its function raises; each takes a slot of its own.
+            limit is reached, the queue's clock stands still. The jobs of a dead process count for 10 s. A job
+            that waits for its own queue while it holds the last place gets `SelfDeadlock`.
+        timeout: how long a job may wait for its slot before `SlotTimeout`; None: without limit.
+        retries: how many further attempts a job gets if its function raises; each takes a slot of its own.
         backoff: the first pause before another attempt, in seconds; doubles each time up to a minute, with
             full jitter.
         retry_after: whether an exception that carries a Retry-After (status 429 or 503; httpx, requests,
             aiohttp) cools the queue down for that long, for everybody.
-        strict: wait until a slot has surely come, however far the store is. False: where round trips are so
-            long that its clock can't be known within the tolerance, begin at the middle of what is possible,
-            which keeps distances even between near and far processes (see `QueueState.spacing`).
-        precision: the part of a processor, 0 to 1, that this process may spend on looking at the clock right
-            before a slot, where it wakes too late otherwise. None: 0.1. It does so only while slots are
-            being missed. With the first of these, its thread also asks Linux (6.12 or newer) for a short time
-            slice, with which it runs sooner after it wakes, and no more than before; 0: it doesn't.
+        strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
+            long that the store's clock can't be known within the tolerance, begin in the middle of the range
+            of possible times, which keeps the spacing even between near and far processes (see
+            `QueueState.spacing`).
+        precision: the share of a processor, 0 to 1, that this process may spend on watching the clock right
+            before slots if it wakes too late otherwise. None: 0.1. It does so only while it misses slots. At
+            the first missed slot, its thread also asks Linux (6.12 or newer) for a short time slice, so that
+            it runs sooner after it wakes, with an unchanged share of the processor. 0 turns both off.
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
         UnknownStore, MissingExtra: at first use.
-        ConfigMismatch: at first use, when the queue already runs with other settings.
-        StoreUnavailable: at first use, when the store can't be reached; later, when it stays away for a
+        ConfigMismatch: at first use, if the queue already runs with other settings.
+        StoreUnavailable: at first use, if the store can't be reached; later, if it stays unreachable for a
             minute. No job ever starts unpaced.
     """
 
@@ -124,7 +125,7 @@ class IntervalQueue(Handle):
         """Decorate a function, so that each call waits for a slot first; its signature is kept.
 
         Async functions and async generators wait in their event loop; plain functions and generators block
-        their thread (see `intervalq.sync`). Of a generator, the first step waits.
+        their thread (see `intervalq.sync`). In a generator, the first step waits.
         """
         return cast("F", decorate(function, self, self, lambda: self.blocking))
 
@@ -137,7 +138,7 @@ class IntervalQueue(Handle):
         timeout: Duration | None = None,
         retries: int | None = None,
     ) -> R:
-        """Wait for a slot, call the async function, and give what it gives. Options as for `add`."""
+        """Wait for a slot, call the async function, and return its result. Options as for `add`."""
         result: R = await run(self, function, self.plan(priority, cost, timeout, retries))
         return result
 
@@ -174,16 +175,16 @@ class IntervalQueue(Handle):
     ) -> Job[Any]:
         """Queue a call in the background, and return once it has a ticket, or a place behind others.
 
-        Behind others of this handle it gets its ticket with the next question about theirs, at most 50 ms
+        A job behind others of this handle gets its ticket with the next request for theirs, at most 50 ms
         later, or when it is one of the next `lookahead` jobs.
 
         Args:
             function: async, or plain: then it runs in a worker thread. A function decorated by this queue
-                waits once, not twice.
+                waits only once.
             args: for the function; bind keyword arguments with functools.partial.
-            priority: jobs of a higher priority begin before this handle's others.
-            cost: how many slots in a row the job takes, up to a billion: it begins at the first, and the
-                others stay empty, also if this process dies.
+            priority: jobs of a higher priority begin before other jobs of this handle.
+            cost: how many consecutive slots the job takes, up to a billion: it begins at the first, and the
+                others stay empty, even if this process dies.
             timeout: see `IntervalQueue`; None: the queue's.
             retries: see `IntervalQueue`; None: the queue's.
 
@@ -194,7 +195,7 @@ class IntervalQueue(Handle):
         try:
             await job.queued()
         except BaseException:
-            job.cancel()  # nobody has it, so nobody could
+            job.cancel()  # the caller doesn't have it yet, so nobody else could
             raise
         return job
 
@@ -226,16 +227,16 @@ class IntervalQueue(Handle):
         ordered: bool = False,
         window: int = 64,
     ) -> AsyncGenerator[Any, None]:
-        """Call the function for each item at the queue's pace, and give the results.
+        """Call the function for each item at the queue's pace, and yield the results.
 
         Args:
             function: as for `add`.
-            items: taken as they are needed: at most `window` wait, run, or are unread at a time, so memory
-                is bounded whatever their number.
-            ordered: give results in the order of the items; False: as they come.
+            items: read as they are needed: at most `window` of them wait, run, or have an unread result, so
+                memory is bounded whatever their number.
+            ordered: yield results in the order of the items; False: as they are ready.
             window: see `items`.
 
-        An error of the function ends the iteration with it; jobs whose results were not given are cancelled.
+        If the function raises, the iteration ends with that error, and the other jobs are cancelled.
         """
         plan = self.plan()
         return paced_map(self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
@@ -248,7 +249,7 @@ class IntervalQueue(Handle):
         return ComingSlot(self, None if usual else self.plan(priority, cost, timeout))
 
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Internal: wait in line for a slot, at most `timeout` seconds (None: as long as it takes)."""
+        """Internal: wait in line for a slot, at most `timeout` seconds (None: without limit)."""
         shard = self.shard()
         if HOLDING.get() and (held := held_here()):
             async with waiting(shard, held, ends=timeout is not None):
@@ -258,7 +259,7 @@ class IntervalQueue(Handle):
     def plan(
         self, priority: int = 0, cost: int = 1, timeout: Duration | None = None, retries: int | None = None
     ) -> Plan:
-        """Internal: a job's own options, checked, over those of the queue."""
+        """Internal: a job's own options, checked, combined with those of the queue."""
         if timeout is None and retries is None and priority == 0 and cost == 1:
             return self._usual
         mine = self._options
@@ -287,9 +288,9 @@ class IntervalQueue(Handle):
     async def pause(self) -> None:
         """Stop every shard of the queue until somebody resumes it.
 
-        Jobs whose slots were granted before may still begin: those of the next 50 ms, or of two round trips,
-        and of up to 100 ms more in a process that wakes late. Slots move by the length of
-        the pause, and keep their order.
+        Jobs whose slots are already granted may still begin: for up to 50 ms or two round trips, and for up
+        to 100 ms more in a process that wakes late. Slots move by the length of the pause, and keep their
+        order.
         """
         await self._command(Hold())
 
@@ -298,9 +299,9 @@ class IntervalQueue(Handle):
         await self._command(Resume())
 
     async def cool_down(self, seconds: Duration) -> None:
-        """Stop every shard of the queue for a while, as a server's Retry-After asks for.
+        """Stop every shard of the queue for a while, as a server's Retry-After requests.
 
-        Of several pauses and cool-downs the one that ends last counts.
+        If several pauses and cool-downs overlap, the one that ends last counts.
         """
         await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
 
@@ -314,9 +315,9 @@ class IntervalQueue(Handle):
     ) -> None:
         """Change the queue for everybody, while it runs; None leaves a setting as it is.
 
-        A longer interval holds at once: jobs that wait take new tickets. A shorter one begins after the
-        slots that are handed out already. `max_running=0` takes the limit away. The queues of keys are
-        configured each for itself.
+        A longer interval applies at once: waiting jobs take new tickets. A shorter one applies after the
+        slots that are already handed out. `max_running=0` removes the limit. The queue of each key is
+        configured separately.
         """
         checked = options(
             self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
@@ -331,7 +332,7 @@ class IntervalQueue(Handle):
         if before is not None:
             settings = before.settings
             check_burst(command.interval or settings.interval, command.burst or settings.burst)
-            # Whoever changes the settings knows that those of this handle are not the queue's.
+            # From now on this handle uses the queue's settings instead of its own.
             self.shard().connection.adopt(settings)
         answer = await self._command(command)
         if answer.state is not None:
@@ -344,16 +345,16 @@ class IntervalQueue(Handle):
             )  # fmt: skip
 
     async def reclaim(self) -> int:
-        """Free the slots of shards that died, and say how many tickets were outstanding.
+        """Free the slots of shards that died, and return how many tickets were outstanding.
 
-        Shards that live lose their tickets too, and take new ones by themselves.
+        Live shards lose their tickets, too, and take new ones by themselves.
         """
         before = await self._command(Inspect(), may_be_new=True)
         await self._command(Reclaim())
         return 0 if before.state is None else outstanding(before.state)
 
     async def drop(self) -> None:
-        """Remove the queue's record from the store. Handles that are used later make it anew."""
+        """Remove the queue's record from the store. The next job creates it again."""
         await self.shard().command(Drop())
 
     async def inspect(self) -> QueueState:
@@ -373,10 +374,10 @@ class IntervalQueue(Handle):
 
     @cached_property
     def blocking(self) -> Blocking:
-        """The same queue for code that blocks: what `@queue` on plain functions uses."""
+        """The same queue for blocking code, which `@queue` on plain functions uses."""
         if self._given_store is not None and not isinstance(self._given_store, DocumentStore):
             raise InvalidOption(
-                f"{self!r} has a store object of this event loop: for threads, give a store's URL"
+                f"{self!r} has a store object of this event loop: to use it from threads, give a URL instead"
             )
         return _blocking[0](self)
 
@@ -385,5 +386,5 @@ _blocking: Final[list[Callable[[IntervalQueue], Blocking]]] = []
 
 
 def blocking_by(make: Callable[[IntervalQueue], Blocking]) -> None:
-    """Internal: how handles for code that blocks are made; told by `intervalq.sync`, which builds on this."""
+    """Internal: register the factory of handles for blocking code; called by `intervalq.sync`."""
     _blocking[:] = [make]

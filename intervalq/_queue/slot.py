@@ -1,4 +1,4 @@
-"""The slot that a job runs in, as the users of `slot()` see it, and the shortest way to one."""
+"""The slot that a job runs in, as users of `slot()` see it, and the fast path to one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slot(Grant):
 
     @classmethod
     def of(cls, grant: Grant) -> Slot:
-        """Internal: the slot that was granted."""
+        """Internal: the slot of a grant."""
         slot = cls.__new__(cls)
         slot.become(grant)
         return slot
@@ -34,20 +34,20 @@ _USED: Final = Plan(0, 0, None, 0, 0, retry_after=False)
 
 
 class ComingSlot(Slot):
-    """What `async with` waits for. A class of its own: `asynccontextmanager` costs more than all the rest."""
+    """The context of `slot()`: a class, because `asynccontextmanager` would cost more than all the rest."""
 
     __slots__ = ("_held", "_plan", "_queue", "_shard")
 
     def __init__(self, queue: Queue, plan: Plan | None) -> None:
         self._queue = queue
-        self._plan = plan  # None: without options of its own
+        self._plan = plan  # None: no options of its own
         self._shard: Shard | None = None
         self._held: HeldSlot | None = None
 
     async def __aenter__(self) -> Self:
         plan = self._plan
         if plan is _USED:
-            raise RuntimeError("a slot is for one job: call slot() again for the next one")
+            raise RuntimeError("a slot is for one job only: call slot() again for the next job")
         self._plan = _USED
         shard = self._queue.shard()
         grant = shard.take_ready() if plan is None else None

@@ -1,4 +1,4 @@
-"""Plain functions in threads: the end of the wait and the last check are made in the thread itself."""
+"""Plain functions in threads: the thread itself makes the end of the wait and the last check."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from intervalq._shard.shard import Shard
 from intervalq._timing.clock import Clock
 
 EARLY: Final = 2_000
-"""Slots are handed to threads this long before they come, in microseconds: waking a thread takes its time."""
+"""How long before they come slots are handed to threads, in microseconds: waking a thread takes time."""
 
 _SPIN: Final = 150
-"""The end of a thread's wait is spent looking at the clock: its sleep ends late by about this much."""
+"""How long a thread polls the clock at the end of a wait, in microseconds: sleeps end about this late."""
 
 LATE: Final = object()
-"""What `in_time` gives when the function was not called."""
+"""The result of `in_time` if the function was not called."""
 
 
 def opens_here(shard: Shard, grant: Grant) -> bool:
-    """Block this thread until a slot comes, and say whether it may be used: the last check before a start."""
+    """Block this thread until a slot comes; returns whether it may be used, the last check before a start."""
     _sleep_until(grant.opens, shard.clock)
     return shard.is_open(grant)
 
 
 def in_time(shard: Shard, grant: Grant, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - as the function has it
-    """Call a function at its slot, in this thread; `LATE` if that has passed."""
+    """Call a function at its slot, in this thread; `LATE` if the slot has passed."""
     return function() if opens_here(shard, grant) else LATE
 
 

@@ -1,1 +1,1 @@
-"""One event loop's share of a queue: who waits, which slots are granted, and what to ask the store."""
+"""One event loop's part of a queue: its waiting jobs, its slots, and its requests to the store."""

@@ -10,13 +10,13 @@ from intervalq.rules import Advance, Answer, Slot, State
 
 
 class Answers:
-    """Takes in what the store granted, missed and issued.
+    """Updates a shard with what the store granted, missed and issued.
 
     Args:
-        grants: where it goes.
-        time: of the store.
-        leases: told of slots that have one and won't be used.
-        dispatcher: counts what was missed.
+        grants: the shard's slots, which are updated.
+        time: the store's clock.
+        leases: told about leases of slots that won't be used.
+        dispatcher: counts missed slots.
     """
 
     def __init__(self, grants: Grants, time: StoreTime, leases: Leases, dispatcher: Dispatcher) -> None:
@@ -26,15 +26,15 @@ class Answers:
         self._dispatcher = dispatcher
 
     def take_in(self, question: Advance, answer: Answer, speculative: int, at: int) -> None:
-        """What became of the question's slots, and what is new; `at` is the process's own clock."""
+        """Process the answer to a request; `at` is a reading of the process's own clock."""
         state = answer.state
         assert state is not None
         furthest = at + self._time.together(state) + question.notice
         granted = [
             slot
             for slot in question.slots
-            # A hold that was not heard of may have moved it far away: then it is asked about again. Not with
-            # a limit: the lease that the store has for it can't be told from that of the second time.
+            # An unseen hold may have moved the slot far ahead: then ask about it again. Not if the queue has
+            # a limit: the lease of this grant could not be distinguished from that of the second one.
             if slot.ticket in answer.granted
             and (state.settings.max_running > 0 or self._time.comes(slot, state) <= furthest)
         ]
@@ -48,7 +48,7 @@ class Answers:
         kept = {*here, *self._grants.tickets}
         for slot in question.slots:
             if slot not in kept and slot.ticket in state.running:
-                self._leases.ended(slot.ticket)  # its lease is of no use any more
+                self._leases.ended(slot.ticket)  # its lease is no longer needed
         for ticket in answer.missed:
             self._dispatcher.missed("late" if ticket > state.revoked_through else "revoked")
         if answer.at_once and answer.granted:
@@ -71,7 +71,7 @@ class Answers:
     def _range(
         self, first: Slot, state: State, *, count: int = 1, at_once: bool = False, speculative: bool = False
     ) -> GrantRange:
-        """Slots that were granted, fixed on the store's clock."""
+        """Granted slots, as fixed instants on the store's clock."""
         return GrantRange(
             first, held_total=state.held_total, steps=self._time.clock.steps, count=count,
             granted_at=state.last_now,

@@ -1,4 +1,4 @@
-"""A shard's connection to its record: sends one command at a time, and keeps what the answers tell."""
+"""A shard's connection to its record: sends one command at a time, and keeps the state from the answers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from intervalq.store import Store
 log: Final = logging.getLogger("intervalq")
 
 _SHORT: Final = 200_000
-"""At shorter intervals a connection is made before the first ticket is taken."""
+"""At intervals shorter than this, the shard connects before it takes its first ticket."""
 
 
 class Owner(Protocol):
-    """What a connection tells its shard, and asks it."""
+    """What a connection needs from its shard."""
 
     def has_slots(self) -> bool:
         """Whether slots of the present record are outstanding here."""
         ...
 
     def last_start(self) -> int | None:
-        """When a job began last, on the process's own clock; None: none did."""
+        """When the last job began, on the process's own clock; None: none has begun."""
         ...
 
     def has_leases(self) -> bool:
@@ -38,28 +38,28 @@ class Owner(Protocol):
         ...
 
     def record_lost(self) -> None:
-        """The record of the slots that are outstanding is gone."""
+        """Note that the record of the outstanding slots is gone."""
         ...
 
     def grants_lost(self) -> None:
-        """The store lost writes, and with them that slots were granted: they have to be granted again."""
+        """Note that the store lost writes, and grants with them: these slots have to be granted again."""
         ...
 
     def clock_stepped(self) -> None:
-        """The store's clock was stepped: tickets from before are not to be used.
+        """Note that the store's clock was stepped: tickets from before the step must not be used.
 
-        A step back loses the time since the clock was last read. A slot that was granted begins at its
-        instant all the same, and by the new clock, one with an earlier ticket would begin beside it.
+        A backward step loses the time since the clock was last read. A granted slot still begins at its
+        instant, and by the new clock, the slot of an earlier ticket would begin at about the same time.
         """
         ...
 
     def hold_changed(self) -> None:
-        """The queue was held, resumed, or its clock moved against the store's."""
+        """Note that the queue was held or resumed, or that its clock moved relative to the store's."""
         ...
 
 
 class Connection:
-    """Commands in the name of one shard. `settings` of None: the queue's own."""
+    """Sends the commands of one shard. If `settings` is None, the queue's own are used."""
 
     def __init__(
         self, queue: str, store: Store, settings: Settings | None, time: StoreTime, owner: Owner
@@ -69,29 +69,29 @@ class Connection:
         self.state: State | None = None
         """The record, as the last answer showed it."""
         self.mark: Mark | None = None
-        """The highest ticket that is known of, whoever has it."""
+        """The highest known ticket, whoever owns it."""
         self.attached = False
-        """The store has accepted our settings, or the queue's are taken."""
+        """Whether the store has accepted our settings, or we use the queue's."""
         self.heard_at = 0
-        """When the last answer came, on the process's own clock."""
+        """When the last answer arrived, on the process's own clock."""
         self.calls = 0
         self.regressions = 0
-        """How many times the store was seen to have lost writes."""
+        """How many times the store was found to have lost writes."""
         self._clock = CLOCK.get()
         self._time = time
         self._owner = owner
         self._settings = settings
-        self._lock = anyio.Lock(fast_acquire=True)  # answers are taken in in the order of the questions
-        self._gone: str | None = None  # the generation of the record that was there before there was none
+        self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
+        self._gone: str | None = None  # the generation of the last record, if there is none now
 
     async def command(self, command: Command) -> Answer:
-        """Send a command in this shard's name, and take in what the answer tells.
+        """Send a command for this shard, and process the answer.
 
         Raises:
-            ConfigMismatch: at first contact, the queue runs with other settings.
-            StoreError: as the store says.
+            ConfigMismatch: at first contact, if the queue runs with other settings.
+            StoreError: raised by the store.
         """
-        generation = self._generation()  # now: while this waits, another answer may tell of a new record
+        generation = self._generation()  # read now: while this waits, another answer may show a new record
         async with self._lock:
             state = self.state
             settings = state.settings if state is not None and self.attached else self._settings
@@ -108,19 +108,19 @@ class Connection:
             self._measure(sent, self._clock.now(), answer)
             if answer.refused and settings is not None and answer.state is not None:
                 raise ConfigMismatch(self.queue, describe(settings), describe(answer.state.settings))
-            if not isinstance(command, Inspect):  # a look compares no settings
+            if not isinstance(command, Inspect):  # this one compares no settings
                 self.attached = self.attached or answer.state is not None
             self._learn(answer, dropped=isinstance(command, Drop))
             return answer
 
     def adopt(self, settings: Settings) -> None:
-        """Use these settings from now on, as far as the handle has any."""
+        """Use these settings from now on, unless the handle has none."""
         if self._settings is not None:
             self._settings = settings
 
     @property
     def is_held(self) -> bool:
-        """Whether the queue stood still when last heard of."""
+        """Whether the queue was held at the last answer."""
         return self.state is not None and self.state.held_since is not None
 
     @property
@@ -129,11 +129,11 @@ class Connection:
         return self.state is not None and self.state.settings.max_running > 0
 
     def is_new(self) -> bool:
-        """Whether nothing was asked yet, and the interval is too short for what connecting takes."""
+        """Whether nothing was sent yet, and the interval is short compared with the time to connect."""
         return self.calls == 0 and self._settings is not None and self._settings.interval < _SHORT
 
     def last_ticket(self) -> int:
-        """The highest ticket that is known of; 0: none is."""
+        """The highest known ticket; 0: none is known."""
         return self.mark.ticket if self.mark is not None else 0
 
     def _measure(self, sent: int, received: int, answer: Answer) -> None:
@@ -144,7 +144,8 @@ class Connection:
         if answer.trip is not None and sent <= answer.trip[0] <= answer.trip[1] <= received:
             sent, received = answer.trip
         if self.calls == 1:
-            # It connected, too, and perhaps imported a driver: as a round trip it would move slots far away.
+            # The command also connected, and may have imported a driver: counted as a round trip, that would
+            # move slots far ahead.
             took = None if answer.trip is None else received - sent
         if took is not None:
             time.trips.add(took)
@@ -158,7 +159,7 @@ class Connection:
         return self.state.generation if self._matters(self.state) else None
 
     def _matters(self, state: State) -> bool:
-        """Whether losing the present record would matter: then one made anew begins with a quiet interval.
+        """Whether losing the present record would matter: its successor then begins with a quiet interval.
 
         The record of a keyed queue is forgotten on purpose when it has been idle for a while.
         """
@@ -172,9 +173,9 @@ class Connection:
         self.state = state
         is_same = before is not None and state is not None and before.generation == state.generation
         if before is not None and not (is_same or dropped or before.settings.ephemeral):
-            # Told now, for who only looks, and finds none, won't know later that another one is in its place.
+            # Report it now: a handle that only inspects would not notice later that there is another record.
             self.regressions += 1
-            anew = "" if state is None else ", and made anew"
+            anew = "" if state is None else ", and was created again"
             log.warning("queue %r: its record was lost or dropped%s", self.queue, anew)
         if state is None:
             if before is not None:
@@ -198,7 +199,7 @@ class Connection:
             self._owner.grants_lost()
         known = self.mark if is_same else None
         if known is not None and (known.ticket > mark.ticket or known.late_total > mark.late_total):
-            # The store lost writes, and this command could not tell it so: the next question does.
+            # The store lost writes, and this command could not repair that: the next request does.
             mark = Mark(*map(max, known, mark))
         self.mark = mark
         if before is None or (before.held_total, before.held_since) != (state.held_total, state.held_since):
@@ -206,7 +207,7 @@ class Connection:
 
 
 def describe(settings: Settings) -> str:
-    """Settings as messages show them."""
+    """Settings in the form for messages."""
     parts = [f"interval={parse.text(settings.interval)}"]
     if settings.burst != 1:
         parts.append(f"burst={settings.burst}")

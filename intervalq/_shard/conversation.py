@@ -1,6 +1,6 @@
-"""Talks to the store for one shard, from the first job that waits until nobody does.
+"""The task of one shard that talks to the store while jobs wait.
 
-It asks what the planner says, when it says so, and sits out holds and outages. One question at a time.
+It sends the requests that the planner decides on, one at a time, and waits out holds and outages.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from intervalq.rules import FOREVER, Advance, Inspect, Slot
 log: Final = logging.getLogger("intervalq")
 
 _QUESTION: Final = 400
-"""How long a question and its answer keep an event loop busy, in parts, on a slow machine."""
+"""How long a request and its answer keep an event loop busy, in parts, on a slow machine (microseconds)."""
 
 _STARTED: Final = 20
-"""Allowance for a due job to actually start."""
+"""Allowance for a due job to actually start, in microseconds."""
 
 _UNTIL: Final = 100_000
-"""How long, beside a few round trips, a question may take so that it still can be granted late."""
+"""How long a request may take, in addition to two slow round trips, for its slots to be granted late."""
 
 _PATIENCE: Final = {True: 5_000_000, False: 500_000}
 """Poll interval while held: long if the store sends wake-ups (one may be lost), short if not."""
 
 _LISTEN_AGAIN: Final = 30_000_000
-"""A held shard that isn't woken by the store tries to listen once more after this."""
+"""A held shard that gets no wake-ups from the store tries again to listen after this time."""
 
 
 class Conversation:
-    """The questions of one shard, and when they are asked.
+    """Sends the requests of one shard at the right times.
 
     Args:
-        clock: the process's own.
-        connection: to the record.
-        line: who waits.
-        grants: what they wait for.
-        time: of the store.
-        leases: told of slots that won't be used.
-        dispatcher: told of slots that were granted.
+        clock: the process's own clock.
+        connection: the connection to the record.
+        line: the waiting jobs.
+        grants: the shard's slots.
+        time: the store's clock.
+        leases: told about slots that won't be used.
+        dispatcher: told about granted slots.
         lookahead: see `IntervalQueue`.
-        is_closed: whether no more jobs are taken.
-        failed: called with an error that keeps slots from being handed out.
+        is_closed: whether the shard accepts no more jobs.
+        failed: called with an error that prevents slots from being handed out.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Conversation:
         failed: Callable[[Exception], None],
     ) -> None:
         self.runs = False
-        """Whether there is a task that talks to the store."""
+        """Whether the task that talks to the store is running."""
         self._queue = connection.queue
         self._store = connection.store
         self._clock = clock
@@ -93,24 +93,24 @@ class Conversation:
         self._answers = Answers(grants, time, leases, dispatcher)
         self._warnings = Warnings(self._queue, self._store.url)
         self.outage = Outage()
-        """The present one of the store, if there is any."""
+        """The present outage of the store, if there is one."""
         self._lookahead = lookahead
         self._is_closed = is_closed
         self._failed = failed
         self._returning = Returning()
-        self._counted = 0  # jobs that had begun at the last question
+        self._counted = 0  # jobs that had begun at the last request
         self.waits_for_a_start = False
-        """Whether nothing is asked until a job begins."""
-        self._unplaced: list[anyio.Event] = []  # who waits for tickets to be taken
+        """Whether the next request waits for the start of a job."""
+        self._unplaced: list[anyio.Event] = []  # set once tickets have been taken
         self._asking = WakeableSleep(clock)
         self._parked = WakeableSleep(clock)
         self._idle = anyio.Event()
         self.kept: list[Slot] | None = None
-        """What was not used at the end, for whoever gives back that of several shards, in one step: only the
-        last tickets become free again. None: it goes back from here."""
+        """Unused slots at the end, for a caller that gives back those of several shards in one step, because
+        only the last tickets can become free again. None: this shard gives them back itself."""
 
     def someone_waits(self) -> None:
-        """A job came in line."""
+        """Note that a job began to wait."""
         if self._line.waiting == 1:
             self._came_back()
         if not self.runs:
@@ -120,35 +120,36 @@ class Conversation:
         self._asking.wake()
 
     def _came_back(self) -> None:
-        """A job came while nobody waited: learn whether a ticket taken ahead would have been of use."""
+        """Learn from a job that came while nobody waited if a ticket taken ahead would have helped."""
         state = self._connection.state
         if state is not None:
             left = self._time.clock.surely(state.due + state.held_total) - self._clock.now()
             self._returning.came(in_time=left > self._time.together(state))
 
     def ask_anew(self) -> None:
-        """The situation has changed: look what is to be asked."""
+        """Plan again, because the situation has changed."""
         self._asking.wake()
 
     def hold_ended(self) -> None:
-        """The queue goes on."""
+        """Note that a hold has ended."""
         self._parked.wake()
 
     def nobody_waits(self) -> None:
-        """The last job has left the line."""
+        """Note that no job waits any more."""
         self._asking.wake()
         self._parked.wake()
 
     async def ended(self) -> None:
-        """Return once there is nothing to say any more."""
+        """Wait until there is nothing left to send."""
         if self.runs:
             self.nobody_waits()
             await self._idle.wait()
 
     async def placed(self) -> None:
-        """Wait until the jobs in line have the tickets that they should have by now; not during a hold.
+        """Wait until the waiting jobs have the tickets that they should have by now; not during a hold.
 
-        One behind others that have theirs may ride along with the next question about these, as any job may.
+        A job behind others with tickets need not have one yet: its ticket is taken with a request about
+        theirs.
         """
         if self.runs and not self._connection.is_held:
             event = anyio.Event()
@@ -156,18 +157,18 @@ class Conversation:
             await event.wait()
 
     def changed(self) -> None:
-        """The store may have to be asked something else than before."""
+        """Plan again, because a job began or slots changed."""
         self._asking.wake()
         if not self._line.waiting or self._grants.tickets:
             self._parked.wake()
 
     async def _drive(self) -> None:
-        """Runs from the first job that waits until nobody does."""
+        """Run from the first waiting job until none waits."""
         try:
             while self._line or self._grants:
                 try:
                     await self._talk()
-                except Exception as trouble:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+                except Exception as trouble:  # noqa: BLE001 - after any error, nobody may wait for ever
                     self._grants.forget()
                     self._failed(trouble)
         finally:
@@ -179,10 +180,10 @@ class Conversation:
             self.set_placed()
 
     async def _talk(self) -> None:
-        """Talk to the store for as long as there is something to say."""
+        """Send requests as long as there are any."""
         self.outage.ended()
         while True:
-            await checkpoint()  # jobs that are added in one turn of the event loop share one question
+            await checkpoint()  # jobs that are added in one turn of the event loop share one request
             try:
                 if not self._line:
                     if (end := self._end_of_speculation()) > self._clock.now():
@@ -211,14 +212,14 @@ class Conversation:
             self.set_placed()
             self.waits_for_a_start = (
                 decision <= now.at
-            )  # as many are granted as may be: when the next job begins
+            )  # the grant limit is reached; ask again when the next job begins
             await self._dispatcher.sleep_until(
                 self._asking, float("inf") if self.waits_for_a_start else decision
             )
             self.waits_for_a_start = False
 
     async def _bear(self, error: StoreUnavailable) -> None:
-        """The store doesn't answer: wait before it is asked again, or give up."""
+        """Wait before the next try after an error of the store, or give up."""
         now, attached = self._clock.now(), self._connection.attached
         if self.outage.began(now) and attached and self._line:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
@@ -227,7 +228,7 @@ class Conversation:
         await self._parked.until(self.outage.again(now))
 
     async def _check_clock(self) -> bool:
-        """Ask only to know the store's clock, or the queue's, better, where that matters soon."""
+        """Send a request only to improve the estimate of the clocks, if that matters soon."""
         state, at = self._connection.state, self._clock.now()
         if state is None:
             wanted = self._connection.is_new()
@@ -269,7 +270,7 @@ class Conversation:
         )
 
     def _farewell(self) -> Advance | None:
-        """What to give back when nobody waits any more; None: nothing."""
+        """The command that gives slots back when nobody waits any more; None: there are none."""
         state = self._connection.state
         if state is not None and state.settings.max_running:
             for slot in self._grants.coming():
@@ -287,13 +288,13 @@ class Conversation:
         return Advance(release=back, high_water_mark=self._connection.mark) if back else None
 
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
-        """Ask, and sort the slots by the answer."""
+        """Send a request, and process its answer."""
         before = self._connection.state
         self._dispatcher.not_ready()
         try:
             answer = await self._connection.command(question)
         except BaseException:
-            # The store heard of them or not; giving them back twice does no harm, unless to another record.
+            # The store may or may not have got them; giving them back twice is harmless in the same record.
             state = self._connection.state
             if before is not None and state is not None and before.generation == state.generation:
                 self._grants.unused.extend(question.release)
@@ -304,10 +305,10 @@ class Conversation:
         if question.take and not answer.count and not self._connection.is_held:
             raise StoreError(
                 self._store.url,
-                f"queue {self._queue!r}: costs reach beyond the time that a record can count: drop the queue",
+                f"queue {self._queue!r}: its costs exceed the range of times in a record: drop the queue",
             )
         if before is None or before.generation != answer.state.generation:
-            question = replace(question, slots=())  # in a record made anew these are others' tickets
+            question = replace(question, slots=())  # in a recreated record these are others' tickets
         self._answers.take_in(question, answer, speculative, self._clock.now())
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)
@@ -316,9 +317,9 @@ class Conversation:
         self.set_placed()
 
     async def _keeps_clear(self) -> bool:
-        """Let a job begin first that is about to: a question takes as long as some tolerances are.
+        """Let a job begin first if its slot is about to come: a request takes as long as some tolerances.
 
-        Returns whether it waited, so that something else may have to be asked by now.
+        Returns whether it waited, in which case another request may be needed by now.
         """
         state = self._connection.state
         if state is not None and self._grants.granted and state.tolerance < _QUESTION:
@@ -330,7 +331,7 @@ class Conversation:
         return False
 
     def _end_of_speculation(self) -> float:
-        """Until when there are slots for jobs that are likely to come."""
+        """Until when to keep slots for jobs that are likely to come."""
         if self._is_closed() or self._connection.is_held:
             return 0
         if [slot.ticket for slot in self._grants.tickets] == [self._returning.ticket]:
@@ -341,19 +342,19 @@ class Conversation:
         return self._time.bounded(last, self._connection.state, self._clock.now()).last + last.before
 
     def set_placed(self) -> None:
-        """Whoever waits for tickets to be taken may go on."""
+        """Wake everybody who waits for tickets to be taken."""
         for event in self._unplaced:
             event.set()
         self._unplaced.clear()
 
     async def _sit_out(self) -> None:
-        """Wait for the end of a hold; asks when it is told of one, and now and then."""
+        """Wait for the end of a hold; check it after each wake-up, and from time to time."""
         listener = Listener(self._store, self._queue, self._parked.wake)
         began = self._clock.now()
         try:
             await listener.start()
             while True:
-                # Asked only after listening began: the hold may have ended in between.
+                # Check only after listening has begun: the hold may have ended in between.
                 decision = plan(self._situation())
                 if isinstance(decision, Ask):
                     await self._ask(self._advance(decision), decision.speculative)

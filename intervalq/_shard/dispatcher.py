@@ -1,7 +1,7 @@
 """Wakes the jobs whose slots have come, in order, and makes the last check before one begins.
 
-A slot is for whoever is first in line when it comes, so jobs keep their order. As many are woken as slots
-have come; each makes the last check for itself, in the task that begins.
+A slot goes to the job that is first in line when it comes, so jobs keep their order. As many jobs are woken
+as slots have come; each makes the last check itself, in the task that begins.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from intervalq._timing.wakeable_sleep import WakeableSleep
 from intervalq.rules import FOREVER
 
 _HANDOFF: Final = 80
-"""How long a job that is woken needs to look at the clock itself, in microseconds."""
+"""How long a woken job needs until it reads the clock itself, in microseconds."""
 
 _FINE: Final = 1_000
-"""With a tolerance under this, jobs are woken a handoff early, and see the slot come by themselves."""
+"""With a tolerance below this, in microseconds, jobs are woken a handoff early and wait for the slot."""
 
 
 class Asker(Protocol):
-    """Who asks the store, as jobs begin."""
+    """The part that talks to the store."""
 
     waits_for_a_start: bool
-    """Whether it asks again when the next job begins."""
+    """Whether its next request waits for the start of a job."""
 
     def changed(self) -> None:
-        """The store has to be asked something else."""
+        """Plan again, because a job began or slots changed."""
         ...
 
 
 class Nobody:
-    """Before there is one."""
+    """A placeholder until there is an asker."""
 
     waits_for_a_start = False
 
     def changed(self) -> None:
-        """Nothing is asked."""
+        """Do nothing."""
 
 
 class Dispatcher:
-    """The side of a shard that jobs see.
+    """Hands out a shard's slots to its jobs.
 
     Args:
-        clock: the process's own.
-        line: who waits.
-        grants: the slots that they may use.
-        time: when these have come.
-        leases: told of jobs that begin, and of slots that are not used, where the queue has a limit.
-        precision: how the end of a wait is spent.
-        connection: has the record as the last answer showed it.
-        failed: called with an error that keeps slots from being handed out.
+        clock: the process's own clock.
+        line: the waiting jobs.
+        grants: the shard's slots.
+        time: the store's clock, which tells when slots have come.
+        leases: told about jobs that begin and slots that stay unused, if the queue has a limit.
+        precision: how long waits end in polling the clock.
+        connection: has the record, as the last answer showed it.
+        failed: called with an error that prevents slots from being handed out.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Dispatcher:
         self.begun = 0
         """How many jobs began."""
         self.begun_at: int | None = None
-        """When the last one did."""
-        self._is_bound = False  # that is the latest that it may have been: a thread begins by itself
+        """When the last one began."""
+        self._is_bound = False  # whether `begun_at` is an upper bound, because a thread begins by itself
         self.late = 0
         """How many slots were granted late."""
         self.skipped: Counter[str] = Counter()
         """How many slots were given up, by cause."""
         self.ready: GrantRange | None = None
-        """Slots that have come while nobody waits: jobs may take one after the other, up to `ready_until`."""
+        """Slots that have come while nobody waits: new jobs may take them one by one, up to `ready_until`."""
         self.ready_until = 0
         self._clock = clock
         self._now = clock.now
@@ -102,13 +102,13 @@ class Dispatcher:
         self._asker: Asker = Nobody()
         self._failed = failed
         self._sleep = WakeableSleep(clock)
-        self._runs = False  # there is a task that waits for slots
-        self._wanted = False  # there may be slots to wait for
+        self._runs = False  # whether the task that waits for slots is running
+        self._wanted = False  # whether there may be slots to wait for
         self._refuses = False
-        self._looked = 0  # the end of the range whose slot was seen coming
+        self._looked = 0  # the end of the range for whose slot the clock was last polled
 
     def told_to(self, asker: Asker) -> None:
-        """Tell it of what happens from now on."""
+        """Notify this asker from now on."""
         self._asker = asker
 
     # --- jobs ---------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ class Dispatcher:
     def accept(self, waiter: Waiter) -> Grant | None:
         """The last check before a job begins. None: it is not its turn, and it stays in line.
 
-        Raises what the waiter failed with.
+        Raises the waiter's error, if it has one.
         """
         if waiter.error is not None:
-            # The same exception goes to every waiter: without the traceback that another one left on it.
+            # The same exception is raised in every waiter: drop the traceback of the previous one.
             raise waiter.error.with_traceback(None)
         grants = self._grants
         while grants.granted and self._line.first() is waiter:
@@ -146,7 +146,7 @@ class Dispatcher:
         return None
 
     def take_ready(self) -> Grant | None:
-        """A slot that is ready, for a job that comes just now; None: it has to wait in line."""
+        """Take a ready slot for a new job; None: the job has to wait in line."""
         ready = self.ready
         if ready is None or self._now() > self.ready_until:
             return None
@@ -160,24 +160,24 @@ class Dispatcher:
         return grant
 
     def give_up(self, grant: Grant, cause: str) -> None:
-        """A slot that was granted won't be used."""
+        """Note that a granted slot won't be used."""
         if not grant.range.speculative:
             self.skipped[cause] += 1
-        if cause != "late":  # that says nothing of how well the clock is known
-            # Where each grant holds the queue, its clock is asked for at no other time.
+        if cause != "late":  # lateness says nothing about the estimate of the clock
+            # If each grant holds the queue, there is no other occasion to ask for its clock.
             self._time.check_again()
         self._grants.unused.append(grant.slot)
         self._leases.ended(grant.ticket)
 
     def pass_dead(self) -> None:
-        """Tickets whose slots are over, and won't be granted late, need no question."""
+        """Drop tickets whose slots are over and can't be granted late, without a request."""
         state, grants = self._connection.state, self._grants
         if state is None or state.held_since is not None or state.settings.max_running or grants.granted:
             return
         late = state.held_total + state.tolerance + state.credit
         end = 0
         while grants.tickets and self._time.clock.surely(grants.tickets[0].due + late) < self._now():
-            if grants.tickets[0].ticket >= end:  # the end of a row doesn't change while its first ones go
+            if grants.tickets[0].ticket >= end:  # the end of a row stays while its first slots go
                 end = grants.row_end()
                 if state.current < end:
                     break
@@ -185,41 +185,41 @@ class Dispatcher:
             self.missed("late")
 
     def granted_late(self) -> None:
-        """A slot was granted late."""
+        """Count a slot that was granted late."""
         self.late += 1
 
     def missed(self, cause: str) -> None:
-        """A ticket was dead when its slot was asked about."""
+        """Count a ticket that was no longer valid when a grant of its slot was requested."""
         self.skipped[cause] += 1
 
     def undo(self, grant: Grant) -> None:
-        """A job that took a slot could not begin in it: its thread came too late."""
+        """Take back the start of a job whose thread came too late for its slot."""
         if grant.at_once:
             self._time.answer_came_late(self._now() - self._connection.heard_at)
         self.give_up(grant, "thread")
         self.begun -= 1
 
     def _handoff(self, at: int) -> int:
-        """How long before its slot a job is woken, to see it come by itself: waking it takes a while."""
+        """How long before its slot to wake a job, which then waits for the slot itself: waking takes time."""
         state = self._connection.state
         fine = state is not None and state.tolerance < _FINE and self._clock.goes_on
         return min(_HANDOFF, self._precision.look(at)) if fine else 0
 
     def _see_it_come(self, at: int, left: int) -> None:
-        """Look at the clock until a slot has come, in the task whose job begins then."""
+        """Poll the clock until a slot has come, in the task of the job that begins then."""
         while self._now() < at + left:
             pass
         self._precision.looked(at + left, left)
 
     def apart(self) -> int:
-        """When a whole interval since the last start is over; 0 with burst credit, which needs none."""
+        """When a whole interval has passed since the last start; 0 with burst credit, which needs none."""
         state = self._connection.state
         if state is None or state.credit or self.begun_at is None:
             return 0
         return self.begun_at + state.settings.interval
 
     def _opens(self, first: GrantRange) -> int:
-        """When the first slot of a range may be used: not near to the last start, if time allows."""
+        """When the first slot of a range may be used: at a distance from the last start, if time allows."""
         state = self._connection.state
         if not first.moves or state is None:
             return first.opens
@@ -234,7 +234,7 @@ class Dispatcher:
         return at > closes or (opens > closes and at >= first.instant + first.after)
 
     def _begin(self, waiter: Waiter, at: int, opens: int = -FOREVER) -> Grant:
-        """A job begins in the first slot that is granted."""
+        """Let a job begin in the first granted slot."""
         self._line.remove(waiter)
         first = self._grants.granted[0]
         was = first.shift
@@ -258,7 +258,7 @@ class Dispatcher:
         return grant
 
     def _all_began(self, at: int) -> None:
-        """Nobody waits any more. Jobs that come next may take what is left of a range without a question."""
+        """Nobody waits any more: let new jobs take the rest of a range without waiting in line."""
         if not self._grants.granted or self._connection.is_limited or self._refuses:
             return
         first = self._bounded(self._grants.granted[0])
@@ -266,7 +266,7 @@ class Dispatcher:
             self.ready, self.ready_until = first, first.instant + first.before
 
     def _is_over(self, first: GrantRange) -> None:
-        """The first slot that is granted is over before its job began: it has to be granted again."""
+        """Handle a first granted slot that is over before its job began: request it again, or give it up."""
         if first.steps != self._time.clock.steps:
             self.give_up(self._grants.use(), "stepped")
         else:
@@ -280,7 +280,7 @@ class Dispatcher:
         self._asker.changed()
 
     def _came_late(self, first: GrantRange) -> None:
-        """A job came too late for the first slot of a range: see to it that the next ones don't."""
+        """Adapt to a job that came too late for the first slot of a range, so that the next ones don't."""
         if first.opens == -FOREVER:
             self._time.answer_came_late(self._now() - self._connection.heard_at)
         else:
@@ -291,7 +291,7 @@ class Dispatcher:
     # --- waiting for slots --------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Slots were granted: wake jobs now or, by a task of its own, when their slots have come."""
+        """Wake jobs after slots were granted: now, or by a task when their slots have come."""
         if not self._grants.granted:
             return
         if self._runs:
@@ -300,30 +300,30 @@ class Dispatcher:
             self._start()
 
     def see_to(self, waiter: Waiter) -> None:
-        """A job came in line. One without a task can't look by itself whether it is its turn."""
+        """After a job joined the line: a job without a task can't check for itself whether it is its turn."""
         self.ready = None
         if self._grants.granted and (not self._runs or self._line.first() is waiter):
             self._start()
 
     def needs_task(self) -> None:
-        """A job is about to wait for a slot that is granted already."""
+        """Start the waiting task: a job is about to wait for a slot that is already granted."""
         if self._grants.granted and not self._runs:
             self._start()
 
     def not_ready(self) -> None:
-        """Who comes next has to wait in line."""
+        """Let the next jobs wait in line."""
         self.ready = None
 
     def refuse(self) -> None:
-        """No slot is ready any more for jobs that come next."""
+        """From now on, never have slots ready for new jobs."""
         self._refuses, self.ready = True, None
 
     def recheck(self) -> None:
-        """What is known of the queue has changed: look at the clock anew."""
+        """Compute waits again, because the knowledge of the queue has changed."""
         self._sleep.wake()
 
     def stop(self) -> None:
-        """Nobody waits: end the task that waits for slots."""
+        """End the task that waits for slots, because nobody waits."""
         self._wanted = False
         self._sleep.wake()
         self._sleep.end()
@@ -336,7 +336,7 @@ class Dispatcher:
             spawn(self._run)
 
     def _wake(self, at: int) -> int:
-        """Wake jobs whose slots have come, in order, and say how many."""
+        """Wake jobs whose slots have come, in order, and return how many."""
         woken, waiters = 0, self._line.in_order()
         at += self._handoff(at)
         for granted in self._grants.granted:
@@ -353,11 +353,11 @@ class Dispatcher:
         return woken
 
     async def _run(self) -> None:
-        """Wake jobs when their slots have come, until it is stopped."""
+        """Wake jobs when their slots have come, until `stop`."""
         try:
             while self._wanted:
                 await self._next()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except Exception as error:  # noqa: BLE001 - after any error, nobody may wait for ever
             self._failed(error)
         finally:
             self._runs = False
@@ -372,7 +372,7 @@ class Dispatcher:
         if self._is_lost(first, opens, at):
             self._is_over(first)
             return
-        if opens > first.closes:  # it will be over once it has come, and is asked for again then
+        if opens > first.closes:  # it is over as soon as it has come, and is requested again then
             opens, early = first.instant + first.after, 0
         if (left := opens - early - self._handoff(at) - at) > 0:
             look = self._precision.look(at) if self._clock.goes_on else 0
@@ -385,7 +385,7 @@ class Dispatcher:
                 self._precision.looked(self._now(), left)
         else:
             self._wake(at)
-            await checkpoint()  # after this they have looked
+            await checkpoint()  # let them make their checks
 
     async def sleep_until(self, sleep: WakeableSleep, instant: float) -> None:
         """Sleep, and measure how late the process wakes."""

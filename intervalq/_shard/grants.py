@@ -1,4 +1,4 @@
-"""The slots of one shard: tickets that are not granted yet, grants to use, and what it gives back."""
+"""The slots of one shard: ungranted tickets, unused grants, and slots to give back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from intervalq.rules import FOREVER, Slot
 
 
 class GrantRange:
-    """Slots in a row that were granted together, one step apart; they are used from the first on.
+    """Consecutive slots that were granted together, one step apart; they are used from the first one on.
 
-    Nobody else has a slot among them. So where a job begins late, its slot and those behind it move by as
-    much, up to the end of the last one: that needs no question, and only what doesn't fit any more is granted
+    Nobody else has a slot among them. So if a job begins late, its slot and the following ones move by as
+    much, up to the end of the last one. That needs no request; only slots that don't fit any more are granted
     again.
     """
 
@@ -56,35 +56,35 @@ class GrantRange:
         self.cost = first.cost
         """How many slots each of the tickets owns."""
         self.held_total = held_total
-        """How far the queue's clock was behind the store's when they were granted."""
+        """How far the queue's clock was behind the store's at the time of the grant."""
         self.last = first.due + held_total + (count - 1) * step
-        """The last slot on the store's clock. A hold that begins later doesn't move it."""
+        """The last slot, on the store's clock. Later holds don't move it."""
         self.step = step
         self.base = self.last - (self.end - 1) * step
-        """Where ticket 0 would lie."""
+        """The slot that ticket 0 would have."""
         self.steps = steps
-        """How many steps of the store's clock had been seen when they were granted."""
+        """How many steps of the store's clock had been detected at the time of the grant."""
         self.at_once = first.ticket if at_once else 0
         """The ticket that may be used before its slot comes: see `Answer.at_once`; 0: none."""
         self.granted_at = granted_at
-        """With `at_once`: when it was granted, on the store's clock."""
+        """With `at_once`: the time of the grant, on the store's clock."""
         self.speculative = speculative
-        """Some were taken for jobs that were likely to come: nothing is wrong if they don't."""
+        """Whether some were taken for jobs that were only likely to come: unused ones are no failure."""
         self.readings = -1
         """How many readings of the store's clock `after` and `before` were computed from."""
         self.after = self.before = 0
         """A slot may be used from `after` to `before` after its instant. Added to an instant on the store's
-        clock, they give one on the process's own: when the slot has come, and when it may be over."""
+        clock, they give instants on the process's own: when the slot has come, and when it may be over."""
         self.all_from, self.all_until = FOREVER, -FOREVER
-        """Between these, any of them may be used without another look at the bounds; not if they move."""
+        """Between these, any slot may be used without checking its bounds; never if slots may move."""
         self.moves = False
         """Whether the slots may move, up to the end of the last one."""
         self.shift = 0
-        """By how much those that are left have moved."""
+        """By how much the remaining slots have moved."""
 
     @property
     def instant(self) -> int:
-        """The first slot that is left, on the store's clock, in microseconds."""
+        """The first remaining slot, on the store's clock, in microseconds."""
         return self.last - (self.count - 1) * self.step
 
     @property
@@ -100,12 +100,12 @@ class GrantRange:
         return (self.last if self.moves else self.instant) + self.before
 
     def all_open(self, at: int) -> bool:
-        """Whether all of the slots may be used at that instant."""
+        """Whether all of the slots may be used at this instant."""
         opens = self.opens if self.count == 1 else self.last + self.after + self.shift
         return opens <= at <= self.instant + self.before
 
     def follows(self, other: GrantRange) -> bool:
-        """Whether these are the next slots after others that lie in a row."""
+        """Whether these slots directly follow those of another range."""
         return (
             self.end - self.count == other.end
             and self.instant == other.last + other.step
@@ -116,7 +116,7 @@ class GrantRange:
         )
 
     def extend(self, other: GrantRange) -> None:
-        """Slots that follow these are granted, too."""
+        """Add the slots of a range that directly follows."""
         self.count += other.count
         self.end, self.last = other.end, other.last
         self.readings = -1
@@ -128,20 +128,20 @@ class GrantRange:
 
 
 class Grant:
-    """One slot out of a range, for the job that begins in it."""
+    """One slot of a range, for the job that begins in it."""
 
     __slots__ = ("clear", "range", "shift", "ticket")
 
     def __init__(self, granted: GrantRange, clear: int = -FOREVER) -> None:
         self.range = granted
         self.clear = clear
-        """Before this, on the process's own clock, it would lie too near to the start before it."""
+        """Before this time, on the process's own clock, it would be too close to the previous start."""
         self.ticket = granted.end - granted.count
         self.shift = granted.shift
-        """By how much it moved, because jobs before it began late."""
+        """By how much it moved because earlier jobs began late."""
 
     def become(self, other: Grant) -> None:
-        """Stand for the same slot as another one: for classes of grants that are made otherwise."""
+        """Stand for the same slot as another grant: for subclasses with other constructors."""
         self.range, self.ticket, self.shift, self.clear = other.range, other.ticket, other.shift, other.clear
 
     @property
@@ -171,9 +171,9 @@ class Grant:
 
     @property
     def due(self) -> float:
-        """The slot on the store's clock, in seconds since 1970; from when it was granted, if used at once.
+        """The slot on the store's clock, in seconds since 1970; if used at once, the time of the grant.
 
-        Later where it would lie too near to the start before it.
+        It is later if it would otherwise be too close to the previous start.
         """
         instant = self.instant + self.shift
         if self.at_once and not self.shift:
@@ -182,23 +182,23 @@ class Grant:
 
 
 class Grants:
-    """Tickets and grants in slot order; what is granted comes before what is not."""
+    """Tickets and grants in slot order; granted slots come before ungranted ones."""
 
     def __init__(self) -> None:
         self.tickets: deque[Slot] = deque()
         self.granted: deque[GrantRange] = deque()
         self.unused: list[Slot] = []
-        """To be given back with the next question."""
+        """Slots to give back with the next request."""
         self.through = 0
         """The last ticket that was granted to this shard."""
         self.covered = 0
-        """The last ticket whose slot nobody may have any more: a job began so late that it lies too near."""
+        """The last ticket whose slot nobody may use any more: a job began so late that it was too close."""
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
 
     def grant(self, granted: GrantRange) -> None:
-        """Slots were granted; perhaps again, so that they lie before others that are."""
+        """Add granted slots; if they were granted again, they may come before other granted ones."""
         later = []
         while self.granted and self.granted[-1].end > granted.end:
             later.append(self.granted.pop())
@@ -211,11 +211,11 @@ class Grants:
 
     @property
     def granted_count(self) -> int:
-        """How many slots are granted and not used yet."""
+        """How many slots are granted and not yet used."""
         return sum([each.count for each in self.granted])
 
     def use(self, clear: int = -FOREVER) -> Grant:
-        """Take the first slot that is granted; `clear` is the grant's."""
+        """Take the first granted slot; for `clear` see `Grant`."""
         first = self.granted[0]
         grant = Grant(first, clear)
         first.count -= 1
@@ -230,7 +230,7 @@ class Grants:
         yield from self.tickets
 
     def in_row(self, within: float, through: int) -> list[Slot]:
-        """The first ticket and those right behind it, at most `within` after it or up to ticket `through`."""
+        """The first ticket and those directly after it, at most `within` later or up to ticket `through`."""
         row: list[Slot] = []
         for slot in self.tickets:
             if row and slot.ticket != row[-1].ticket + 1:
@@ -241,7 +241,7 @@ class Grants:
         return row
 
     def move(self, at: int) -> bool:
-        """A job begins in the first slot that is granted: if that is late, move it. Returns whether it is."""
+        """Move the first granted slot if a job begins in it late. Returns whether it was late."""
         first = self.granted[0]
         late = at - first.instant - first.before
         if late <= first.shift:
@@ -251,9 +251,9 @@ class Grants:
         return True
 
     def row_end(self) -> int:
-        """The ticket after the first slots in a row, granted or not; 0: there are none.
+        """The ticket after the first consecutive slots, granted or not; 0: there are none.
 
-        Once the first one is over, it may be granted late only if nobody was granted this or a later ticket.
+        Once the first one is over, it can be granted late only if nobody was granted this or a later ticket.
         """
         end = 0
         for first, after in self._rows():
@@ -269,7 +269,7 @@ class Grants:
             yield slot.ticket, slot.ticket + 1
 
     def ask_again(self) -> int:
-        """The first grant is over: it and all behind it have to be granted again. How many they are."""
+        """Turn all grants back into tickets, because the first one is over. Returns how many they are."""
         again = [slot for each in self.granted for slot in each]
         self.granted.clear()
         self.tickets.extendleft(reversed(again))
@@ -283,11 +283,12 @@ class Grants:
         revoked: int,
         leased: Container[int] = (),
     ) -> set[Slot]:
-        """Sort out the tickets that were asked about, and those up to `revoked`, which are dead.
+        """Remove the tickets that were answered, and those up to `revoked`, which are no longer valid.
 
-        Not what is `leased`: it was granted, was over before its job began, and is to be granted again.
+        `leased` tickets stay: they were granted, were over before their jobs began, and are to be granted
+        again.
 
-        Returns those of `granted` that are still waited for.
+        Returns those of `granted` that are still wanted.
         """
         here: set[Slot] = set()
         left: list[Slot] = []
@@ -301,22 +302,22 @@ class Grants:
         return here
 
     def pass_by(self) -> None:
-        """The next ticket will not be used."""
+        """Drop the next ticket, which will not be used."""
         self.unused.append(self.tickets.popleft())
 
     def pass_all(self) -> int:
-        """No ticket will be used; how many there were."""
+        """Drop all tickets; returns how many there were."""
         self.unused += self.tickets
         passed = len(self.tickets)
         self.tickets.clear()
         return passed
 
     def given_back(self, last: int) -> tuple[Slot, ...]:
-        """What goes back with a question; it is the question's now.
+        """Take the slots to give back with a request.
 
         Args:
-            last: the highest ticket that is known of. Only the very last ones become free again: what was
-                issued before another's ticket stays empty, and need not be told.
+            last: the highest known ticket. Only the very last tickets can become free again: earlier slots
+                stay empty, and need not be sent.
         """
         back: list[Slot] = []
         for slot in sorted({*self.unused}, reverse=True):
@@ -328,14 +329,14 @@ class Grants:
         return tuple(reversed(back))
 
     def give_all_back(self, last: int) -> tuple[Slot, ...]:
-        """Nobody waits any more: everything goes back."""
+        """Take all slots to give them back, because nobody waits any more."""
         self.unused += self.coming()
         back = self.given_back(last)
         self.forget()
         return back
 
     def forget(self) -> None:
-        """The record that they are of is gone."""
+        """Forget all slots, because their record is gone."""
         self.tickets.clear()
         self.granted.clear()
         self.unused.clear()

@@ -1,4 +1,4 @@
-"""With `max_running`: says which jobs of a shard still run and which ended, for as long as any does."""
+"""With `max_running`: renews the leases of a shard's running jobs, and removes those of ended jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LEASE: Final = 10_000_000
 
 
 class Leases:
-    """The running jobs of one shard. Does nothing at all for a queue without `max_running`.
+    """The running jobs of one shard. It does nothing for a queue without `max_running`.
 
     Args:
         queue: its name, for the log.
         send: sends a command to the queue's record.
         is_limited: whether the queue has a limit of running jobs.
-        clock: the process's own.
+        clock: the process's own clock.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Leases:
         self.running: set[int] = set()
         self._ended: set[int] = set()
         self.lost: set[int] = set()
-        """Jobs that run and have no lease, since their record is gone."""
+        """Running jobs without a lease, because their record is gone."""
         self._sleep = WakeableSleep(clock)
         self._telling = False
-        self._settled: anyio.Event | None = None  # somebody waits until there is nothing left to tell
+        self._settled: anyio.Event | None = None  # set when there is nothing left to report
 
     def started(self, ticket: int) -> None:
-        """A job began; its lease was written by the step that granted its slot."""
+        """Note that a job began; its lease was written by the step that granted its slot."""
         self.running.add(ticket)
         self._tell()
 
     def ended(self, ticket: int) -> None:
-        """A job ended, or a slot that was granted won't be used."""
+        """Note that a job ended, or that a granted slot won't be used."""
         if ticket in self.lost:
             self.lost.discard(ticket)
             return
@@ -66,7 +66,7 @@ class Leases:
             self._sleep.wake()
 
     def forget(self) -> None:
-        """The record is gone. In one made anew, tickets of the same numbers may be others' jobs."""
+        """Note that the record is gone. In a recreated one, the same tickets may belong to others' jobs."""
         self.lost |= self.running
         self.running.clear()
         self._ended.clear()
@@ -77,10 +77,10 @@ class Leases:
         return bool(self.running or self._ended)
 
     async def settle(self) -> None:
-        """Tell the store of all that ended, if it can be told; else the leases lapse by themselves."""
+        """Report all ended jobs to the store, if it can be reached; otherwise their leases expire."""
         if self._ended:
             self._settled = settled = self._settled or anyio.Event()
-            self._tell()  # it may have been cancelled in the meantime, with its event loop
+            self._tell()  # the last report may have been cancelled with its event loop
             self._sleep.wake()
             await settled.wait()
 
@@ -98,7 +98,7 @@ class Leases:
                 ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
                 try:
                     await self._send(Finish(ended=ended, running=running, lease=LEASE))
-                except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+                except Exception as error:  # noqa: BLE001 - after any error, nobody may wait for ever
                     log.debug("queue %r: leases could not be renewed: %s", self._queue, error)
                     if self._settled is not None:
                         return

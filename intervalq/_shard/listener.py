@@ -1,4 +1,4 @@
-"""Hears from a store, while a shard is held, that the hold has ended; does without where it can't."""
+"""Listens, while a shard is held, for the store's wake-up at the end of the hold, if it can send one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from intervalq.store import Store, Waking
 log: Final = logging.getLogger("intervalq")
 
 _MOST: Final = 8
-"""At most this many shards of one store listen at a time, each with a connection; more of them just ask."""
+"""The most shards of one store that listen at a time, each with a connection; any others only poll."""
 
 _listening: Final[WeakKeyDictionary[Store, int]] = WeakKeyDictionary()
 
 
 def _nobody() -> None:
-    """Wakes no one."""
+    """Do nothing."""
 
 
 class Listener:
@@ -29,7 +29,7 @@ class Listener:
 
     def __init__(self, store: Store, queue: str, wake: Callable[[], None]) -> None:
         self.hears = False
-        """Whether wake-ups come. False: the store can't push, too many listen already, or it broke off."""
+        """Whether wake-ups come. False: the store can't push, too many shards listen, or it disconnected."""
         self._store = store
         self._queue = queue
         self._wake = wake
@@ -37,7 +37,7 @@ class Listener:
         self._settled = anyio.Event()
 
     async def start(self) -> None:
-        """Return when it hears, or when it is clear that it won't."""
+        """Start listening; return when wake-ups can come, or when it is clear that they won't."""
         store = self._store
         if isinstance(store, Waking) and _listening.get(store, 0) < _MOST:
             _listening[store] = _listening.get(store, 0) + 1
@@ -45,7 +45,7 @@ class Listener:
             await self._settled.wait()
 
     def stop(self) -> None:
-        """Let go of the connection, and wake nobody any more."""
+        """Close the connection, and wake nobody any more."""
         self._wake = _nobody
         self._scope.cancel()
 
@@ -58,7 +58,7 @@ class Listener:
                     while True:
                         await woken()
                         self._wake()
-        except Exception as error:  # noqa: BLE001 - it asks now and then instead
+        except Exception as error:  # noqa: BLE001 - the shard polls instead
             log.debug("queue %r: no wake-ups: %s", self._queue, error)
         finally:
             self.hears = False

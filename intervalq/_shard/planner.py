@@ -1,17 +1,19 @@
-"""What a shard asks its store, and when: the decisions of the protocol, without a clock, a task or a store.
+"""What a shard requests from its store, and when: the decisions of the protocol, as a pure function.
 
-`plan` is given the situation and says what to ask now, or until when there is nothing to ask.
+`plan` gets the situation and returns the request to send now, or the time until which there is none.
 
-- A slot is asked about a little before it comes (`StoreTime.lead`), together with those of the shard's own
-  that follow it without a gap. Behind somebody else's, once that is over, if there is time for an answer
-  then: its owner may be late, and is granted it late only if nobody has a later one.
-- Tickets are taken for jobs that have none, `lookahead` of them at most, and together: when the shard has
-  used those before, or before the queue has none that anybody waits for. So a shard's slots lie in runs, and
-  one question serves several starts.
-- A grant that is over is asked for again at once where it can be granted late: where nobody else was granted
-  a slot behind it. Else it is dead, and what was granted behind it stays as it is. Asked about again one
-  after the other, slots that are close together were over before their answers came: at 5,000/s one late
-  wake-up lost ten slots and more, and each of those another question.
+- The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with those of the
+  shard's own slots that directly follow. If the slot follows another shard's, the request waits until that
+  one is over, if there is time for an answer then: its owner may be late, and can be granted it late only
+  while nobody has a later slot.
+- Tickets are taken for jobs that have none, at most `lookahead` of them, and together: when the shard has
+used
+  its previous ones, or before the queue runs out of tickets with waiting jobs. So a shard's slots are
+  consecutive, and one request serves several starts.
+- A granted slot that is over is requested again at once if it can be granted late, which requires that nobody
+  else was granted a later slot. Otherwise it is given up, and later grants stay as they are. Requesting these
+  again, one after the other, would fail where slots are close together: they would be over before their
+  answers came. At 5,000/s, one late wake-up lost ten slots and more, and each of them cost another request.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ from intervalq._shard.wait_queue import WaitQueue
 from intervalq.rules import MAX_TICKETS, Slot, State
 
 _SPECULATIVE: Final = 1_000
-"""Tickets may be taken ahead of jobs for as long as this, where at least ten slots fit into it."""
+"""For how long, in microseconds, tickets may be taken ahead of jobs, if at least ten slots fit into it."""
 
 _EACH: Final = 10
-"""How long one more job of a burst takes to begin."""
+"""How long each further job of a burst takes to begin, in microseconds."""
 
 _RIDE: Final = 50_000
-"""Maximum time that the next ticket waits for a question about a slot, to ride along with it."""
+"""The longest time, in microseconds, that taking a ticket waits for the next request of a grant."""
 
 _BEGUN: Final = 300
-"""How long after its slot a job has begun, and its caller may have come back, where nothing is late."""
+"""How long after its slot, in microseconds, a job has begun and its caller may be back, without delays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All that a decision depends on. Instants are on the process's own clock, in microseconds."""
+    """Everything that a decision depends on. Instants are on the process's own clock, in microseconds."""
 
     at: int
     state: State | None
@@ -52,22 +54,22 @@ class Situation:
     grants: Grants
     lookahead: int | None
     began: int = 0
-    """How many jobs began since the last question."""
+    """How many jobs began since the last request."""
     apart: int = 0
-    """When a whole interval since the last start is over; 0 with burst credit, which needs none."""
+    """When a whole interval has passed since the last start; 0 with burst credit, which needs no distance."""
     returns: bool = False
-    """Whether the only caller is likely to come back before the slot that the next ticket has."""
+    """Whether the only caller is likely to come back before the slot of the next ticket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Something to ask now; see `rules.Advance`."""
+    """A request to send now; see `rules.Advance`."""
 
     slots: tuple[Slot, ...]
     costs: tuple[int, ...]
-    """Of the tickets to take."""
+    """The costs of the tickets to take."""
     speculative: int
-    """How many of these are for jobs that are only likely to come."""
+    """How many of these tickets are for jobs that are only likely to come."""
     notice: int
     reach: int
     ahead: int
@@ -75,7 +77,7 @@ class Ask:
 
 
 def plan(now: Situation) -> Ask | float:
-    """What to ask, or until when to wait: infinity is until something changes."""
+    """The request to send, or until when to wait; infinity: until something changes."""
     slots = _slots_to_ask(now)
     costs = _costs_to_take(now, len(slots))
     if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now):
@@ -87,7 +89,7 @@ def plan(now: Situation) -> Ask | float:
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
         notice = max(notice, _clear(now, comes) - now.at + now.time.reaction)
-    if now.state is not None:  # where slots lie in the past, all jobs of a burst have to begin in time
+    if now.state is not None:  # if slots lie in the past, all jobs of a burst must begin in time
         notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
     return Ask(
         slots=tuple(slots),
@@ -100,10 +102,10 @@ def plan(now: Situation) -> Ask | float:
 
 
 def _clear(now: Situation, comes: float) -> int:
-    """From when on a job may begin in a slot that has come already, at a distance from the last start.
+    """The earliest start in a slot that has already come, at the required distance from the last start.
 
-    Half a tolerance less than an interval will do for a slot that stays where it is. One that is set back
-    begins a row anew, whose slots may come early by a tolerance once more: it lies a whole interval away.
+    For a slot that stays where it is, an interval minus half a tolerance is enough. A slot that is set back
+    begins a new row, whose slots may come early by a tolerance once more, so it needs a whole interval.
     """
     assert now.state is not None
     clear = now.apart - now.state.tolerance // 2
@@ -111,7 +113,7 @@ def _clear(now: Situation, comes: float) -> int:
 
 
 def next_question(now: Situation) -> float:
-    """When to ask about the next ticket, or for tickets to follow those that are granted."""
+    """When to request the grant of the next ticket, or tickets to follow the granted ones."""
     tickets, granted = now.grants.tickets, now.grants.granted
     if _costs_to_take(now, 0):
         return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now))
@@ -125,9 +127,10 @@ def next_question(now: Situation) -> float:
 def _take_at(now: Situation) -> float:
     """When to take tickets for jobs that have none.
 
-    For as many as possible together, so that their slots lie in a row and one question is enough for them:
-    once the slots of this shard have been used, or before the queue has no more that anybody waits for. At
-    once with a `lookahead` of one: then a shard takes turns with others.
+    They are taken for as many jobs as possible together, so that their slots are consecutive and need only
+    one
+    request: once the slots of this shard have been used, or before the queue runs out of tickets with waiting
+    jobs. With a `lookahead` of one they are taken at once, so that shards take turns.
     """
     if now.lookahead == 1:
         return now.at
@@ -143,7 +146,7 @@ def _take_at(now: Situation) -> float:
 
 
 def _end_of_run(now: Situation, state: State) -> int:
-    """When the last of the next slots in a row comes, on the process's own clock; or one far ahead."""
+    """When the last of the next consecutive slots comes, on the process's own clock; or one far ahead."""
     time, granted = now.time, now.grants.granted
     ticket = granted[-1].end if granted else now.grants.tickets[0].ticket
     end = time.clock.surely(granted[-1].last) if granted else now.at
@@ -162,7 +165,7 @@ def _ask_at(now: Situation, slot: Slot) -> float:
 
 
 def _lead(now: Situation, slot: Slot) -> int:
-    """How long before a slot to ask for its grant: a job that begins early needs it early."""
+    """How long before a slot to request its grant: a job that begins early needs it early."""
     first = now.line.first()
     own = slot.ticket <= now.grants.through + 1
     lead = now.time.lead() if own else now.time.lead_behind(now.state)
@@ -170,12 +173,12 @@ def _lead(now: Situation, slot: Slot) -> int:
 
 
 def _unheard(now: Situation) -> int:
-    """How far others' late starts may have moved a slot, unheard of, so that it is granted all the same."""
+    """How far others' late starts may have moved a slot, without our knowledge, for it to be granted."""
     return 0 if now.state is None else min(now.state.settings.interval, _RIDE)
 
 
 def _is_leased(state: State | None, slot: Slot) -> bool:
-    """Whether the queue is at its limit of running jobs, and the store counts this one among them."""
+    """Whether the queue is at its limit of running jobs, and this ticket's job counts as one of them."""
     if state is None or state.held_since is None or state.held_until:
         return False
     return slot.ticket in state.running
@@ -188,7 +191,7 @@ def _slots_to_ask(now: Situation) -> list[Slot]:
     if _is_leased(state, tickets[0]):
         return [slot for slot in now.grants.in_row(math.inf, 0) if _is_leased(state, slot)]
     ahead = now.time.together(state) - max(0, now.time.comes(tickets[0], state) - now.at)
-    # What was granted before has to be asked about with the first that is over, however far it lies.
+    # Previously granted slots must be requested together with the first one that is over, however far ahead.
     return now.grants.in_row(ahead, 0 if state is None else state.current)
 
 
@@ -196,7 +199,7 @@ def _costs_to_take(now: Situation, asked: int) -> list[int]:
     """The costs of tickets for jobs that have none yet, in the order of their jobs."""
     granted = now.grants.granted_count + asked
     room = now.line.waiting - granted
-    if now.lookahead is not None:  # the next ticket comes with the answer that grants the last one
+    if now.lookahead is not None:  # the next ticket is taken by the request that grants the last one
         room = min(room, now.lookahead, max(2, now.lookahead) - granted)
     if not now.line.mixed:
         return [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked)))
@@ -205,19 +208,19 @@ def _costs_to_take(now: Situation, asked: int) -> list[int]:
 
 
 def _unmatched(now: Situation, jobs: int) -> Iterator[int]:
-    """Costs of those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
+    """The costs of those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
     coming = now.grants.coming()
     for waiter in islice(now.line.in_order(), jobs):
-        if all(slot.cost < waiter.cost for slot in coming):  # takes slots up to the first that fits
+        if all(slot.cost < waiter.cost for slot in coming):  # consumes slots up to the first that fits
             yield waiter.cost
 
 
 def _speculative(now: Situation) -> int:
-    """How many jobs are likely to come at once, beside those that wait.
+    """How many jobs are likely to come at once, in addition to those that wait.
 
-    Where slots are closer together than questions to the store can be, callers that come again and again
-    would wait for an answer each time. So tickets are taken for twice as many jobs as began since the
-    last question: for a millisecond at most, so that as little is lost if nobody comes.
+    If slots are closer together than requests to the store can be, callers that come again and again would
+    wait for an answer each time. So tickets are taken for twice as many jobs as began since the last request,
+    but for at most a millisecond, so that little is lost if nobody comes.
     """
     state = now.state
     limit = 0 if state is None or state.settings.max_running else _SPECULATIVE // state.settings.interval
@@ -228,7 +231,7 @@ def _speculative(now: Situation) -> int:
 
 
 def _ahead(now: Situation, slots: list[Slot]) -> int:
-    """One ticket for the only caller, which is likely to come back; it rides along with a question."""
+    """How many tickets to take for the only caller: one, with this request, if it is likely to come back."""
     state = now.state
     if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:
         return 0
@@ -243,9 +246,9 @@ def _ahead(now: Situation, slots: list[Slot]) -> int:
 
 
 def _reach(now: Situation, asked: int, notice: int) -> int:
-    """How far ahead new slots are granted: a ticket that is not asked about yet comes before any new one.
+    """How far ahead new slots may be granted; 0 if an ungranted ticket of this shard comes before them.
 
-    Behind somebody else's slot only as far as one's own questions need: its owner may still be late.
+    If they follow another shard's slot, only as far as requests need, because its owner may still be late.
     """
     if asked < len(now.grants.tickets):
         return 0

@@ -1,8 +1,9 @@
-"""Whether a caller comes back in time for a ticket that is taken ahead of it.
+"""Whether a caller comes back in time for a ticket that was taken ahead for it.
 
-A shard with one caller that comes again and again would ask twice a job: for a ticket, and about its slot.
-Where others keep the queue busy, and the caller was back before the next ticket's slot came near, that ticket
-is taken with the question about the slot before: one question a job. If it stays away, its slot stays empty.
+A shard with one caller that comes again and again would send two requests per job: for a ticket, and for the
+grant of its slot. If others keep the queue busy, and the caller has been back before the slot of the next
+ticket came near, that ticket is taken with the request for the previous grant: one request per job. If the
+caller stays away, the slot stays empty.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 _ENOUGH: Final = 3
-"""So many times in a row it has to come back first: who comes and goes wastes one slot in so many."""
+"""How many times in a row the caller must come back first: an unsteady one wastes one slot in so many."""
 
 
 class Returning:
-    """What the only caller of a shard did so far."""
+    """The behaviour of a shard's only caller so far."""
 
     def __init__(self) -> None:
         self.ticket = 0
-        """What was taken ahead, and nobody came for yet; 0: nothing."""
+        """The ticket that was taken ahead and is still unused; 0: none."""
         self._times = 0
 
     @property
@@ -27,14 +28,14 @@ class Returning:
         return self._times >= _ENOUGH
 
     def came(self, *, in_time: bool) -> None:
-        """Somebody came while nobody waited: before the slot that the next ticket had, or not."""
+        """Note that a caller came while nobody waited, in time for the next ticket's slot or not."""
         self._times = self._times + 1 if in_time else 0
         self.ticket = 0
 
     def took(self, ticket: int) -> None:
-        """A ticket was taken ahead."""
+        """Note that a ticket was taken ahead."""
         self.ticket = ticket
 
     def stayed_away(self) -> None:
-        """Nobody came before it had to be asked about."""
+        """Note that nobody came before the grant of its slot had to be requested."""
         self._times = self.ticket = 0

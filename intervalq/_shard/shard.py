@@ -1,8 +1,8 @@
-"""One event loop's share of a queue: it puts the parts together, and is what a handle talks to.
+"""One event loop's part of a queue: it puts the parts together, and is what a handle uses.
 
-`WaitQueue` has the jobs that wait, `Grants` the slots, `StoreTime` says when they come, `Connection` sends
-commands, `Planner` decides which, `Conversation` is the task that asks them, `Dispatcher` the one that wakes
-jobs. All instants and durations in here are whole microseconds.
+`WaitQueue` has the waiting jobs, `Grants` the slots; `StoreTime` says when they come; `Connection` sends
+commands, `plan` decides which; `Conversation` is the task that sends them, and `Dispatcher` the one that
+wakes jobs. All instants and durations in this folder are whole microseconds.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from intervalq.store import Store
 
 
 class Shard:
-    """Made and used in one event loop; `is_open` may be called from any thread.
+    """Created and used in one event loop; only `is_open` may be called from any thread.
 
     Args:
         queue: its name in the store.
-        store: where the record is.
-        settings: of the queue; None: those that it has.
+        store: the store of the record.
+        settings: the settings of the queue; None: those that it already has.
         lookahead: see `IntervalQueue`.
         strict: see `IntervalQueue`.
-        precision: how the end of a wait is spent; None: as by default.
+        precision: how long waits end in polling the clock; None: the default.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Shard:
         self.queue = queue
         self.store = store
         self.loop: object = asyncio_loop() or self
-        """The event loop of asyncio that it lives in; of another kind, something that no event loop is."""
+        """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
         self.clock = CLOCK.get()
         self.time = StoreTime(strict=strict)
         self.line = WaitQueue()
@@ -74,12 +74,12 @@ class Shard:
     # --- jobs ---------------------------------------------------------------------------------------
 
     async def slot(self, waiter: Waiter, timeout: float | None = None) -> Grant:
-        """Wait in line until the waiter's slot has come, checked in the very task that asks.
+        """Wait in line until the waiter's slot has come; the last check is made in the calling task.
 
         Raises:
-            SlotTimeout: it has not come within so many seconds.
+            SlotTimeout: it has not come within `timeout` seconds.
             QueueClosed: the queue was closed before.
-            ConfigMismatch, QueueNotFound, StoreError: as the store says.
+            ConfigMismatch, QueueNotFound, StoreError: raised by the store.
         """
         dispatcher = self.dispatcher
         if dispatcher.ready is not None and waiter.may_take_ready and (grant := dispatcher.take_ready()):
@@ -113,7 +113,7 @@ class Shard:
         self.dispatcher.see_to(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        """The waiter wants no slot any more."""
+        """Remove a waiter, which wants no slot any more."""
         self.line.remove(waiter)
         if not self.line.waiting:
             self.conversation.nobody_waits()
@@ -124,11 +124,11 @@ class Shard:
         self.conversation.ask_anew()
 
     def give_up(self, grant: Grant) -> None:
-        """A slot that was handed out won't be used."""
+        """Note that a slot that was handed out won't be used."""
         self.dispatcher.give_up(grant, "thread")
 
     def is_open(self, grant: Grant) -> bool:
-        """Whether a slot out of its range may be used now; for any thread."""
+        """Whether a slot that was taken from its range may be used now; for any thread."""
         now = self.clock.now()
         return grant.opens <= now <= grant.closes and grant.range.steps == self.time.clock.steps
 
@@ -137,7 +137,7 @@ class Shard:
         await self.conversation.placed()
 
     def expected(self, waiter: Waiter) -> Slot | None:
-        """The slot that a waiting job will get if nothing changes; None: its ticket is not taken yet."""
+        """The slot that a waiting job will get if nothing changes; None: it has no ticket yet."""
         coming = self.grants.coming()
         for other in self.line.in_order():
             slot = next((slot for slot in coming if slot.cost >= other.cost), None)
@@ -173,12 +173,12 @@ class Shard:
 
     @property
     def regressions(self) -> int:
-        """How many times the store was seen to have lost writes."""
+        """How many times the store was found to have lost writes."""
         return self.connection.regressions
 
     @property
     def is_held(self) -> bool:
-        """Whether the queue stood still when last heard of."""
+        """Whether the queue was held at the last answer."""
         return self.connection.is_held
 
     def due(self, slot: Slot) -> float:
@@ -187,10 +187,10 @@ class Shard:
         return (slot.due + (state.held_total if state is not None else 0)) / 1e6
 
     def store_time(self) -> float:
-        """What the store's clock reads now, in seconds since 1970, as well as it is known here."""
+        """The estimated reading of the store's clock now, in seconds since 1970."""
         return self.time.now(self.clock.now())
 
-    # --- what the connection tells and asks ------------------------------------------------------------
+    # --- the connection's `Owner` ----------------------------------------------------------------------
 
     def has_slots(self) -> bool:
         """See `Owner.has_slots`."""
@@ -220,7 +220,7 @@ class Shard:
         self.conversation.ask_anew()
 
     def clock_stepped(self) -> None:
-        """See `Owner.clock_stepped`. What was granted is given up when its time comes."""
+        """See `Owner.clock_stepped`. Granted slots are given up when their time comes."""
         self.dispatcher.not_ready()
         self.dispatcher.skipped["stepped"] += self.grants.pass_all()
         self.dispatcher.recheck()
@@ -235,12 +235,12 @@ class Shard:
     # --- closing ------------------------------------------------------------------------------------
 
     def refuse(self, *, drain: bool) -> None:
-        """Take no more jobs, but those that were in line before if they are to begin."""
+        """Accept no more jobs, except, with `drain`, those that were already in line."""
         self.closed, self._draining = True, drain
         self.dispatcher.refuse()
 
     async def close(self, *, drain: bool) -> None:
-        """Take no more jobs; let those that wait begin, or fail them; give unused tickets back."""
+        """Accept no more jobs; let waiting ones begin, or fail them; give unused tickets back."""
         self.refuse(drain=drain)
         if not drain:
             self._fail(QueueClosed(self.queue))
@@ -248,7 +248,7 @@ class Shard:
         await self.leases.settle()
 
     def _fail(self, error: Exception) -> None:
-        """Give everybody who waits an error instead of a slot."""
+        """Give all waiting jobs an error instead of a slot."""
         for waiter in list(self.line.in_order()):
             self.line.remove(waiter)
             waiter.error = error

@@ -1,4 +1,4 @@
-"""The jobs of one shard that wait for a slot, in the order in which they will begin."""
+"""The waiting jobs of one shard, in the order in which they will begin."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _order: Final = attrgetter("order")
 class Waiter:
     """One job's place in the queue of its shard."""
 
-    # Every job needs one of these, so what few of them have, and none has at first, is the class's.
+    # Every job needs one of these, so attributes that few of them set have their defaults in the class.
 
     cost = 1
-    """How many slots in a row it takes: it begins at the first, the others stay empty."""
+    """How many consecutive slots it takes: it begins at the first, and the others stay empty."""
     early = 0
-    """How long before its slot it begins, in microseconds: it waits for the rest by itself."""
+    """How long before its slot it is started, in microseconds: it waits for the rest by itself."""
     again = False
-    """Of a job that was in line before: it may still enter while the queue drains."""
+    """Whether the job was in line before, so that it may still enter while the queue drains."""
     error: Exception | None = None
     """Why this job won't get a slot any more."""
     entered = False
-    """Was put in line."""
+    """Whether it was put in line."""
     gone = False
-    """Began, was given up by its caller, or failed: no longer in the line."""
+    """Whether it has left the line: it began, was given up by its caller, or failed."""
     start: Callable[[], object] | None = None
-    """Starts the job's task once it is worth looking whether its slot has come; None: it has one."""
+    """Starts the job's task once its slot may have come; None: it already has a task."""
     _waker: Waker | None = None
 
     def __init__(
@@ -56,16 +56,16 @@ class Waiter:
 
     @property
     def may_take_ready(self) -> bool:
-        """Whether any slot that is ready does: it is not in line yet, begins at its slot, and takes one."""
+        """Whether it may take any ready slot: it isn't in line yet, starts at its slot, and takes one."""
         return not self.entered and self.cost == 1 and not self.early
 
     def wait(self, waker: Waker) -> Waker:
-        """Await this until it is worth looking again: a slot may have come, or there is an error."""
+        """Await this until the next check is due: a slot may have come, or there is an error."""
         self._waker = waker
         return waker
 
     def wake(self) -> None:
-        """Let the job look whether its slot has come."""
+        """Let the job check whether its slot has come."""
         waker, self._waker = self._waker, None
         if waker is not None:
             if not waker.done():
@@ -76,7 +76,7 @@ class Waiter:
 
 
 class WaitQueue:
-    """Waiters by priority and order of arrival. A waiter that leaves is dropped when it comes up."""
+    """Waiters by priority and order of arrival. A waiter that has left is dropped when its turn comes."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, deque[Waiter]] = {}
@@ -91,7 +91,7 @@ class WaitQueue:
         return self.waiting
 
     def add(self, waiter: Waiter) -> None:
-        """To the place that its order gives it."""
+        """Insert a waiter at the place that its order gives it."""
         priority = waiter.order[0]
         rank = self._ranks.get(priority)
         if rank is None:
@@ -106,7 +106,7 @@ class WaitQueue:
         self.mixed = self.mixed or waiter.cost > 1
 
     def remove(self, waiter: Waiter) -> None:
-        """The waiter leaves, for whatever reason; leaving twice is leaving once."""
+        """Remove a waiter, for whatever reason; a second call has no effect."""
         if not waiter.gone:
             waiter.gone = True
             self.waiting -= 1
@@ -114,7 +114,7 @@ class WaitQueue:
                 self._sweep()
 
     def first(self) -> Waiter | None:
-        """Who is next; None: nobody waits."""
+        """The next waiter; None: nobody waits."""
         for rank in self._in_order:
             while rank and rank[0].gone:
                 rank.popleft()
@@ -124,14 +124,14 @@ class WaitQueue:
         return None
 
     def in_order(self) -> Iterator[Waiter]:
-        """Everybody who waits, the next one first."""
+        """All waiters, the next one first."""
         for rank in self._in_order:
             for waiter in rank:
                 if not waiter.gone:
                     yield waiter
 
     def _sweep(self) -> None:
-        """Forget those that left."""
+        """Forget waiters that have left."""
         left = list(self.in_order())
         self._ranks.clear()
         for waiter in left:

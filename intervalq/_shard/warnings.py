@@ -1,4 +1,4 @@
-"""Tells users, once a queue, what costs them slots or spacing, by what was measured, and what helps."""
+"""Warns, once per queue, about measured causes of lost slots or spacing, and says what helps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from intervalq.rules import State
 log: Final = logging.getLogger("intervalq")
 
 _warned: Final[set[str]] = set()
-"""Stores and queues that this process has warned of: once is enough, however many keys a queue has."""
+"""Stores and queues about which this process has warned: once is enough, however many keys a queue has."""
 
 _WASTEFUL: Final = 20
-"""So many more slots must come too late than jobs begin in time before it is worth a warning."""
+"""How many more slots must be missed than jobs begin in time before there is a warning."""
 
 _BLOCKED: Final = 100_000
-"""No machine wakes a process so late, in microseconds: its event loop does something else."""
+"""No machine wakes a process this late, in microseconds: its event loop must be blocked."""
 
 
 class Warnings:
-    """What one shard has to say about its queue and its store."""
+    """The warnings of one shard about its queue and its store."""
 
     def __init__(self, queue: str, store: str) -> None:
         self._queue = queue.partition(":")[0]
@@ -31,7 +31,7 @@ class Warnings:
         self._late = self._begun = self._score = 0
 
     def check(self, dispatcher: Dispatcher, time: StoreTime, state: State, at: int) -> None:
-        """Warn if there is a reason to, and nobody was warned before."""
+        """Warn if there is a reason, and no warning was given before."""
         late = dispatcher.late + dispatcher.skipped["late"] + dispatcher.skipped["thread"]
         new = late - self._late
         self._score = max(0, self._score + 2 * new - (dispatcher.begun - self._begun))

@@ -1,1 +1,1 @@
-"""The values of the pacing protocol: records, commands, and how texts of users are read."""
+"""The values of the pacing protocol: records, commands, and the parsing of users' texts."""

@@ -1,4 +1,4 @@
-"""Codecs: what values go through on their way into a store and back, for example to be encrypted."""
+"""Codecs: they transform values on their way into a store and back, for example to encrypt them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from intervalq._spec import strict_json
 from intervalq.errors import InvalidOption, UnreadableValue, short
 
 MARK: Final = "intervalq-codec:"
-"""What stands at the beginning of the text that an encoded value is in a store; base64 follows."""
+"""The prefix of the text that stands for an encoded value in a store; base64 follows."""
 
 _BEGINNING: Final = f'"{MARK}'
 
 
 class Codec(Protocol):
-    """Turns the JSON of a value into the bytes that a store is given, and back: to encrypt it, for example.
+    """Turns the JSON of a value into the bytes that are stored, and back, for example to encrypt it.
 
-    Both are called in the event loop, so that they should be quick, and from threads that read values.
-    What they raise when writing is raised where the value was given; when reading, see `UnreadableValue`.
+    Both methods are called in the event loop, so they should be quick, and in threads that read values. What
+    `encode` raises is raised to the caller that gave the value; for `decode` see `UnreadableValue`.
     """
 
     def encode(self, data: bytes, /) -> bytes:
-        """The bytes to be kept."""
+        """The bytes to store."""
         ...
 
     def decode(self, data: bytes, /) -> bytes:
-        """The bytes that `encode` was given. Raises whatever it likes if these aren't its own, or damaged."""
+        """The bytes that `encode` was given. Raises any exception if `data` isn't its own, or is damaged."""
         ...
 
 
@@ -35,7 +35,7 @@ def checked_codec(codec: Codec | None) -> Codec | None:
     """A codec, unchanged.
 
     Raises:
-        InvalidOption: it has not both methods.
+        InvalidOption: it lacks one of the methods.
     """
     if codec is not None:
         for name in ("encode", "decode"):
@@ -53,35 +53,37 @@ def is_encoded(text: str) -> bool:
 
 
 def encoded(codec: Codec | None, text: str) -> str:
-    """JSON text as a store is given it: with a codec, again JSON, a text that begins with `MARK`.
+    """The JSON text to store. With a codec, this is a JSON string that begins with `MARK`.
 
     Raises:
-        InvalidOption: the codec gave something else than bytes.
+        InvalidOption: the codec returned something other than bytes.
     """
     if codec is None:
         return text
     data: object = codec.encode(text.encode())
     if not isinstance(data, bytes):
-        raise InvalidOption(f"the codec's encode() gave {short(type(data).__name__)}: it must return bytes")
+        raise InvalidOption(
+            f"the codec's encode() returned {short(type(data).__name__)}: it must return bytes"
+        )
     return f'{_BEGINNING}{base64.urlsafe_b64encode(data).decode()}"'
 
 
-def read(codec: Codec | None, text: str, what: str) -> Any:  # noqa: ANN401 - whatever it was
-    """The value of JSON text from a store. One that was written without a codec is read as it is.
+def read(codec: Codec | None, text: str, what: str) -> Any:  # noqa: ANN401 - any JSON value
+    """The value of JSON text from a store. A value that was written without a codec is read as it is.
 
     Args:
-        codec: what it was written with, if it was.
-        text: see there.
-        what: whose value it is, for the error.
+        codec: the handle's codec, if it has one.
+        text: the JSON text.
+        what: the owner of the value, for the error.
 
     Raises:
-        UnreadableValue: it needs a codec and there is none, or another; or it is damaged.
+        UnreadableValue: the value needs a codec and there is none, or a different one; or it is damaged.
     """
     if is_encoded(text):
         text = _decoded(codec, text, what)
     try:
         return strict_json.loads(text)
-    except (ValueError, RecursionError, TypeError):  # which would show it
+    except (ValueError, RecursionError, TypeError):  # their messages would show the value
         raise UnreadableValue(what, "it is not JSON") from None
 
 
@@ -100,4 +102,6 @@ def _decoded(codec: Codec | None, text: str, what: str) -> str:
     try:
         return bytes.decode(given)  # type: ignore[arg-type]
     except (TypeError, UnicodeDecodeError):
-        raise UnreadableValue(what, "the codec's decode() gave something else than UTF-8 bytes") from None
+        raise UnreadableValue(
+            what, "the codec's decode() returned something other than UTF-8 bytes"
+        ) from None

@@ -1,4 +1,4 @@
-"""Commands, each one atomic step on one record, and their answer: frozen values that can travel."""
+"""Commands, each one atomic step on one record, and their answer: frozen, serializable values."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from intervalq._spec.record import FOREVER, BadRecord, Mark, Settings, Slot, Sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What every command carries; each subclass is one atomic step on one record."""
+    """The fields of every command; each subclass is one atomic step on one record."""
 
     settings: Settings | None = None
-    """What to make the record with if there is none; None: answer that there is none."""
+    """Settings with which to create the record if there is none; None: answer that there is none."""
     attach: bool = False
-    """The sender's first contact: refuse it if its settings are not those of the record."""
+    """Whether this is the sender's first contact: refuse it if its settings aren't those of the record."""
     generation: str | None = None
-    """The record that the sender's tickets, starts and leases are of; None: it has none that matter."""
+    """The generation of the record of the sender's tickets, starts and leases; None: it has none of them."""
     nonce: str = ""
-    """The generation of the record, should this step make it."""
+    """The generation of the record if this step creates it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The command as JSON has it, for rules that run elsewhere.
+        """The command as a JSON object, for rules that run elsewhere.
 
-        None is left out. A slot is [ticket, due], or [ticket, due, cost] if it costs more than one.
+        Fields that are None are omitted. A slot is [ticket, due], or [ticket, due, cost] if it costs more
+        than 1.
         """
         data: dict[str, Any] = {"op": type(self).__name__.lower()}
         for f in fields(self):
@@ -44,7 +45,7 @@ class Command:
 
 
 MAX_ANSWERED: Final = 10_000
-"""More tickets than this, new or not, are in no answer."""
+"""The most tickets, new or not, that an answer contains."""
 
 
 def _wholes(data: Mapping[str, Any], name: str, least: int | None = 0) -> tuple[int, ...]:
@@ -71,43 +72,43 @@ def _pair(slot: Slot) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Command):
-    """Give slots back, use slots, take tickets: the one step that a busy shard needs."""
+    """Give slots back, use slots, take tickets: the only step that a busy shard needs."""
 
     release: tuple[Slot, ...] = ()
     """Slots that won't be used, in ticket order. The last ones issued become free again."""
     slots: tuple[Slot, ...] = ()
-    """Slots that the shard is about to use, in ticket order: each is granted, is missed (a new ticket is
-    issued for it), or is left alone: the queue is held, or they are too far ahead. To be granted late, a slot
-    has to be listed with all tickets from it to the last one that was granted (see `until`)."""
+    """Slots that the shard is about to use, in ticket order. Each is granted, or missed (a new ticket is
+    issued for it), or left alone because the queue is held or the slot is too far ahead. To be granted late,
+    a slot must be listed with all tickets from it to the last one that was granted (see `until`)."""
     take: int = 0
-    """How many new tickets to issue; one step issues MAX_TICKETS at most."""
+    """How many new tickets to issue; one step issues at most MAX_TICKETS."""
     costs: tuple[int, ...] = ()
-    """What these cost, in slots; those that are left out cost one."""
+    """The costs of the new tickets, in slots; omitted ones cost one."""
     notice: int = 0
-    """How long the answer needs to come back, and its job to begin: no slot is granted that ends sooner."""
+    """The time that the answer needs to arrive and its job to begin: no slot that ends sooner is granted."""
     reach: int = 0
-    """New slots at most this far ahead are granted in the same step; not beyond `notice` if tickets were
-    issued that the sender has not heard of (`high_water_mark`): their owners may be late."""
+    """New slots at most this far ahead are granted in the same step; but only up to `notice` if tickets were
+    issued that the sender doesn't know of (`high_water_mark`), because their owners may be late."""
     lease: int = 0
-    """How long a job counts as running unless its shard says so again; used only with `max_running`."""
+    """How long a job counts as running unless its shard renews the lease; used only with `max_running`."""
     until: int | None = None
-    """Slots that are late may be granted late until then, on the store's clock; None: not at all.
+    """Until when, on the store's clock, late slots may be granted; None: not at all.
 
-    A copy of a request that arrives long afterwards must not hold the queue for the time it took."""
+    A duplicate of a request that arrives much later must not hold the queue for the time it took."""
     ahead: int | None = None
-    """Listed slots are granted only if the first of them comes within this; None: whenever it comes. Else the
-    sender has not heard that the queue's clock was set back: a grant of them now would cost late owners of
-    slots before them theirs. It asks again when they come."""
+    """Listed slots are granted only if the first of them comes within this time; None: always. If it comes
+    later, the sender doesn't know yet that the queue's clock was set back: a grant now would take their slots
+    from late owners of earlier slots. The sender asks again when its slots come."""
     high_water_mark: Mark | None = None
-    """The highest ticket that the shard knows of, and the `late_total` that it knows. A slot is granted late
-    only if the record has the same: so a copy of the request, or one sent again, holds the queue once."""
+    """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
+    has the same values, so a duplicate or repeated request sets the queue's clock back only once."""
     error: int = 0
-    """By how much the shard may be wrong about the store's clock; 0: by no more than the tolerance allows."""
+    """By how much the shard may misjudge the store's clock; 0: no more than the tolerance allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold(Command):
-    """Stop the queue's clock for `length` microseconds, or FOREVER; of two holds the longer one counts."""
+    """Stop the queue's clock for `length` microseconds, or FOREVER; of two holds, the later end counts."""
 
     length: int = FOREVER
 
@@ -119,7 +120,7 @@ class Resume(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Command):
-    """Change what the queue runs with; None leaves as it is."""
+    """Change the queue's settings; None leaves a setting as it is."""
 
     interval: int | None = None
     burst: int | None = None
@@ -128,12 +129,12 @@ class Configure(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim(Command):
-    """Revoke all tickets that were not yet granted: their owners are dead. Live shards queue again."""
+    """Revoke all tickets that are not yet granted, because their owners died. Live shards take new ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Command):
-    """Jobs ended, and others still run: their leases are removed and renewed."""
+    """Remove the leases of jobs that ended, and renew those of jobs that still run."""
 
     ended: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
@@ -142,7 +143,7 @@ class Finish(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspect(Command):
-    """Look at the record; changes nothing, makes nothing."""
+    """Read the record; this changes and creates nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,39 +160,42 @@ class Answer:
     now: int
     """The store's clock at the step, in microseconds since 1970 on a real store."""
     refused: bool = False
-    """The sender's settings are not those of the record (`state` shows them); nothing was done."""
+    """The sender's settings differ from those of the record (`state` shows them); nothing was done."""
     healed: bool = False
-    """The record had lost tickets that the sender knew of, and was brought forward."""
+    """The record had lost tickets that the sender knew, and was brought forward."""
     granted: tuple[int, ...] = ()
     """Tickets of `Advance.slots` that may be used."""
     missed: tuple[int, ...] = ()
-    """Tickets of `Advance.slots` that are dead; as many more new ones were issued."""
+    """Tickets of `Advance.slots` that are no longer valid; a new one was issued for each of them."""
     at_once: bool = False
-    """The first ticket that this answer grants may be used as soon as the answer comes, before its slot: the
-    slot before it is over, and the next one is an interval less the tolerance behind the end of this one."""
+    """The first ticket that this answer grants may be used as soon as the answer arrives, before its slot:
+    the previous slot is over, and the next one is an interval minus the tolerance after the end of this
+    one."""
     first: Slot | None = None
-    """The first of the new tickets; the others follow, each when the slots of the one before are over."""
+    """The first of the new tickets; the others follow, each after the slots of the one before it."""
     count: int = 0
     """How many new tickets there are."""
     costs: tuple[int, ...] = ()
-    """What the new tickets cost, in slots; empty: one slot each."""
+    """The costs of the new tickets, in slots; empty: one slot each."""
     begun: int = 0
     """How many of the new tickets, from the first, were granted in this step."""
     woken: bool = False
-    """The step ended a hold: a store that can push wakes the shards that wait."""
+    """The step ended a hold: a store that can push wakes the waiting shards."""
     trip: tuple[int, int] | None = field(default=None, compare=False)
-    """When the command left and the answer came, on `intervalq.store.stopwatch`, if the store can tell that
-    more closely than its caller: the shorter it was, the better is the store's clock known."""
+    """When the command was sent and the answer arrived, on `intervalq.store.stopwatch`, if the store knows
+    this
+    more precisely than its caller: a shorter trip gives a better estimate of the store's clock."""
     blur: int = field(default=0, compare=False)
-    """By how much `now` may be off, in microseconds: of a store that doesn't always learn when a step was."""
+    """The possible error of `now`, in microseconds, if the store doesn't always learn the time of a step."""
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """The answer of rules that run elsewhere: fields of this class, and `state` as it is stored.
+        """The answer of rules that run elsewhere: the fields of this class, with `state` as it is stored.
 
         Raises:
-            NewerRecord: the record has a layout of a newer version.
-            BadRecord: anything else is wrong: the message says what. Nothing long is done with numbers in it.
+            NewerRecord: the record has the layout of a newer version.
+            BadRecord: anything else is wrong; the message says what. All numbers are bounded, so that using
+                them takes no unbounded time.
         """
         if not isinstance(data, dict):
             raise BadRecord("an answer must be an object")

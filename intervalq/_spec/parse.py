@@ -1,4 +1,4 @@
-"""Names, durations and rates: from what people write to what the rules take, or a clear error."""
+"""Names, durations and rates: turns what people write into what the rules take, or raises a clear error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name(value: object) -> str:
     """A queue's name or key, unchanged.
 
     Raises:
-        InvalidName: it is no string, or outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The alphabet is this
+        InvalidName: it is not a string, or not in `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The alphabet is this
             small so that a name is safe as a key, a path, a subject, a label and log text.
     """
     if not isinstance(value, str) or not _NAME.fullmatch(value):
@@ -48,7 +48,7 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
         value: seconds (int or float), a timedelta, or text with a unit of us, ms, s, m, h or d;
             text without a unit is seconds.
         least, most: the range, in microseconds.
-        what: how the error calls it.
+        what: the name of the value in errors.
 
     Raises:
         InvalidInterval: not a duration (a bool isn't one), NaN, infinite, or out of the range.
@@ -98,7 +98,7 @@ def rate(value: object) -> int:
 
 
 def text(micros: int) -> str:
-    """A duration as people write it: `200ms`, `1.5s`, `2h`; `duration(text(x)) == x`."""
+    """A duration in the form that people write: `200ms`, `1.5s`, `2h`; `duration(text(x)) == x`."""
     for unit in ("d", "h", "m"):
         if micros and micros % _UNITS[unit] == 0:
             return f"{micros // _UNITS[unit]}{unit}"

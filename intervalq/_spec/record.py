@@ -1,4 +1,4 @@
-"""The record of one queue: what is kept in a store, and what its numbers mean."""
+"""The record of one queue, as a store keeps it, and the meaning of its numbers."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
 
 LAYOUT: Final = 2
-"""The version of the record's layout. Layout 1 is read, and written again as 2; a newer one is refused.
+"""The version of the record's layout. Layout 1 is read, and written back as 2; a newer one is refused.
 
 Layout 2 added `late` (see `State.late_total`), `error` and `error_until`.
 """
 
 
 MOST: Final = 1_000_000
-"""The most leases of a record, and the longest list of an answer: more of them is no work of these rules."""
+"""The most leases in a record, and the longest list in an answer: these rules never produce more."""
 
 
 class BadRecord(ValueError):
-    """A stored record isn't one that these rules wrote."""
+    """A stored record was not written by these rules."""
 
 
 class NewerRecord(ValueError):
-    """A stored record has a layout of a newer version."""
+    """A stored record has the layout of a newer version."""
 
 
 class Slot(NamedTuple):
-    """A ticket and the slots that it owns: the first is at `due`, on the queue's clock in microseconds."""
+    """A ticket and the slots that it owns: the first is at `due`, in microseconds on the queue's clock."""
 
     ticket: int
     due: int
     cost: int = 1
-    """How many slots in a row the ticket owns. Its job begins at the first; the others stay empty."""
+    """How many consecutive slots the ticket owns. Its job begins at the first; the others stay empty."""
 
 
 class Mark(NamedTuple):
-    """What a sender knows of the record's counters. One that is behind shows that the store lost writes."""
+    """The record's counters as a sender knows them. A record that is behind them has lost writes."""
 
     ticket: int
     due: int
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a queue runs with: agreed by all of its shards, kept in its record."""
+    """The settings of a queue: the same for all of its shards, and kept in its record."""
 
     interval: int
     """Microseconds from one slot to the next."""
@@ -58,7 +58,7 @@ class Settings:
     tolerance: int = 0
     """How late after its slot a job may begin, in microseconds; 0: a tenth of the interval, times the burst.
 
-    Agreed by all shards, so that a slot which was missed once is missed for good, whoever asks again.
+    It is the same for all shards, so that a missed slot stays missed, whoever asks for it again.
     """
     ephemeral: bool = False
     """Forget the record once the queue has been idle for a while (keyed queues)."""
@@ -69,7 +69,7 @@ class State:
     """The record of one queue."""
 
     generation: str
-    """Random, made with the record: tells a record that was lost and made anew from the one before."""
+    """A random value, drawn with the record: it distinguishes a record that was lost and recreated."""
     settings: Settings
     ticket: int = 0
     """The last ticket issued. Never goes back."""
@@ -80,31 +80,31 @@ class State:
     current_due: int
     """The last slot of `current`."""
     revoked_through: int = 0
-    """Tickets up to here that were not yet granted are dead. Never goes back."""
+    """Tickets up to this one that are not yet granted are invalid. Never goes back."""
     held_total: int = 0
-    """How far the queue's clock is behind the store's: all holds, less steps back of the store's clock."""
+    """How far the queue's clock is behind the store's: all holds, minus backward steps of that clock."""
     late_total: int = 0
-    """How much of that are late grants, which set the queue's clock back. Never goes back."""
+    """The part of that which is due to late grants, which set the queue's clock back. Never goes back."""
     held_since: int | None = None
     """When the present hold began, on the store's clock; None: the queue isn't held."""
     held_until: int = 0
-    """When the present pause ends, on the store's clock; 0: not paused; FOREVER: until somebody resumes."""
+    """When the present pause ends, on the store's clock; 0: not paused; FOREVER: when somebody resumes it."""
     last_now: int
     """The last reading of the store's clock."""
     error: int = 0
-    """By how much shards that know the store's clock badly may be wrong about it, in microseconds."""
+    """The largest error of the store's clock that distant shards report, in microseconds."""
     error_until: int = 0
     """When `error` is forgotten unless such a shard reports again, on the store's clock; 0: there is none."""
     running: dict[int, int] = field(default_factory=dict)
-    """With `max_running`: the ticket of each running job, and when its lease lapses on the store's clock."""
+    """With `max_running`: the ticket of each running job, and when its lease expires on the store's clock."""
 
     def clock(self, now: int) -> int:
-        """The queue's clock when the store's reads `now`."""
+        """The reading of the queue's clock when the store's reads `now`."""
         return (now if self.held_since is None else self.held_since) - self.held_total
 
     @property
     def full(self) -> bool:
-        """Whether as many jobs run as may."""
+        """Whether as many jobs run as are allowed."""
         return 0 < self.settings.max_running <= len(self.running)
 
     @property
@@ -116,11 +116,11 @@ class State:
 
     @property
     def credit(self) -> int:
-        """How far behind the clock a slot may lie because idle time was saved up for a burst."""
+        """How far before the present a slot may lie because idle time is saved up for a burst."""
         return (self.settings.burst - 1) * self.settings.interval
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON has it: flat, and with the version of its layout."""
+        """The record as a flat JSON object, with the version of its layout."""
         return {
             "version": LAYOUT,
             "generation": self.generation,
@@ -135,7 +135,7 @@ class State:
         """The record that `to_dict` wrote.
 
         Raises:
-            NewerRecord: its layout is of a newer version.
+            NewerRecord: it has the layout of a newer version.
             BadRecord: anything else is wrong with it; the message says what.
         """
         if not isinstance(data, dict):
@@ -143,7 +143,7 @@ class State:
         version = whole(data, "version", least=1)
         if version > LAYOUT:
             raise NewerRecord(
-                f"the record has layout {version}, this version of intervalq knows up to {LAYOUT}"
+                f"the record has layout {version}, but this version of intervalq knows layouts up to {LAYOUT}"
             )
         if version == 1:
             data = {**data, "late": 0, "error": 0, "error_until": 0}
@@ -192,7 +192,7 @@ _STORED: Final = {
     "error": "error",
     "error_until": "error_until",
 }
-"""The names of the numbers in stored records: they stay as they are, whatever they are called here."""
+"""The names of the numbers in stored records; these stay the same even if the fields are renamed here."""
 
 _SIGNED: Final = frozenset(
     {"due", "at", "held", "held_until", "seen", "error_until"}
@@ -203,7 +203,7 @@ def whole(data: Mapping[str, Any], name: str, least: int | None = 0) -> int:
     """A number of a record or an answer.
 
     Raises:
-        BadRecord: it is none, or out of range.
+        BadRecord: it is not a number, or out of range.
     """
     value = data.get(name)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Shapes: what a tuple that comes from a store must look like before anybody works with it."""
+"""Shapes: types and ranges of tuples from a store, checked before the tuples are used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Shape(Generic[T]):
-    """The types that the fields of a named tuple have; whole numbers are no larger than times can be."""
+    """The types of a named tuple's fields; whole numbers are no larger than times can be."""
 
     def __init__(self, kind: type[T], what: str) -> None:
         self._what = what

@@ -1,4 +1,4 @@
-"""JSON as its standard has it: without NaN and the infinities, which Python's reader takes, too."""
+"""Strict JSON: without NaN and the infinities, which Python's parser accepts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -17,7 +17,7 @@ def _finite(text: str) -> float:
     return number
 
 
-# One for all: to make another for each text takes longer than to read a short one.
+# One decoder for all: creating one takes longer than reading a short text.
 _DECODER: Final = json.JSONDecoder(parse_constant=_constant, parse_float=_finite)
 
 
@@ -25,8 +25,8 @@ def loads(text: str) -> object:
     """The value of JSON text.
 
     Raises:
-        ValueError: it is no JSON, or has a number that is out of range.
+        ValueError: it is not JSON, or contains a number that is out of range.
         RecursionError: it is nested too deeply.
-        TypeError: it is no text.
+        TypeError: it is not text.
     """
     return _DECODER.decode(text)

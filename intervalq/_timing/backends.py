@@ -1,4 +1,4 @@
-"""What anyio leaves to its backends: tasks without a nursery, a light way to wake one, which loop this is."""
+"""What anyio does not offer: tasks without a task group, cheap wake-ups, the identity of the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.lowlevel import current_token
 
-# The event loop holds its tasks only weakly.
+# The event loop holds only weak references to its tasks.
 _tasks: Final[set[asyncio.Task[Any]]] = set()
 
 
@@ -24,22 +24,22 @@ def spawn(function: Callable[..., Awaitable[None]], *args: object) -> None:
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
     else:
-        import trio  # noqa: PLC0415 - not a dependency: only where it is running already
+        import trio  # noqa: PLC0415 - not a dependency: imported only if it is already running
 
         trio.lowlevel.spawn_system_task(_run, function, args, context=copy_context())
 
 
-running_loop: Final = asyncio.events._get_running_loop  # noqa: SLF001 - None where there is none, and fast
-"""The event loop of asyncio that runs in this thread, if one does; not in a child that was forked from it."""
+running_loop: Final = asyncio.events._get_running_loop  # noqa: SLF001 - fast, and gives None if there is none
+"""asyncio's event loop that runs in this thread, or None; also None in a forked child of its process."""
 
 
 def current_loop() -> object:
-    """What tells the running event loop from all others: asyncio's loop, or trio's token."""
+    """An object that identifies the running event loop: asyncio's loop, or trio's token."""
     return asyncio_loop() or current_token().native_token
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop if this is a task of asyncio's; trio may run within such a loop, not in its tasks."""
+    """The event loop if this is a task of asyncio; trio may run inside such a loop, but not in its tasks."""
     try:
         return asyncio.get_running_loop() if asyncio.current_task() is not None else None
     except RuntimeError:
@@ -47,21 +47,21 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class Waker(Protocol):
-    """One task waits for it, once. A bare future on asyncio, for every job needs one."""
+    """A one-shot event for one waiting task. On asyncio it is a bare future, because every job needs one."""
 
     def done(self) -> bool:
-        """Whether it was set, or given up."""
+        """Whether it was set or cancelled."""
         ...
 
     def set_result(self, result: None, /) -> None:
-        """Set it, if it isn't done."""
+        """Wake the task; call this only if `done()` is false."""
         ...
 
     def __await__(self) -> Generator[Any, Any, None]: ...
 
 
 class EventWaker:
-    """A waker where there are no futures, or for which several tasks wait."""
+    """A waker for event loops without futures, or for several waiting tasks."""
 
     __slots__ = ("_event",)
 
@@ -84,18 +84,18 @@ def loop_clock() -> Callable[[], float]:
     loop = asyncio_loop()
     if loop is None:
         return anyio.current_time
-    # What asyncio's own loops call in turn; it is asked for each task.
+    # asyncio's own loops call this function in turn; calling it directly is cheaper, and every task needs it.
     return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
 
 
 def is_cancelled() -> bool:
-    """Whether the current task is being cancelled; a cancellation may also come out of what it awaits."""
+    """Whether the current task is being cancelled; what it awaits may also raise its own cancellation."""
     task = asyncio.current_task() if asyncio_loop() is not None else None
     return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
 
 
 def wakers() -> Callable[[], Waker]:
-    """What makes wakers for the tasks of the running event loop."""
+    """A factory of wakers for the tasks of the running event loop."""
     loop = asyncio_loop()
     return EventWaker if loop is None else loop.create_future
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Background:
-    """The event loop for blocking code: begun when first needed, ended with the process."""
+    """The event loop for blocking code: started when first needed, ended with the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,9 +54,9 @@ class Background:
             self.start(function, *args)
 
     def forked(self) -> None:
-        """In a forked child the thread is gone: begin another one when needed.
+        """Forget the thread, which doesn't exist in a forked child: a new one is started when needed.
 
-        The old one is kept: collecting it would join a thread that doesn't exist, for ever.
+        The old portal is kept: collecting it would wait for ever to join a thread that doesn't exist.
         """
         self._of_parents.append(self._running)
         self._running = None
@@ -65,7 +65,7 @@ class Background:
 
 
 async def _kept(function: Callable[..., Awaitable[R]], *args: Any) -> tuple[R | None, BaseException | None]:
-    """What a function gives, or what it raises that would end the event loop, such as SystemExit."""
+    """The function's result, or an exception that would end the event loop, such as SystemExit."""
     try:
         return await function(*args), None
     except (Exception, anyio.get_cancelled_exc_class()):

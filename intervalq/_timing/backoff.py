@@ -1,4 +1,4 @@
-"""What happens when a job fails: another attempt after a pause, and a cool-down that the server asked for."""
+"""Backoff after a failed job, and the pause that a server requests with Retry-After."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 _TOO_MANY, _UNAVAILABLE = 429, 503
 
 _MAX_WAIT: Final = 86_400.0
-"""A Retry-After of more than a day is taken as a day: nobody wants a queue that stands still for a year."""
+"""A Retry-After of more than a day counts as a day: nobody wants a queue that stands still for a year."""
 
 
 def backoff(attempt: int, first: float, most: float = 60.0) -> float:
@@ -36,7 +36,7 @@ def retry_after(error: BaseException) -> float | None:
     if status not in (_TOO_MANY, _UNAVAILABLE) or headers is None:
         return None
     value = headers.get("Retry-After") or headers.get("retry-after")
-    if isinstance(value, int | float):  # of a client that reads headers itself
+    if isinstance(value, int | float):  # from a client that parses headers itself
         return _wait(value)
     return _parsed(value.strip()) if isinstance(value, str) else None
 

@@ -1,4 +1,4 @@
-"""A process's own clock: monotonic microseconds, and a sleep that ends within microseconds of its end."""
+"""A process's own clock: monotonic microseconds, and sleeps that are exact to microseconds."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from intervalq._timing.backends import asyncio_loop
 from intervalq._timing.timers import CLOCK_ID, Timers, timer_at, timers_of
 
 _COARSE: Final = 5_000
-"""Event loops round their waits up to whole milliseconds and may be a few late: the last 5 ms go by timer."""
+"""Event loops round waits up to whole milliseconds and may be some late: a timer ends the last 5 ms."""
 
 _MAX_WAIT: Final = 3_600 * 1_000_000
 """Sleep at most an hour at a time: event loops overflow on very long waits."""
 
 
 class Clock(Protocol):
-    """What a shard knows of time by itself. Readings of two clocks must never be compared."""
+    """A shard's local clock. Readings of two clocks must never be compared."""
 
     goes_on: bool
-    """Whether time goes on while a task looks at the clock again and again; virtual time does not."""
+    """Whether time passes while a task polls the clock in a loop; virtual time does not."""
 
     def now(self) -> int:
-        """Microseconds since some instant; never goes back."""
+        """Microseconds since some fixed instant; never goes back."""
         ...
 
     async def sleep_until(self, instant: int) -> None:
-        """Wait until `now()` has reached `instant`, never less."""
+        """Wait until `now()` has reached `instant`, never shorter."""
         ...
 
     def timers(self) -> Timers | None:
-        """What wakes tasks of the running event loop more cheaply than that; None: nothing here."""
+        """A cheaper way to wake tasks of the running event loop; None: there is none here."""
         ...
 
 
 class SystemClock:
-    """The time since boot, with a timerfd for the end of a sleep where the system has one (Linux)."""
+    """The time since boot; where the system has timerfd (Linux), one ends each sleep."""
 
     goes_on = True
 

@@ -1,4 +1,4 @@
-"""What a shard knows of the store's clock and of the way to it, from the answers that it got."""
+"""Estimates of the store's clock and of round trips, made from the store's answers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import deque
 from typing import Final
 
 DRIFT: Final = 2_000
-"""Two clocks run apart by at most a 2,000th (the 500 ppm that NTP may slew by), so knowledge ages."""
+"""Two clocks drift apart by at most a 2,000th (NTP may slew by 500 ppm), so bounds widen with age."""
 
 _GRAIN: Final = 1
 """Both clocks are read in whole microseconds."""
 
 
 def _drift(age: int) -> int:
-    """How far two clocks run apart, rounded up: many short ages have to add up."""
+    """How far two clocks drift apart, rounded up, so that the sum over many short ages is not too small."""
     return -(-age // DRIFT)
 
 
 class StoreClock:
-    """Bounds of the store's clock in terms of one's own.
+    """Bounds of the store's clock in terms of the local one.
 
     The store read its clock somewhere between sending and receiving, which bounds the offset between the two
     clocks by the length of the round trip (Cristian's algorithm). Each answer narrows the bounds, age widens
@@ -29,12 +29,12 @@ class StoreClock:
         self._low = self._high = self._at = 0
         self.known = False
         self.steps = 0
-        """How many times the store's clock was seen to step."""
+        """How many steps of the store's clock were detected."""
         self.answers = 0
-        """How many were taken in."""
+        """How many answers were taken into account."""
 
     def learn(self, sent: int, received: int, now: int) -> None:
-        """Take in that the store's clock read `now` between two readings of one's own."""
+        """Take into account that the store's clock read `now` between two readings of the local one."""
         low, high = now - received - _GRAIN, now - sent + _GRAIN + _drift(received - sent)
         if self.known:
             widened = self._widened(received)
@@ -46,11 +46,11 @@ class StoreClock:
         self.answers += 1
 
     def earliest(self, at: int) -> int:
-        """The store's clock reads at least this when one's own reads `at`."""
+        """The store's clock reads at least this when the local one reads `at`."""
         return at + self._widened(at)[0]
 
     def latest(self, at: int) -> int:
-        """The store's clock reads at most this when one's own reads `at`."""
+        """The store's clock reads at most this when the local one reads `at`."""
         return at + self._widened(at)[1]
 
     def error(self, at: int) -> int:
@@ -75,7 +75,7 @@ class StoreClock:
 
 
 class Recent:
-    """The last few durations of one kind, such as round trips: what is typical, and what is slow."""
+    """The most recent durations of one kind, such as round trips, and their quantiles."""
 
     _KEPT: Final = 32
 
@@ -83,23 +83,23 @@ class Recent:
         self._recent: deque[int] = deque(maxlen=self._KEPT)
 
     def add(self, micros: int) -> None:
-        """Take in one more."""
+        """Add a duration."""
         self._recent.append(micros)
 
     def typical(self) -> int:
-        """Half of them were no longer than this; 0: there were none yet."""
+        """The median; 0: there were none yet."""
         ordered = sorted(self._recent)
         return ordered[len(ordered) // 2] if ordered else 0
 
     def quick(self) -> int:
-        """A quarter of them were no longer than this; what is typical, as long as there were only a few."""
+        """The lower quartile; while there are only a few durations, the median."""
         ordered = sorted(self._recent)
         return ordered[len(ordered) // 4] if len(ordered) > 8 else self.typical()
 
     def slow(self) -> int | None:
         """Nearly all of them were no longer than this; None: there were none yet.
 
-        The longest one of 32 is left out: one stall of the machine says nothing of the next.
+        The longest one of 32 is left out, because a single stall of the machine doesn't predict the next.
         """
         ordered = sorted(self._recent)
         if not ordered:

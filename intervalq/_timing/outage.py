@@ -1,4 +1,4 @@
-"""How a shard bears a store that doesn't answer: it tries again, less and less often, then gives up."""
+"""Retries while the store doesn't answer: less and less often, and given up in the end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 from typing import Final
 
 OUTAGE: Final = 60_000_000
-"""Jobs wait this long for a store that went away, in microseconds; then they fail with what it says."""
+"""Jobs wait this long, in microseconds, for an unreachable store; then they fail with its error."""
 
 _FIRST: Final = 50_000
 _MAX_WAIT: Final = 5_000_000
 
 
 class Outage:
-    """The present one, if there is any. All instants are of the shard's own clock."""
+    """The present outage, if there is one. All instants are on the shard's own clock."""
 
     def __init__(self) -> None:
         self._since: int | None = None
@@ -23,19 +23,19 @@ class Outage:
         return self._since is not None
 
     def ended(self) -> None:
-        """The store answered."""
+        """Note that the store answered."""
         self._since = None
         self._pause = _FIRST
 
     def began(self, now: int) -> bool:
-        """The store didn't answer; whether it did the last time."""
+        """Note that the store didn't answer; returns whether it did the last time."""
         if self._since is not None:
             return False
         self._since = now
         return True
 
     def is_over(self, now: int) -> bool:
-        """Whether it has lasted too long to go on waiting."""
+        """Whether the outage has lasted too long to go on waiting."""
         return self._since is not None and now - self._since >= OUTAGE
 
     def again(self, now: int) -> int:

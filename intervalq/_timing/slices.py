@@ -1,9 +1,9 @@
-"""Asks the kernel to run this thread soon after it wakes, where other work presses: a short slice on Linux.
+"""Asks Linux for a short time slice, so that this thread runs soon after it wakes on a busy machine.
 
-A thread that sleeps most of the time is owed time when it wakes, and still waits until whoever runs has used
-up its slice: some milliseconds. Since Linux 6.12 a thread may ask for a slice of its own (`sched_setattr`, no
-privilege needed); with a short one it runs at once for as long as it is owed time, and its share of the
-processor stays what it was. Older kernels ignore it.
+A thread that mostly sleeps is owed processor time when it wakes, but still waits, for some milliseconds,
+until the running thread has used up its slice. Since Linux 6.12 a thread may request a slice of its own
+(`sched_setattr`, which needs no privilege): with a short one it runs at once while it is owed time, and its
+share of the processor stays the same. Older kernels ignore the request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 _SLICE: Final = 200_000
-"""Long enough for a job to begin in it, in nanoseconds. Linux grants 100,000 at least."""
+"""In nanoseconds: long enough for a job to begin in it. Linux grants no less than 100,000."""
 
 _RESET_ON_FORK: Final = 1
 """Threads and processes that this one starts keep the usual slice."""
@@ -42,7 +42,7 @@ _asked: Final = threading.local()
 
 
 def run_soon() -> None:
-    """Ask for a short slice for this thread, once. Where that can't be had, nothing happens."""
+    """Request a short slice for this thread, once. Where this isn't possible, nothing happens."""
     if getattr(_asked, "done", False):
         return
     _asked.done = True
@@ -51,7 +51,7 @@ def run_soon() -> None:
         return
     with suppress(OSError, AttributeError):  # a sandbox may forbid the call, a C library may lack it
         if os.sched_getscheduler(0) != os.SCHED_OTHER:
-            return  # whoever chose another policy has its reasons
+            return  # somebody chose another policy on purpose
         nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         wanted = _Attributes(
             ctypes.sizeof(_Attributes), os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0

@@ -1,6 +1,6 @@
-"""Timers of an asyncio event loop on Linux: exact to microseconds, all of them by one descriptor (a timerfd).
+"""Timers of an asyncio event loop on Linux, exact to microseconds: one timerfd serves all of them.
 
-An event loop rounds its own waits up to whole milliseconds. The descriptor is open while anybody waits.
+An event loop rounds its own waits up to whole milliseconds. The descriptor is open only while a task waits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAR: Final = 2**53
 """An instant that never comes."""
 
 _MAX_WAIT: Final = 3_600
-"""The most seconds to ask an event loop to wait: they overflow on very long waits."""
+"""The longest wait, in seconds, to request from an event loop: very long ones overflow."""
 
 _TFD_TIMER_ABSTIME: Final = 1
 _TFD_FLAGS: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -48,19 +48,19 @@ if sys.platform == "linux":
 
 
 class Timers:
-    """Sets wakers at instants of `CLOCK_ID`, in whole microseconds. Made by `timers_of`."""
+    """Sets wakers at instants of `CLOCK_ID`, in whole microseconds. Created by `timers_of`."""
 
-    # It doesn't hold its event loop, or none would ever be collected: see `_of`.
+    # It has no reference to its event loop, which would then never be collected: see `_of`.
 
     def __init__(self) -> None:
         self._set: list[tuple[int, int, Waker]] = []  # a heap
-        self._early = 0  # about how many of them nobody waits for any more
+        self._early = 0  # about how many of them have no waiting task any more
         self._numbers = count()
         self._timer = -1
         self._next = 0  # what the timer is set to; 0: nothing
 
     async def wait(self, waker: Waker, instant: int) -> None:
-        """Wait for a waker, which is set at an instant if it isn't done by then."""
+        """Wait for a waker; it is set at `instant` unless it is done before."""
         if self._timer < 0 and not self._open():  # no descriptors left
             left = max(0, instant - time.clock_gettime_ns(CLOCK_ID) // 1_000) / 1e6
             timer = asyncio.get_running_loop().call_later(min(left, _MAX_WAIT), _wake, waker)
@@ -89,7 +89,7 @@ class Timers:
         self._sweep()
         if not self._set and self._timer >= 0:
             timer, self._timer, self._next = self._timer, -1, 0
-            with suppress(RuntimeError):  # a task of an event loop that was left alone is thrown away
+            with suppress(RuntimeError):  # the event loop was abandoned, and a task of it is being collected
                 asyncio.get_running_loop().remove_reader(timer)
             os.close(timer)
 
@@ -104,7 +104,7 @@ class Timers:
             return False
         try:
             asyncio.get_running_loop().add_reader(timer, self._fired)
-        except NotImplementedError:  # an event loop that watches no descriptors
+        except NotImplementedError:  # the event loop can't watch descriptors
             os.close(timer)
             return False
         self._timer = timer
@@ -130,7 +130,7 @@ def _wake(waker: Waker) -> None:
 
 
 def timer_at(instant: int) -> int | None:
-    """A descriptor that becomes readable at `instant`; None: not to be had here, or no descriptors left."""
+    """A descriptor that becomes readable at `instant`; None: unsupported here, or no descriptors left."""
     timer = -1 if _libc is None else int(_libc.timerfd_create(CLOCK_ID, _TFD_FLAGS))
     if timer < 0:
         return None
@@ -149,7 +149,7 @@ _of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Timers]] = WeakKeyDictio
 
 
 def timers_of(loop: asyncio.AbstractEventLoop | None) -> Timers | None:
-    """The timers of an event loop; None: this system has none, or it is no event loop of asyncio."""
+    """The timers of an event loop; None: this system has none, or the loop is not asyncio's."""
     if _libc is None or loop is None:
         return None
     timers = _of.get(loop)

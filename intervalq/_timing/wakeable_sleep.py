@@ -1,4 +1,4 @@
-"""A wait that ends at an instant, or as soon as somebody says that things have changed."""
+"""A sleep that ends at an instant, or as soon as another task wakes it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from intervalq._timing.timers import Timers
 class WakeableSleep:
     """A sleep that one task awaits and any task can interrupt.
 
-    Wake-ups are sticky: one that comes while nobody sleeps ends the next sleep at once. A sleep may end a
-    moment early where timers do: look at the clock after it.
+    Wake-ups are sticky: one that comes while nobody sleeps ends the next sleep at once. A sleep may end
+    slightly
+    early, as timers may: check the clock after it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -27,7 +28,7 @@ class WakeableSleep:
 
     @property
     def is_on(self) -> bool:
-        """Whether its task sleeps just now."""
+        """Whether its task is sleeping."""
         return self._waker is not None or self._scope is not None
 
     def wake(self) -> None:
@@ -42,7 +43,7 @@ class WakeableSleep:
             self._scope.cancel()
 
     async def until(self, instant: float) -> bool:
-        """Sleep until the clock shows `instant` (infinity: until woken); whether it was not woken before."""
+        """Sleep until `instant` (infinity: until woken). Returns whether no wake-up ended the sleep."""
         if self._woken:
             self._woken = False
             return False

@@ -14,6 +14,6 @@ def main() -> None:
         sys.stderr.write("intervalq: the command line needs an optional part: pip install 'intervalq[cli]'\n")
         sys.exit(2)
     del click, rich
-    from intervalq.cli._app import run_app  # noqa: PLC0415 - it needs both
+    from intervalq.cli._app import run_app  # noqa: PLC0415 - needs both
 
     sys.exit(run_app())

@@ -1,4 +1,4 @@
-"""`python -m intervalq.cli` is `intervalq`, also where no console script is on the path."""
+"""`python -m intervalq.cli` is `intervalq`, even if no console script is on the path."""
 
 from intervalq.cli import main
 

@@ -14,7 +14,7 @@ from intervalq._show import escaped
 from intervalq.cli._options import examples
 from intervalq.errors import IntervalqError
 
-# A command's module is imported when it is used: `exec` shall not wait for what only `demo` needs.
+# A command's module is imported when it is used, so that `exec` doesn't wait for what only `demo` needs.
 _COMMANDS: Final = {
     "run": "_run.command:run",
     "exec": "_run.exec:exec_",
@@ -38,7 +38,7 @@ _COMMANDS: Final = {
 
 
 class Failed(click.ClickException):
-    """An error as people see it: one line, no traceback. `code` is the exit code."""
+    """An error shown to the user: one line, no traceback. `code` is the exit code."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -50,10 +50,10 @@ class Failed(click.ClickException):
 
 
 class Commands(click.Group):
-    """A group that knows its commands by name."""
+    """A group that imports its commands by name."""
 
     known: ClassVar[dict[str, str]] = _COMMANDS
-    """Where each is: `module:name`."""
+    """The place of each command: `module:name`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
@@ -72,13 +72,13 @@ class Commands(click.Group):
 
 
 def run_app(args: list[str] | None = None) -> int:
-    """Run a command line (None: this process's), and give the exit code."""
+    """Run a command line (None: that of this process), and return the exit code."""
     try:
         code = app.main(args, prog_name="intervalq", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        return 130  # as a shell says it of a program that Ctrl-C ended
+        return 130  # as shells report a program that Ctrl-C ended
     except BrokenPipeError:
-        # Nobody reads the output any more, and Python would complain about it once more at its end.
+        # Nobody reads the output any more, and Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -90,20 +90,20 @@ def run_app(args: list[str] | None = None) -> int:
 
 
 def code_of(error: click.ClickException) -> int:
-    """The exit code of a command that ended so."""
+    """The exit code of a command that ended with this error."""
     return error.code if isinstance(error, Failed) else error.exit_code
 
 
 def shown_error(error: BaseException) -> click.ClickException | None:
-    """An error as people shall see it; None: it is no error of theirs."""
+    """The error to show to the user; None: it is a bug, which should have its traceback."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # a task group's, around the only one that there was
+        error = error.exceptions[0]  # a task group wraps its only error
     if isinstance(error, click.ClickException):
         return error
     if isinstance(error, OSError) and error.filename is not None:
         return Failed(f"{os.fsdecode(error.filename)}: {error.strerror}")
     if isinstance(error, IntervalqError):
-        # What a caller gave is wrong (see intervalq.errors), or a part that it needs isn't installed.
+        # An argument is wrong (see intervalq.errors), or a part that the command needs isn't installed.
         return Failed(str(error), 2 if isinstance(error, ValueError | ImportError) else 1)
     return None
 

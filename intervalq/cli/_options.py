@@ -39,7 +39,7 @@ def pace_options(function: F) -> F:
 
 
 def examples(*commands: str) -> str:
-    """The end of a help text: commands to try, each on a line of its own."""
+    """The end of a help text: examples of commands, each on a line of its own."""
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
@@ -69,8 +69,8 @@ def shared_store(url: str | None) -> None:
     """Refuse a store that other processes can't see.
 
     Raises:
-        InvalidOption: it is memory, of which each process has its own.
-        UnknownStore, MissingExtra: as `open_store` says.
+        InvalidOption: it is in memory, which each process has for itself.
+        UnknownStore, MissingExtra: as for `open_store`.
     """
     store = open_store(url)
     if store.url.startswith("memory:"):

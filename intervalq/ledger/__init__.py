@@ -1,4 +1,4 @@
-"""Ledgers: the memory of which rows were called, and how that ended."""
+"""Ledgers: records of which rows were called, and how each call ended."""
 
 from intervalq._spec.codec import Codec
 from intervalq.ledger._ledger import Ledger, LedgerInfo, LedgerRow, ledgers

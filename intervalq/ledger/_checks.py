@@ -1,4 +1,4 @@
-"""What may be kept in a ledger: names, keys and values, checked before a store sees them."""
+"""Checks of names, keys and values of a ledger, made before a store sees them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ MAX_KEY: Final = 512
 """The longest key of a row, in characters."""
 
 SHOWN: Final[tuple[Shown, ...]] = get_args(Shown)
-"""All that a row may be shown as."""
+"""All states in which a row may be shown."""
 
 
 def checked_name(value: object) -> str:
-    """The name of a ledger, unchanged: one that a queue could have.
+    """The name of a ledger, unchanged; the rules are those for names of queues.
 
     Raises:
-        InvalidName: it isn't.
+        InvalidName: it is not such a name.
     """
     return parse.name(value)
 
 
 def checked_key(value: object) -> str:
-    """The key of a row, unchanged: 1 to 512 characters that are text, and none of them U+0000.
+    """The key of a row, unchanged: valid text of 1 to 512 characters without U+0000.
 
     Raises:
-        InvalidOption: it isn't.
+        InvalidOption: it is not such a key.
     """
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY or "\0" in value or not _is_text(value):
         raise InvalidOption(
             f"{short(value)} can't be the key of a row: use text of 1 to {MAX_KEY} characters without "
-            "U+0000 and halves of pairs; of what is longer, use a hash"
+            "U+0000 and lone surrogates; for longer text, use a hash"
         )
     return value
 
@@ -43,10 +43,10 @@ def checked_keys(values: Iterable[object]) -> tuple[str, ...]:
     """The keys of rows, each once.
 
     Raises:
-        InvalidOption: one can't be a key, or this is one text, of which the letters would be keys.
+        InvalidOption: one can't be a key, or `values` is a single text, whose letters would become keys.
     """
     if isinstance(values, str):
-        raise InvalidOption(f"keys={short(values)} is one text: put it into a list")
+        raise InvalidOption(f"keys={short(values)} is a single text: put it into a list")
     return tuple(dict.fromkeys(map(checked_key, values)))
 
 
@@ -54,11 +54,11 @@ def checked_value(value: str, key: str) -> str:
     """The value of a row, unchanged: at most `MAX_VALUE` bytes of UTF-8 without U+0000.
 
     Raises:
-        InvalidOption: it isn't.
+        InvalidOption: it is not such a value.
     """
     if "\0" in value or not _is_text(value):
         raise InvalidOption(
-            f"the value of row {short(key)} has U+0000 or half of a pair in it: write it as JSON"
+            f"the value of row {short(key)} contains U+0000 or a lone surrogate: write it as JSON"
         )
     if len(value) > MAX_VALUE // 4 and len(value.encode()) > MAX_VALUE:
         raise InvalidOption(
@@ -69,15 +69,15 @@ def checked_value(value: str, key: str) -> str:
 
 
 def checked_shown(values: Iterable[object]) -> tuple[Shown, ...]:
-    """How rows are shown, each once.
+    """States in which rows are shown, each once.
 
     Raises:
-        InvalidOption: one of them isn't such a word.
+        InvalidOption: one of them is not a state.
     """
     found = dict.fromkeys([values] if isinstance(values, str) else values)
     for value in found:
         if value not in SHOWN:
-            raise InvalidOption(f"shown={short(value)} is none of {', '.join(SHOWN)}")
+            raise InvalidOption(f"shown={short(value)} must be one of {', '.join(SHOWN)}")
     return tuple(word for word in SHOWN if word in found)
 
 

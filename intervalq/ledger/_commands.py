@@ -1,32 +1,32 @@
-"""What can be done to a ledger: commands, each one atomic step, and their answer; values that can travel."""
+"""The commands on a ledger, each one atomic step, and their answer: serializable values."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
 Stage: TypeAlias = Literal["claimed", "started", "done", "failed"]
-"""How far a row is: held by a process, perhaps called, ended with a value, ended with an error."""
+"""The stage of a row: held by a process, perhaps called, ended with a value, or ended with an error."""
 
 Shown: TypeAlias = Literal["claimed", "started", "unknown", "free", "done", "failed"]
-"""A row as people see it: `unknown` was started, and `free` only claimed, by a process that is gone."""
+"""The state of a row as shown to users: `unknown` was started, and `free` only claimed, by a dead process."""
 
 
 class Row(NamedTuple):
-    """A row of a ledger, as it is stored."""
+    """A stored row of a ledger."""
 
     stage: Stage
     session: str
     """The process that holds it, or that ended it."""
     attempt: int
-    """How often it was claimed since it was last free: 2 or more when processes died holding it."""
+    """How many times it was claimed since it was last free: 2 or more if processes died while holding it."""
     value: str
-    """JSON of the result, or of what is known of the error; empty before the end."""
+    """JSON of the result, or of a description of the error; empty before the end."""
     at: int
-    """When it came to this stage, in microseconds on the store's clock."""
+    """When it reached this stage, in microseconds on the store's clock."""
 
 
 class Seen(NamedTuple):
-    """A row as it is listed."""
+    """A row in a listing."""
 
     key: str
     shown: Shown
@@ -36,16 +36,16 @@ class Seen(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is to be done about a row that was asked for."""
+    """What to do about a requested row."""
 
     kind: Literal["mine", "known", "busy", "unknown"]
     """`mine`: call it. `known`: it has ended. `busy`: a live process has it, or the run is cancelled; ask
-    again. `unknown`: a process that is gone may have called it, and nobody may call again."""
+    again. `unknown`: a process that died may have called it, and nobody may call it again."""
     attempt: int = 0
     value: str = ""
     """With `known`: see `Row.value`."""
     failed: bool = False
-    """With `known`: whether the value tells of an error."""
+    """With `known`: whether the value describes an error."""
 
 
 class Summary(NamedTuple):
@@ -53,20 +53,20 @@ class Summary(NamedTuple):
 
     created: int
     expires: int | None
-    """When all of it is forgotten, in microseconds on the store's clock; None: never."""
+    """When the ledger is removed, in microseconds on the store's clock; None: never."""
     cancelled: bool
     done: int
     failed: int
     claimed: int
     started: int
     unknown: int
-    """Rows that were started by processes which are gone. (Those only claimed by such are free, no rows.)"""
+    """Rows started by processes that died. (Rows that these only claimed are free, and not counted.)"""
     sessions: int
-    """Processes that are alive."""
+    """The number of live processes."""
 
 
 class Ended(NamedTuple):
-    """A row's end, to be recorded."""
+    """The end of a row, to be recorded."""
 
     key: str
     value: str
@@ -74,20 +74,20 @@ class Ended(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Take rows that nobody has, and say how it stands with the others. Makes the ledger."""
+    """Claim rows that nobody has, and report the state of the others. Creates the ledger."""
 
     session: str
     expiry: int
-    """Microseconds after which the session is gone unless it says something."""
+    """Microseconds after which the session expires unless it sends a command."""
     keys: tuple[str, ...]
     started: bool = False
-    """Note them as started at once, for there will be no `Start`."""
+    """Mark them as started at once, because no `Start` will follow."""
     again: bool = True
-    """Whether rows may be taken that a process started which is gone."""
+    """Whether rows may be claimed that were started by a process that died."""
 
 
 class Start(NamedTuple):
-    """Note that rows of this session are about to be called."""
+    """Mark rows of this session as about to be called."""
 
     session: str
     expiry: int
@@ -95,7 +95,7 @@ class Start(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Write down how rows ended. The first end of a row counts, whoever brings it. Makes the ledger."""
+    """Record how rows ended. The first recorded end of a row counts, whoever sends it. Creates the ledger."""
 
     session: str
     expiry: int
@@ -110,32 +110,32 @@ class Release(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """Say that the session lives. Makes the ledger."""
+    """A heartbeat of the session. Creates the ledger."""
 
     session: str
     expiry: int
 
 
 class Leave(NamedTuple):
-    """End the session; what it still holds is as if its process had died."""
+    """End the session; rows that it still holds are treated as if its process had died."""
 
     session: str
 
 
 class Cancel(NamedTuple):
-    """Let nobody claim or start rows; or, with `on` False, let them again."""
+    """Forbid claiming and starting rows; with `on` False, allow it again."""
 
     on: bool = True
 
 
 class Expire(NamedTuple):
-    """Forget the whole ledger at an instant of the store's clock, in microseconds; None: keep it."""
+    """Remove the ledger at an instant of the store's clock, in microseconds; None: keep it."""
 
     at: int | None
 
 
 class Forget(NamedTuple):
-    """Remove rows if they are as `shown` says, whoever holds them."""
+    """Remove rows that are in one of the states `shown`, whoever holds them."""
 
     keys: tuple[str, ...]
     shown: tuple[Shown, ...]
@@ -145,13 +145,13 @@ class Look(NamedTuple):
     """List rows, a page at a time."""
 
     cursor: str = ""
-    """Where the page before ended (`Answer.cursor`); empty: at the beginning."""
+    """Where the previous page ended (`Answer.cursor`); empty: start at the beginning."""
     limit: int = 1_000
-    """About how many; a page may have more, or fewer, and there may be another one after an empty one."""
+    """About how many rows; a page may have more or fewer, and an empty page need not be the last one."""
 
 
 class Count(NamedTuple):
-    """Say what is in it."""
+    """Summarize the ledger."""
 
 
 class Drop(NamedTuple):
@@ -164,19 +164,19 @@ Command: TypeAlias = (
 
 
 class Answer(NamedTuple):
-    """What a command was answered."""
+    """The answer to a command."""
 
     now: int
     """The store's clock, in microseconds."""
     found: bool
-    """Whether there is such a ledger, now that the command is done (with `Drop`: whether there was)."""
+    """Whether the ledger exists after the command (with `Drop`: whether it existed)."""
     cancelled: bool = False
     verdicts: tuple[Verdict, ...] = ()
     """To `Claim`, `Start` and `Record`: one for each row, in their order."""
     removed: int = 0
     """To `Release` and `Forget`: how many rows were removed."""
     rows: tuple[Seen, ...] = ()
-    """To `Look`: a row that is there all the time comes in one of the pages, and seldom in two."""
+    """To `Look`: a row that exists all the time is in one of the pages, rarely in two."""
     cursor: str = ""
     """To `Look`: where the next page begins; empty: this was the last one."""
     summary: Summary | None = None

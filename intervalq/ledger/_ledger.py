@@ -1,4 +1,4 @@
-"""`Ledger`: the handle of one ledger, for people: what is in it, and what is done to it by hand."""
+"""`Ledger`: the handle with which users inspect and change one ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from intervalq.ledger.store import LedgerStore, open_ledger_store
 _NOT_HELD: Final[tuple[Shown, ...]] = ("unknown", "free", "done", "failed")
 _FIRST_PAGE: Final = 100
 _MAX_PAGE: Final = 4 << 20
-"""Characters in a page of rows above which the next one has fewer of them."""
+"""The size of a page, in characters, above which the next page has fewer rows."""
 
 
 class LedgerInfo(NamedTuple):
@@ -37,11 +37,11 @@ class LedgerInfo(NamedTuple):
 
     name: str
     created: float
-    """When it was made, in seconds since 1970."""
+    """When it was created, in seconds since 1970."""
     expires: float | None
-    """When all of it is forgotten; None: never."""
+    """When it is removed; None: never."""
     cancelled: bool
-    """Whether nobody may claim or start rows."""
+    """Whether the run is cancelled, so that nobody may claim or start rows."""
     done: int
     """Rows that ended with a result."""
     failed: int
@@ -51,22 +51,22 @@ class LedgerInfo(NamedTuple):
     started: int
     """Rows that a live process may be calling."""
     unknown: int
-    """Rows that a process which is gone may have called."""
+    """Rows that a process that died may have called."""
     sessions: int
-    """Processes that are alive."""
+    """The number of live processes."""
 
 
 class _Row(NamedTuple):
     key: str
     state: Shown
-    """`claimed` or `started` by a live process; `unknown`: started, or `free`: only claimed, by one that is
-    gone; `done` or `failed`."""
+    """`claimed` or `started` by a live process; `unknown`: started by a process that died; `free`: only
+    claimed by one; `done` or `failed`."""
     attempt: int
-    """How often it was claimed since it was last free: 2 or more when processes died holding it."""
+    """How many times it was claimed since it was last free: 2 or more if processes died while holding it."""
     json: str
-    """What is kept of its end, as it is in the store; empty before that."""
+    """The stored result or error; empty before the end."""
     at: float
-    """When it came to this state (what it was before its process was gone), in seconds since 1970."""
+    """When it reached its stage, in seconds since 1970; the death of its process doesn't change it."""
 
 
 class LedgerRow(_Row):
@@ -75,14 +75,14 @@ class LedgerRow(_Row):
     ledger: str = ""
     """The name of its ledger."""
     codec: Codec | None = None
-    """Internal: what its value is read with."""
+    """Internal: the codec of its value."""
 
     @property
     def value(self) -> Any:  # noqa: ANN401 - any JSON
-        """What is kept of its end, of JSON, through the handle's codec; None before that.
+        """Its result or error, parsed from JSON after the handle's codec; None before the end.
 
         Raises:
-            UnreadableValue: the handle has no codec, or another one, or it was damaged.
+            UnreadableValue: the handle has no codec, or another one, or the value was damaged.
         """
         if not self.json:
             return None
@@ -90,19 +90,19 @@ class LedgerRow(_Row):
 
 
 class Ledger:
-    """The memory of a run: which rows were called, and how that ended.
+    """The record of a run: which rows were called, and how each call ended.
 
-    A handle connects to nothing until it is used, and lives in one event loop. Looking at a ledger, or
-    changing it by hand, makes none. Use it as `async with Ledger(...) as ledger:`, or call `aclose`.
+    A handle doesn't connect until it is used, and belongs to one event loop. Inspecting or changing a ledger
+    never creates one. Use it as `async with Ledger(...) as ledger:`, or call `aclose`.
 
     Args:
-        name: that of the run.
-        store: a URL, a path, or a store object. None: the environment's `INTERVALQ_STORE`, else the SQLite
-            database in the user's state folder: where queues are by default, too.
-        codec: what the run's values were encoded with, as `intervalq.spark.paced` was told. None: nothing.
+        name: the name of the run.
+        store: a URL, a path, or a store object. None: the environment variable `INTERVALQ_STORE`, else the
+            SQLite database in the user's state folder, as for queues.
+        codec: the codec of the run's values, as given to `intervalq.spark.paced`. None: they have none.
 
     Raises:
-        InvalidName: the name can't be that of a run.
+        InvalidName: it can't be the name of a run.
         UnknownStore, MissingExtra, InvalidOption, StoreError: as for `intervalq.store.open_store`.
     """
 
@@ -121,11 +121,11 @@ class Ledger:
         return f"Ledger({self.name!r}, {self._store.url!r})"
 
     async def info(self) -> LedgerInfo:
-        """The ledger in numbers; quick, however many rows have ended.
+        """The ledger in numbers. This is fast, however many rows have ended.
 
         Raises:
-            LedgerNotFound: there is none.
-            StoreError: as every method here.
+            LedgerNotFound: there is no such ledger.
+            StoreError: as in every method of this class.
         """
         summary = (await self._apply(Count())).summary
         assert summary is not None
@@ -133,14 +133,14 @@ class Ledger:
         return LedgerInfo(self.name, summary.created / 1e6, until, *summary[2:])
 
     async def rows(self, shown: Iterable[Shown] | None = None) -> AsyncGenerator[LedgerRow, None]:
-        """The rows, in no order, a page at a time. One that changes meanwhile comes once, or seldom twice.
+        """The rows, in no particular order. A row that changes during the iteration may appear twice.
 
         Args:
-            shown: only rows that are in one of these states; None: all of them.
+            shown: only rows that are in one of these states; None: all rows.
 
         Raises:
             InvalidOption: there is no such state.
-            LedgerNotFound: there is no ledger, or it was dropped meanwhile.
+            LedgerNotFound: there is no such ledger, or it was dropped in the meantime.
         """
         wanted = SHOWN if shown is None else checked_shown(shown)
         async for page in self._pages():
@@ -151,49 +151,49 @@ class Ledger:
                     yield row
 
     async def cancel(self) -> None:
-        """Let nobody claim or start rows. Calls that are under way end, and what they give is kept.
+        """Forbid claiming and starting rows. Calls in flight end, and their results are recorded.
 
         Raises:
-            LedgerNotFound: there is none.
+            LedgerNotFound: there is no such ledger.
         """
         await self._apply(Cancel())
 
     async def uncancel(self) -> None:
-        """Let rows be claimed and started again.
+        """Allow claiming and starting rows again.
 
         Raises:
-            LedgerNotFound: there is none.
+            LedgerNotFound: there is no such ledger.
         """
         await self._apply(Cancel(on=False))
 
     async def expire(self, after: float | timedelta | str | None) -> None:
-        """Have all of it forgotten some time from now, whatever becomes of it until then.
+        """Have the ledger removed after some time, whatever happens to it until then.
 
         Args:
             after: seconds, a timedelta, or text such as `12h` or `30d`; up to a year. None: keep it.
 
         Raises:
-            InvalidInterval: it isn't such a time.
-            LedgerNotFound: there is none.
+            InvalidInterval: `after` is not such a time.
+            LedgerNotFound: there is no such ledger.
         """
         span = None if after is None else parse.duration(after, least=1, what="time to expire after")
         now = (await self._apply(Count())).now
         await self._apply(Expire(None if span is None else now + span))
 
     async def forget(self, keys: Iterable[str] | None = None, shown: Iterable[Shown] | None = None) -> int:
-        """Remove rows, so that they are called anew; how many were removed.
+        """Remove rows, so that they are called again; returns how many were removed.
 
         Args:
-            keys: of these rows; None: of all rows that are shown so, which `shown` then has to say.
-            shown: only rows that are in one of these states. None: all but `claimed` and `started`, because a
-                live process may be calling those.
+            keys: the keys of the rows; None: all rows in the states of `shown`, which must then be given.
+            shown: only rows that are in one of these states. None: all states but `claimed` and `started`,
+                because a live process may be calling such rows.
 
         Raises:
-            InvalidOption: neither is given, or one of them isn't right.
-            LedgerNotFound: there is no ledger.
+            InvalidOption: neither is given, or one of them is invalid.
+            LedgerNotFound: there is no such ledger.
         """
         if keys is None and shown is None:
-            raise InvalidOption("say which rows: keys=, or shown=; drop() removes the ledger")
+            raise InvalidOption("give keys= or shown= to select rows; drop() removes the whole ledger")
         kinds = _NOT_HELD if shown is None else checked_shown(shown)
         if keys is not None:
             return await self._forget(checked_keys(keys), kinds)
@@ -203,11 +203,11 @@ class Ledger:
         return removed
 
     async def drop(self) -> bool:
-        """Remove the ledger with all that is in it; whether there was one."""
+        """Remove the ledger with all of its rows; returns whether it existed."""
         return (await self._store.apply(self.name, Drop())).found
 
     async def aclose(self) -> None:
-        """Let go of connections; the handle opens again when it is used again."""
+        """Close all connections; the handle connects again when it is used again."""
         await self._store.aclose()
 
     async def __aenter__(self) -> Self:
@@ -223,7 +223,7 @@ class Ledger:
         return removed
 
     async def _pages(self) -> AsyncGenerator[tuple[Seen, ...], None]:
-        """All rows. How many come at a time depends on how long their values are."""
+        """All rows, in pages whose size depends on the lengths of their values."""
         look = Look(limit=_FIRST_PAGE)
         while True:
             answer = await self._apply(look)
@@ -248,7 +248,7 @@ class Ledger:
 
 
 async def ledgers(store: str | os.PathLike[str] | LedgerStore | None = None) -> list[str]:
-    """The names of the ledgers that there are, sorted.
+    """The names of all ledgers of a store, sorted.
 
     Args:
         store: as for `Ledger`.

@@ -1,16 +1,16 @@
 """The specification of a ledger: which rows were called, by whom, and how they ended. Pure transitions.
 
 A ledger makes the call of a row *effectively once*: a row is claimed before it is called, and its end is
-kept, so that whoever comes to it again - a retried task, a speculative copy, a second action, a second run -
-gets the end instead of calling again. Processes that claim have a *session*, which lapses unless they say
-something; a row that a lapsed session had only claimed is free, and one that it had started has an unknown
-outcome: a call may have been made of which nobody knows the end. `Claim.again` decides what becomes of those.
+kept. Whoever comes to the row again (a retried task, a speculative copy, a second action, a second run) gets
+the end instead of calling again. Processes that claim rows have a *session*, which expires unless they send
+commands. A row that an expired session had only claimed is free; one that it had started has an unknown
+outcome: a call may have been made whose end nobody knows. `Claim.again` decides what happens to those.
 
-Rows change one at a time: a command for several rows is done in one atomic step only for speed.
+Rows change independently: a command for several rows is one atomic step only for speed.
 
-A store either has these functions work on a book of its own, or says the same again in Lua or SQL; the
-property suite in `intervalq.testing` holds the second kind to these functions, answer by answer. All times
-are whole microseconds on the store's clock.
+A store either applies these functions to a book of its own, or repeats them in Lua or SQL; the property suite
+in `intervalq.testing` compares the second kind with these functions, answer by answer. All times are whole
+microseconds on the store's clock.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 MAX_ROWS: Final = 1_000
-"""The most rows that one command may name, so that no step holds up a store for long."""
+"""The most rows in one command, so that no step blocks a store for long."""
 
 MAX_VALUE: Final = 1 << 20
 """The longest value of a row, in bytes of UTF-8."""
@@ -91,10 +91,10 @@ _SHAPES: Final[dict[type, Shape[Any]]] = {Row: Shape(Row, "a row that is"), Seen
 
 
 def sound(made: T) -> T:
-    """What a store has read, unchanged.
+    """Check a value that a store has read, and return it unchanged.
 
     Raises:
-        BadRecord: its fields aren't what they should be.
+        BadRecord: a field has a wrong type or is out of range.
     """
     found: T = _SHAPES[type(made)].check(made)
     return found
@@ -102,7 +102,7 @@ def sound(made: T) -> T:
 
 @dataclass(slots=True)
 class Meta:
-    """What a ledger knows beside its rows."""
+    """The data of a ledger besides its rows and sessions."""
 
     created: int
     expires: int | None = None
@@ -110,12 +110,12 @@ class Meta:
 
 
 class Book(Protocol):
-    """One ledger, open for one command: a store that applies these rules keeps what they change in it."""
+    """One ledger, open for one command: a store that applies these rules keeps the changes made in it."""
 
     meta: Meta | None
     """None: there is no such ledger."""
     sessions: dict[str, int]
-    """When each session lapses."""
+    """When each session expires."""
 
     def get(self, key: str) -> Row | None:
         """The row of a key; None: there is none."""
@@ -130,7 +130,7 @@ class Book(Protocol):
         ...
 
     def page(self, cursor: str, limit: int) -> tuple[list[tuple[str, Row]], str]:
-        """Rows from a cursor on, and the cursor after them (see `Look`)."""
+        """Rows from a cursor on, and the cursor of the next page (see `Look`)."""
         ...
 
     def held(self) -> Iterable[Row]:
@@ -184,7 +184,7 @@ class Pages:
 
 
 def apply(book: Book, command: Command, now: int) -> Answer:
-    """Do one command on a ledger when the store's clock reads `now`."""
+    """Apply one command to a ledger when the store's clock reads `now`."""
     if book.meta is not None and book.meta.expires is not None and book.meta.expires <= now:
         book.clear()
     found = book.meta is not None
@@ -204,7 +204,7 @@ def apply(book: Book, command: Command, now: int) -> Answer:
 
 
 def _rows(book: Book, command: Command, answer: Answer) -> Answer:
-    """Do what a command does to the rows."""
+    """Apply a command to the rows."""
     now = answer.now
     match command:
         case Claim(keys=keys):
@@ -227,7 +227,7 @@ def _rows(book: Book, command: Command, answer: Answer) -> Answer:
 
 
 def _sessions(book: Book, command: Command, now: int) -> None:
-    """Take away the sessions that lapsed, then renew or end that of the command."""
+    """Remove expired sessions, then renew or end the one of the command."""
     for session in [session for session, until in book.sessions.items() if until <= now]:
         del book.sessions[session]
     if isinstance(command, Claim | Start | Record | Beat):
@@ -237,12 +237,12 @@ def _sessions(book: Book, command: Command, now: int) -> None:
 
 
 def _verdicts_of_none(command: Command) -> tuple[Verdict, ...]:
-    """What `Start` is told where the ledger is gone: whoever claimed the rows has lost them."""
+    """The answer to `Start` if the ledger is gone: the rows' claims are lost."""
     return tuple(Verdict("busy") for _ in command.keys) if isinstance(command, Start) else ()
 
 
 def _verdict(book: Book, row: Row, *, again: bool) -> Verdict | None:
-    """What is to be done about a row, for one who doesn't hold it; None: it may be claimed."""
+    """What to do about a row that the asking session doesn't hold; None: it may be claimed."""
     if row.stage in _DONE:
         return Verdict("known", row.attempt, row.value, row.stage == "failed")
     if row.session in book.sessions:
@@ -270,7 +270,7 @@ def _claim(book: Book, key: str, command: Claim, now: int) -> Verdict:
 def _start(book: Book, key: str, command: Start, now: int) -> Verdict:
     row = book.get(key)
     if row is None:
-        return Verdict("busy")  # forgotten meanwhile: claim it anew
+        return Verdict("busy")  # it was forgotten in the meantime: claim it again
     if row.session != command.session or row.stage in _DONE:
         return _verdict(book, row, again=False) or Verdict("busy")
     assert book.meta is not None

@@ -1,4 +1,4 @@
-"""What a store of ledgers is, and how a URL finds it."""
+"""The protocol of a store of ledgers, and how a URL finds it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from intervalq.store import default_url, sound_url
 class LedgerStore(Protocol):
     """Holds ledgers. A class of this shape, made from a URL, is all that a store of ledgers is.
 
-    It belongs to the event loop that first used it, connects when it is first used, and opens again when it
-    is used after `aclose`.
+    It belongs to the event loop that first used it, connects at its first use, and connects again if it is
+    used after `aclose`.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, as it may be shown: without secrets."""
+        """Its URL, without secrets."""
         ...
 
     async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        """Do `intervalq.ledger.rules.apply` on a ledger: each of its rows in one atomic step.
+        """Do `intervalq.ledger.rules.apply` on a ledger: each row in one atomic step.
 
         Args:
             ledger: its name.
@@ -31,30 +31,30 @@ class LedgerStore(Protocol):
             now: the store's clock in microseconds. None, outside of tests: the store reads its own.
 
         Raises:
-            StoreUnavailable: the store can't be reached; asking again may help.
-            StoreTimeout: no answer came in time; the step may have been done. Every command may be sent
-                again: it finds what it did.
-            StoreError: one of the others; asking again won't help.
+            StoreUnavailable: the store can't be reached; a retry may help.
+            StoreTimeout: no answer came in time; the step may have been done. Every command is safe to retry,
+                because it finds what it did.
+            StoreError: any other; a retry won't help.
         """
         ...
 
     async def names(self) -> list[str]:
-        """The ledgers that there are, sorted."""
+        """The names of all ledgers, sorted."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...
 
 
 def open_ledger_store(url: str | None = None) -> LedgerStore:
-    """The store of ledgers at a URL or plain path, not yet connected: where the queues of that URL are, too.
+    """The store of ledgers at a URL or plain path, not yet connected. Queues of that URL are there, too.
 
     Args:
         url: as for `intervalq.store.open_store`.
 
     Raises:
-        UnknownStore: no such scheme, or that store keeps no ledgers.
+        UnknownStore: the scheme is unknown, or that store holds no ledgers.
         MissingExtra, InvalidOption, StoreError: as for `open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")

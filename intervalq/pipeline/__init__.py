@@ -1,4 +1,4 @@
-"""Pipelines: a file says what to call for which rows, at which pace; run until every row has a result."""
+"""Pipelines: a file describes what to call for which rows, at which pace, until each row has a result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEED_SPARK: Final = ("audit", "run")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Import what needs Spark when it is used: a spec can be checked without."""
+    """Import what needs Spark only when it is used, so that a spec can be checked without Spark."""
     if name not in _NEED_SPARK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""Functions that a spec names: found in its folder or among the installed packages, and able to travel."""
+"""Functions that a spec names: found in its folder or in installed packages, and sent to executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Function:
     folder: Path = field(repr=False)
 
     def may_travel(self) -> None:
-        """Have it sent to the executors with all that it uses of the spec's folder, which they don't have.
+        """Have it pickled with all that it uses from the spec's folder, which executors don't have.
 
         Code of installed packages isn't sent: executors have it, as they have intervalq.
         """
@@ -44,7 +44,7 @@ def function_of(target: str, folder: Path) -> Function:
         InvalidOption: there is none, or its module can't be imported.
     """
     if not _TARGET.fullmatch(target):
-        raise InvalidOption(f'{short(target)} is no "module:name": "calls:fetch" is `fetch` in calls.py')
+        raise InvalidOption(f'{short(target)} is not "module:name": "calls:fetch" is `fetch` in calls.py')
     module_name, _, name = target.partition(":")
     found: object = _module(module_name, folder)
     for part in name.split("."):
@@ -52,7 +52,7 @@ def function_of(target: str, folder: Path) -> Function:
             raise InvalidOption(f"module {module_name} has no {name}: check the name")
         found = getattr(found, part)
     if not callable(found):
-        raise InvalidOption(f"{target} is no function but {short(found)}")
+        raise InvalidOption(f"{target} is not a function but {short(found)}")
     return Function(target, found, folder)
 
 
@@ -62,8 +62,8 @@ def _module(name: str, folder: Path) -> ModuleType:
     if here and top not in sys.stdlib_module_names:
         for known in [one for one in sys.modules if one == top or one.startswith(f"{top}.")]:
             if not _is_of(sys.modules[known], folder):
-                del sys.modules[known]  # of the same name, and of another spec
-    importlib.invalidate_caches()  # the file may be newer than what Python remembers of the folder
+                del sys.modules[known]  # it has the same name, but belongs to another spec
+    importlib.invalidate_caches()  # the file may be newer than Python's cache of the folder
     sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
@@ -81,5 +81,5 @@ def _is_of(module: ModuleType, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__":
         return False
-    # An environment may lie in the folder, and is no part of the spec.
+    # A virtual environment in the folder is not part of the spec.
     return Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts

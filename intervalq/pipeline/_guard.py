@@ -1,4 +1,4 @@
-"""The driver's side of the ledger: one run at a time, cancelled and forgotten when it is time to."""
+"""The driver's side of the ledger: allows one run at a time, cancels it, and forgets published rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from intervalq.pipeline._watch import Watch
 R = TypeVar("R")
 
 _EXPIRY: Final = 5_000_000
-"""Microseconds, as for tasks: a driver that died is in nobody's way for longer than they are."""
+"""In microseconds, as for tasks, so that a dead driver blocks others no longer than a dead task does."""
 
 _BEAT: Final = 1.0
 _PATIENCE: Final = 20.0
-"""Seconds for what a killed run left behind to lapse: its workers notice late that their driver is gone."""
+"""Seconds to wait for sessions of a killed run to expire: its workers notice late that the driver is gone."""
 
 
 class Guard:
-    """Keeps others out of a pipeline for as long as the context is open, by a session in its ledger."""
+    """Keeps other runs out of a pipeline while the context is open, by a session in its ledger."""
 
     def __init__(self, spec: Spec, watch: Watch) -> None:
         self._name = spec.name
@@ -40,10 +40,10 @@ class Guard:
         self._beating: Future[Any] | None = None
 
     def __enter__(self) -> Self:
-        """Wait for the sessions of a killed run to lapse, then come in.
+        """Wait for the sessions of a killed run to expire, then enter.
 
         Raises:
-            InvalidOption: another run of this pipeline is at work.
+            InvalidOption: another run of this pipeline is active.
             StoreError: the store can't be used.
         """
         self._store = self._call(self._opened)
@@ -64,21 +64,21 @@ class Guard:
         assert self._beating is not None
         self._call(self._no_more_beats)
         try:
-            self._beating.result()  # one that came after the end would make the ledger again
-            with suppress(StoreUnavailable):  # then it lapses
+            self._beating.result()  # a heartbeat after the end would create the ledger again
+            with suppress(StoreUnavailable):  # then the session expires
                 summary = self._apply(Count()).summary
-                # What was called and isn't published stays, for the next run.
+                # Rows that were called and not published stay for the next run.
                 empty = summary is None or not (summary.done + summary.failed + sum(summary[5:8]))
                 self._apply(Drop() if empty else Leave(self._session))
         finally:
             self._call(self._store.aclose)
 
     def cancel(self) -> None:
-        """Let nobody begin another call."""
+        """Cancel the run, so that no further call begins."""
         self._apply(Cancel())
 
     def forget(self) -> None:
-        """Remove the rows of the ledger: their results are published."""
+        """Remove the rows of the ledger, because their results are published."""
         self._apply(Drop())
         self._apply(Beat(self._session, _EXPIRY))
 
@@ -89,21 +89,21 @@ class Guard:
             if not told:
                 told = True
                 self._watch.said(
-                    f"{alive} processes of a run of {self._name} were there a moment ago: waiting up to "
-                    f"{_PATIENCE:g} s for them to lapse"
+                    f"{alive} processes of a run of {self._name} were alive a moment ago: waiting up to "
+                    f"{_PATIENCE:g} s for them to expire"
                 )
             if time.monotonic() > deadline:
                 raise self._taken()
             time.sleep(0.25)
 
     def _only(self) -> None:
-        if self._sessions() > 1:  # both came at the same moment: neither stays
+        if self._sessions() > 1:  # two runs started at the same moment: both give up
             self._apply(Leave(self._session))
             raise self._taken()
 
     def _taken(self) -> InvalidOption:
         return InvalidOption(
-            f"another run of pipeline {self._name} is at work: wait for its end, or stop it with `intervalq "
+            f"another run of pipeline {self._name} is active: wait for its end, or stop it with `intervalq "
             f"ledger cancel {self._name}`"
         )
 

@@ -1,4 +1,4 @@
-"""The audit of all that a pipeline ever logged, and its report."""
+"""The audit of a pipeline's whole log, and its report."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def judge(spark: SparkSession, spec: Spec, layout: Layout) -> Audit | None:
-    """Judge the log; None: there is none yet."""
+    """Audit the log; None: there is none yet."""
     if not layout.has("log"):
         return None
     from intervalq.spark._audit.audit import audit  # noqa: PLC0415 - takes a moment, and isn't always needed
 
     log = spark.read.parquet(layout.log)
-    # The closest pace that was ever asked for: what was slower then is no fault now.
+    # The fastest pace that was ever requested: slower starts at other times are no violation.
     paces = log.groupBy("queue").agg(F.min("interval")).collect()
     options = spec.queue._options  # noqa: SLF001 - its own package
     tolerance = options.tolerance / 1e6 if options.tolerance else None
@@ -42,7 +42,7 @@ def judge(spark: SparkSession, spec: Spec, layout: Layout) -> Audit | None:
 
 
 def write_report(layout: Layout, found: Audit | None, summary: dict[str, Any]) -> str | None:
-    """Write report.json, and report.html where it can be drawn; where that is, or None."""
+    """Write report.json, and report.html if it can be drawn; returns the place of the latter, or None."""
     page = None
     if found is not None:
         with tempfile.TemporaryDirectory(prefix="intervalq-report-") as folder, suppress(MissingExtra):

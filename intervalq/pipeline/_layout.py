@@ -18,7 +18,7 @@ _AS_ARROW_SAYS: Final = {"s3a": "s3", "s3n": "s3"}
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass over the requests that were missing, as its folder tells of it."""
+    """One pass over the missing requests, as its folder describes it."""
 
     id: str
     """Its first 16 characters say when it began (UTC)."""
@@ -33,7 +33,7 @@ class Pass:
 
 
 class Layout:
-    """Paths for Spark, and a file system for what Spark isn't needed for. `output`: see `Spec`."""
+    """Paths for Spark, and a file system for operations that don't need Spark. `output`: see `Spec`."""
 
     def __init__(self, output: str) -> None:
         from pyarrow import fs  # noqa: PLC0415 - an extra
@@ -43,7 +43,7 @@ class Layout:
             path = rest if separator else output
             self._files: Any = fs.LocalFileSystem()
             self._root = path.rstrip("/") or "/"
-            # Spelled out: on a cluster a bare path would be one of its default file system.
+            # With a scheme: on a cluster, a bare path would belong to the default file system.
             self._spark = f"file://{self._root}"
         else:
             self._files, root = fs.FileSystem.from_uri(f"{_AS_ARROW_SAYS.get(scheme, scheme)}://{rest}")
@@ -53,11 +53,11 @@ class Layout:
         self.log = f"{self._spark}/log"
 
     def work(self, id_: str) -> str:
-        """Where a pass is written first, for Spark."""
+        """The folder, for Spark, where a pass is written first."""
         return f"{self._spark}/passes/pass={id_}"
 
     def place(self, name: str) -> str:
-        """Where a file of the output folder is, as people read it."""
+        """The place of a file in the output folder, for messages."""
         return f"{self._root if self._spark.startswith('file:') else self._spark}/{name}"
 
     def passes(self) -> Iterator[Pass]:
@@ -86,7 +86,7 @@ class Layout:
         self._write(f"passes/pass={id_}/{_PUBLISHED}", b"")
 
     def remove(self, id_: str) -> None:
-        """Remove a pass' folder. Cut short, it leaves one that counts as not complete."""
+        """Remove the folder of a pass. If this is interrupted, the folder counts as incomplete."""
         path = f"{self._root}/passes/pass={id_}"
         with suppress(FileNotFoundError):
             self._files.delete_file(f"{path}/{_DONE}")
@@ -94,10 +94,10 @@ class Layout:
             self._files.delete_dir(path)
 
     def write(self, name: str, content: bytes) -> str:
-        """Put a whole file into the output folder; gives where it is."""
+        """Write a file into the output folder; returns its place."""
         self._files.create_dir(self._root, recursive=True)
         self._write(f".{name}.new", content)
-        if not self._spark.startswith("file:"):  # where a file system won't move onto what is there
+        if not self._spark.startswith("file:"):  # these file systems can't replace a file by a move
             with suppress(FileNotFoundError):
                 self._files.delete_file(f"{self._root}/{name}")
         self._files.move(f"{self._root}/.{name}.new", f"{self._root}/{name}")

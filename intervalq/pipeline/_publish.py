@@ -1,4 +1,4 @@
-"""From the folder of a pass to the tables: results, rejects and the log, by day; the same when done again."""
+"""Publishes a pass into the tables: results, rejects and the log, by day. Repeating it changes nothing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from intervalq.pipeline._spec import Spec
 
 _ROWS: Final = 1_000_000
-"""Rows of a file, about."""
+"""The approximate number of rows per file."""
 
 
 def publish(spark: SparkSession, spec: Spec, layout: Layout, one: Pass, interval: float) -> Published:
-    """Write what a complete pass has to the tables. Done again it replaces its own part, and no other's."""
+    """Write a complete pass to the tables. A repetition replaces the pass' own part, and no other's."""
     work = spark.read.parquet(layout.work(one.id))
     published = _counted(work, one)
     files = math.ceil(sum([published.results, published.failed, *published.rejected.values()]) / _ROWS)
@@ -42,14 +42,14 @@ def publish(spark: SparkSession, spec: Spec, layout: Layout, one: Pass, interval
 
 
 def write_table(rows: DataFrame, path: str) -> None:
-    """Write partitions, each in place of what was there."""
+    """Write partitions, each replacing its old content."""
     rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(
         "day", "pass"
     ).parquet(path)
 
 
 def _day(one: Pass) -> Column:
-    """The day of a row's call in UTC; of one that was not called, that of the pass."""
+    """The day of a row's call, in UTC; for a row that was not called, the day of the pass."""
     number = F.floor(F.col("_iq.started") / 86_400).cast("int")
     return F.coalesce(F.date_from_unix_date(number), F.lit(one.day).cast("date"))
 
@@ -83,7 +83,7 @@ def _counted(work: DataFrame, one: Pass) -> Published:
 
 
 def _starts(queue: str, called: DataFrame, interval: float) -> DataFrame:
-    """The log of starts as an audit reads it, a row a start."""
+    """The log of starts in the form for audits, one row per start."""
     log = F.col("_iq")
     return called.select(
         F.lit(queue).alias("queue"),
@@ -96,8 +96,8 @@ def _starts(queue: str, called: DataFrame, interval: float) -> DataFrame:
         F.concat_ws(":", log.host, log.pid.cast("string")).alias("shard"),
         F.when(log.error.isNull(), "ok").otherwise("failed").alias("status"),
         log.error.alias("error"),
-        # What an audit has no names for: calls of this row in its task, claims by tasks of which some died,
-        # whether the call was made before the pass was begun again, and the pace that was asked for.
+        # Columns that audits don't know: calls of this row in its task, claims by tasks of which some died,
+        # whether the call was made before the pass was restarted, and the requested pace.
         log.calls.alias("tries"),
         log.attempt.alias("claims"),
         log.replayed.alias("from_ledger"),
@@ -108,7 +108,7 @@ def _starts(queue: str, called: DataFrame, interval: float) -> DataFrame:
 
 
 def _numbered(rows: DataFrame, layout: Layout, one: Pass) -> DataFrame:
-    """The log with attempts, counted over all passes: only rows that failed are called by another one."""
+    """The log with attempts, counted over all passes: later passes call only rows that failed."""
     if not layout.has("log"):
         return rows.withColumn("attempt", F.lit(1))
     before = (
@@ -122,7 +122,7 @@ def _numbered(rows: DataFrame, layout: Layout, one: Pass) -> DataFrame:
 
 
 def _rejects(spec: Spec, rows: DataFrame, columns: list[str]) -> DataFrame:
-    """Rows without a result. Those with a fingerprint are of the input, and are listed once."""
+    """Rows without a result. Those with a fingerprint come from the input, and are listed once."""
     row = F.to_json(F.struct(*map(_quoted, columns)), {"ignoreNullFields": "false"})
     key = F.col(_quoted(spec.input.key)).cast("string") if spec.input.key in columns else F.col("_iq.key")
     return rows.where(_of_input() | _has_failed()).select(

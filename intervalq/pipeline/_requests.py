@@ -1,4 +1,4 @@
-"""The rows of the input, sorted: to be called, called before, said twice, rejected."""
+"""Classifies the rows of the input: to be called, already called, duplicate, or rejected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from intervalq.errors import InvalidOption
 
@@ -21,7 +21,7 @@ PRINT: Final = "_iq_print"
 _STATE: Final = "_iq_state"
 _GROUP: Final = "_iq_group"
 _CORRUPT: Final = "_corrupt_record"
-"""Where Spark puts what it can't read."""
+"""The column where Spark puts rows that it can't parse."""
 
 _LONGEST_KEY: Final = 512
 _CALL, _BEFORE, _SAME = "_call", "_before", "_same"
@@ -29,15 +29,15 @@ _CALL, _BEFORE, _SAME = "_call", "_before", "_same"
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The rows of the input. Nothing is computed before it is asked for."""
+    """The classified rows of the input. Everything is computed lazily."""
 
     sorted: DataFrame
     columns: list[str]
     known: DataFrame | None
-    """The rejects of input that are listed already."""
+    """Rejected rows of the input that are already listed."""
 
     def counts(self) -> dict[str, int]:
-        """How many rows there are of each state: a pass over the input."""
+        """The number of rows in each state; this reads the whole input."""
         return {row[0]: row[1] for row in self.sorted.groupBy(_STATE).count().collect()}
 
     def to_call(self) -> DataFrame:
@@ -45,7 +45,7 @@ class Requests:
         return self.sorted.where(F.col(_STATE) == _CALL).select(*map(_quoted, self.columns))
 
     def rejects(self) -> DataFrame:
-        """The rows that can't be called, and why, as far as they aren't listed."""
+        """The rows that can't be called, with reasons, except those that are already listed."""
         state = F.col(_STATE)
         rows = self.sorted.where(~state.isin(_CALL, _BEFORE, _SAME)).select(
             *map(_quoted, self.columns), state.alias(REASON), PRINT
@@ -54,20 +54,21 @@ class Requests:
 
 
 def tally(counts: dict[str, int]) -> tuple[int, int, int, dict[str, int]]:
-    """Of `Requests.counts`: rows to call, called before, said twice; and the rejected ones by reason."""
+    """From `Requests.counts`: rows to call, already called, duplicate; and the rejected ones by reason."""
     rest = dict(counts)
     call, before, same = (rest.pop(state, 0) for state in (_CALL, _BEFORE, _SAME))
     return call, before, same, dict(sorted(rest.items()))
 
 
 def requests(spark: SparkSession, spec: Spec, layout: Layout) -> Requests:
-    """Read the input, and sort its rows.
+    """Read the input, and classify its rows.
 
-    The first condition that a row doesn't meet is its reason; one that is null isn't met. Of rows with the
-    same key the one whose fingerprint comes first is called: the same input gives the same one, in any order.
+    The first condition that a row doesn't meet is its reason; a condition that is null isn't met. Of rows
+    with the same key, the one with the smallest fingerprint is called, so the choice doesn't depend on the
+    order.
 
     Raises:
-        InvalidOption: the input isn't there, or has other columns; a condition is no SQL.
+        InvalidOption: the input is missing, or has other columns; or a condition is not valid SQL.
     """
     rows = _read(spark, spec)
     columns = [name for name in rows.columns if name != _CORRUPT]
@@ -76,7 +77,7 @@ def requests(spark: SparkSession, spec: Spec, layout: Layout) -> Requests:
     whole = F.to_json(F.struct(*map(_quoted, rows.columns)), {"ignoreNullFields": "false"})
     why = _reason(spec, rows, key)
     marked = rows.withColumns({PRINT: F.sha2(whole, 256), _STATE: why})
-    # Rows without a key are no group: all of them would come to one task.
+    # Rows without a key must not form one group, which would all go to one task.
     by_key, by_content = F.concat(F.lit("k"), key), F.concat(F.lit("p"), PRINT)
     marked = marked.withColumn(_GROUP, F.when(F.col(_STATE).isNull(), by_key).otherwise(by_content))
     window = Window.partitionBy(_GROUP).orderBy(PRINT)
@@ -124,12 +125,12 @@ def _check(spec: Spec, columns: list[str]) -> None:
     where = f"{spec.file.name}: [input]"
     if spec.input.key not in columns:
         raise InvalidOption(
-            f"{where} key = {spec.input.key!r} is no column of the input: it has {', '.join(columns)}"
+            f"{where} key = {spec.input.key!r} is not a column of the input: it has {', '.join(columns)}"
         )
     if ours := [name for name in columns if name.lower() in {"day", "pass"} or name.startswith("_iq")]:
         raise InvalidOption(
-            f"{where} path: the output has columns {', '.join(ours)} of its own: rename those of the "
-            'input, in a view (format = "table") for example'
+            f"{where} path: the output has its own columns {', '.join(ours)}: rename those of the input, "
+            'for example in a view (format = "table")'
         )
 
 
@@ -142,10 +143,10 @@ def _reason(spec: Spec, rows: DataFrame, key: Column) -> Column:
     for name, condition in spec.input.require.items():
         try:
             met = F.expr(condition).cast("boolean")
-            _ = rows.where(met).columns, rows.where(met).schema  # Connect looks at it only now
-        except Exception as error:  # noqa: BLE001 - of Spark's parser, and of Connect
+            _ = rows.where(met).columns, rows.where(met).schema  # Spark Connect checks it only now
+        except Exception as error:  # noqa: BLE001 - errors of Spark's parser, and of Connect
             raise InvalidOption(
-                f"{spec.file.name}: [input.require] {name} is no condition on the input's columns: "
+                f"{spec.file.name}: [input.require] {name} is not a condition on the input's columns: "
                 f"{first_line(error)}"
             ) from None
         checks.append((~F.coalesce(met, F.lit(False)), name))
@@ -156,14 +157,14 @@ def _reason(spec: Spec, rows: DataFrame, key: Column) -> Column:
 
 
 def _published(spark: SparkSession, spec: Spec, layout: Layout) -> DataFrame | None:
-    """The groups of the rows that have a result; None: there are none yet."""
+    """The groups of rows that have a result; None: there are none yet."""
     if not layout.has("results"):
         return None
     rows = spark.read.parquet(layout.results)
     if spec.input.key not in rows.columns:
         raise InvalidOption(
-            f"{spec.file.name}: [input] key = {spec.input.key!r} is no column of the published "
-            "results: take their key, or another output"
+            f"{spec.file.name}: [input] key = {spec.input.key!r} is not a column of the published "
+            "results: use their key, or another output"
         )
     group = F.concat(F.lit("k"), F.col(_quoted(spec.input.key)).cast("string"))
     return rows.select(group.alias(_GROUP)).distinct().withColumn("_iq_there", F.lit(True))
@@ -174,6 +175,6 @@ def _quoted(name: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Spark's says, without its plans and stack traces."""
+    """The message of a Spark error, without its plans and stack traces."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""A run of a pipeline: what earlier runs left is brought to its end, then what is missing is called."""
+"""A run of a pipeline: completes what earlier runs left unfinished, then calls the missing rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from intervalq.spark._paced.paced import Transform
 
 _LOOK: Final = 0.5
-"""Seconds from one look at the store to the next."""
+"""Seconds between two queries of the store."""
 
 
 def run(
@@ -43,24 +43,24 @@ def run(
 ) -> Outcome:
     """Call every row of the input that has no result, publish, and audit the whole log.
 
-    It may be killed at any moment, and called again: calls whose end was known are not made again.
+    It may be killed at any moment and repeated: calls whose end was known are not made again.
 
     Args:
-        spec: of `read_spec`.
-        spark: a session, also of Spark Connect. None: the active one, or a new local one.
-        watch: hears how it is going.
-        stop: once set, no more calls begin, those in flight end, and what there is waits for the next run.
+        spec: the result of `read_spec`.
+        spark: a session, possibly of Spark Connect. None: the active one, or a new local one.
+        watch: is told about the progress.
+        stop: once set, no further call begins, calls in flight end, and the rest waits for the next run.
 
     Raises:
-        InvalidOption: the input, the schema or a condition isn't usable; or another run is at work.
+        InvalidOption: the input, the schema or a condition isn't usable; or another run is active.
         ConfigMismatch, QueueNotFound, StoreError: as for queues.
-        PySparkException, Py4JError: the Spark job failed; what was called is kept.
+        PySparkException, Py4JError: the Spark job failed; the calls made so far are recorded.
     """
     return _Run(spec, _session(spec, spark), watch or Watch(), stop or threading.Event()).run()
 
 
 def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str | None]:
-    """Judge the log again, and write the report; what was found (None: no log), and where the page is."""
+    """Audit the log again, and write the report; returns the audit (None: no log) and the page's place."""
     session = _session(spec, spark)
     layout = Layout(spec.output)
     found = judge(session, spec, layout)
@@ -68,10 +68,10 @@ def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | Non
 
 
 def stage_of(spec: Spec) -> Transform:
-    """The stage that calls; also a check of what `paced` has to say about the spec.
+    """The Spark stage that makes the calls; this also lets `paced` check the spec.
 
     Raises:
-        InvalidOption: it refuses something.
+        InvalidOption: `paced` refuses something.
     """
     call = spec.call
     for function in (call.function, call.setup):
@@ -113,7 +113,7 @@ class _Run:
         self._passes: list[Published] = []
 
     def run(self) -> Outcome:
-        """Do all of it, or as much as there is time for."""
+        """Do the whole run, or as much as is possible until it is stopped."""
         stage = stage_of(self._spec)
         self._check_schema()
         self._interval = self._pace()
@@ -145,18 +145,18 @@ class _Run:
         call = f"{self._spec.file.name}: [call] schema = {self._spec.call.schema!r}"
         try:
             given = cast("StructType", StructType.fromDDL(self._spec.call.schema))
-        except Exception as error:  # noqa: BLE001 - of Spark's parser, and of Connect
+        except Exception as error:  # noqa: BLE001 - errors of Spark's parser, and of Connect
             raise InvalidOption(
-                f'{call} is no DDL: write "status int, body string": {first_line(error)}'
+                f'{call} is not valid DDL such as "status int, body string": {first_line(error)}'
             ) from None
         taken = [
             name for name in given.fieldNames() if name.lower() in {"day", "pass"} or name.startswith("_iq")
         ]
         if taken:
-            raise InvalidOption(f"{call} has {', '.join(taken)}, as the output has: choose other names")
+            raise InvalidOption(f"{call} has {', '.join(taken)}, which the output uses: choose other names")
 
     def _pace(self) -> float:
-        """Seconds between two starts; asks the queue, so that a disagreement is told before anything runs."""
+        """Seconds between two starts; asks the queue, so that a mismatch is reported before anything runs."""
         try:
             return seen(self._spec.queue).interval
         except QueueNotFound:
@@ -165,7 +165,7 @@ class _Run:
             return self._spec.interval
 
     def _recover(self, guard: Guard) -> None:
-        """Bring passes of earlier runs to their end."""
+        """Complete passes of earlier runs."""
         for one in list(self._layout.passes()):
             if one.published:
                 self._end(guard, one)
@@ -174,7 +174,7 @@ class _Run:
                 self._publish(guard, one)
             else:
                 self._watch.said(
-                    f"pass {one.id} was cut short: it is begun again; what was called comes from the ledger"
+                    f"pass {one.id} was interrupted: restarting it; completed calls come from the ledger"
                 )
                 self._layout.remove(one.id)
 
@@ -182,11 +182,11 @@ class _Run:
         parts = [f"{outcome.rows:,} rows", f"{outcome.before:,} have results"]
         parts += [f"{count:,} rejected ({name})" for name, count in outcome.rejected.items()]
         if outcome.duplicates:
-            parts.append(f"{outcome.duplicates:,} said twice")
+            parts.append(f"{outcome.duplicates:,} duplicates")
         self._watch.said(f"{', '.join(parts)}: {to_call:,} to call")
 
     def _one(self, guard: Guard, found: Requests, stage: Transform, to_call: int) -> None:
-        """Call what is missing, and publish."""
+        """Call the missing rows, and publish them."""
         id_ = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
         tasks = self._tasks(to_call)
         called = found.to_call().repartition(tasks).transform(stage)
@@ -201,19 +201,19 @@ class _Run:
             self._publish(guard, Pass(id_, complete=True, published=False))
 
     def _tasks(self, to_call: int) -> int:
-        """How many tasks call: no more than there are rows."""
+        """The number of Spark tasks that make calls: no more than there are rows."""
         call = self._spec.call
         if call.tasks is not None:
             wanted = call.tasks
         elif call.latency is not None:
             wanted = math.ceil(call.latency / self._interval / call.concurrency)
         else:
-            # As many partitions as Spark makes of a range by itself; Connect has no other way to ask.
+            # Spark's default number of partitions; with Connect there is no other way to ask for it.
             wanted = self._spark.range(10_000).select(F.spark_partition_id()).distinct().count()
         return max(1, min(wanted, to_call))
 
     def _call(self, guard: Guard, rows: DataFrame, path: str, to_call: int) -> None:
-        """Run the job on a thread, and look after it on this one."""
+        """Run the job in another thread, and supervise it in this one."""
         ended = threading.Event()
         failure: list[BaseException] = []
 
@@ -232,7 +232,7 @@ class _Run:
         try:
             while not ended.wait(_LOOK):
                 if self._stop.is_set() and speak is None:
-                    self._watch.said("stopping: calls in flight end, and are kept")
+                    self._watch.said("stopping: calls in flight end, and their results are kept")
                     speak = self._hush()
                 with suppress(QueueNotFound, StoreUnavailable):
                     if self._stop.is_set() and not cancelled:
@@ -247,13 +247,13 @@ class _Run:
             raise failure[0]
 
     def _hush(self) -> Callable[[], None]:
-        """Have Spark say nothing of tasks that end, with a page of stack traces each; gives the undoing."""
+        """Keep Spark from logging stack traces for each ending task; returns a function that undoes it."""
         try:
             context: Any = self._spark.sparkContext
             log = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger()  # noqa: SLF001 - no other way
             before = log.getLevel().toString()
             context.setLogLevel("OFF")
-        except Exception:  # noqa: BLE001 - with Connect there is nothing to hush
+        except Exception:  # noqa: BLE001 - with Connect there is nothing to silence
             return lambda: None
         return lambda: context.setLogLevel(before)
 
@@ -263,7 +263,7 @@ class _Run:
         self._end(guard, one)
 
     def _end(self, guard: Guard, one: Pass) -> None:
-        """Forget what the tables have."""
+        """Forget what is published."""
         guard.forget()
         self._layout.remove(one.id)
 

@@ -22,7 +22,7 @@ from intervalq.store import default_url, sound_url
 Format = Literal["parquet", "csv", "json", "table"]
 
 REASONS: Final = ("malformed", "key_missing", "key_invalid", "duplicate_key", "call_failed")
-"""Why rows are rejected, beside the conditions of the spec."""
+"""Reasons for rejecting rows, besides the conditions of the spec."""
 
 _TABLES: Final = ("pipeline", "input", "call", "queue")
 _INPUT: Final = ("path", "format", "key", "require", "options")
@@ -42,16 +42,16 @@ _PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Where the requests are."""
+    """The input with the requests."""
 
     path: str
-    """A URI or an absolute path, which may have wildcards; or the name of a table."""
+    """A URI or an absolute path, possibly with wildcards; or the name of a table."""
     format: Format
     key: str
     require: dict[str, str]
-    """Conditions of SQL by their names."""
+    """SQL conditions, by name."""
     options: dict[str, str]
-    """For Spark's reader."""
+    """Options of Spark's reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Call:
     on_unknown: Literal["retry", "fail"]
     tasks: int | None
     latency: float | None
-    """Seconds that a call takes, for the number of tasks."""
+    """How many seconds a call takes, from which the number of tasks is derived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,43 +76,43 @@ class Spec:
 
     file: Path
     name: str
-    """Of the pipeline, of its runs, and of its ledger."""
+    """The name of the pipeline, of its runs, and of its ledger."""
     output: str
-    """The folder for all that it writes: a URI or an absolute path."""
+    """The folder for everything that it writes: a URI or an absolute path."""
     input: Input
     call: Call
     queue: IntervalQueue
     store: str = field(repr=False)  # with its secrets
-    """The URL where queue and ledger are."""
+    """The URL of the store of queue and ledger."""
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two starts; None: as the queue has it already."""
+        """Seconds between two starts; None: the interval that the queue already has."""
         micros = self.queue._options.interval  # noqa: SLF001 - its own package
         return None if micros is None else micros / 1e6
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
-    """The pipeline that a file describes. Nothing is started, and no store is asked.
+    """The pipeline that a file describes. This starts nothing, and contacts no store.
 
-    Paths in it are relative to the file. The function is imported, from the file's folder or from where
-    packages are.
+    Paths in the file are relative to it. The function is imported from the file's folder or from installed
+    packages.
 
     Raises:
-        InvalidOption: the file isn't such a spec; says the table, the field and the remedy.
+        InvalidOption: the file isn't a valid spec; the error names the table, the field and the remedy.
         OSError: it can't be read.
-        MissingExtra: what its store needs isn't installed.
+        MissingExtra: the driver of its store isn't installed.
     """
     file = Path(path).absolute()
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"{file.name}: this is no TOML: {error}") from None
+        raise InvalidOption(f"{file.name}: this is not TOML: {error}") from None
     return _Reader(file, content).spec()
 
 
 class _Reader:
-    """Takes a spec apart, table by table."""
+    """Parses a spec, table by table."""
 
     def __init__(self, file: Path, content: dict[str, Any]) -> None:
         self._file = file
@@ -154,15 +154,15 @@ class _Reader:
         if form is None:
             if ending not in _ENDINGS:
                 raise table.wrong(
-                    "format", f"is missing, and the ending of {short(path)} doesn't say it: add format = "
-                    '"parquet", "csv", "json" (a JSON object a line) or "table"'
+                    "format", f"is missing, and the suffix of {short(path)} doesn't tell it: add format = "
+                    '"parquet", "csv", "json" (one JSON object per line) or "table"'
                 )  # fmt: skip
             form = _ENDINGS[ending]
         if form != "table":
             path = self._path(path)
             if "://" not in path and not glob.glob(path):  # noqa: PTH207 - a whole path with wildcards
                 raise table.wrong(
-                    "path", f"= {short(path)}: there is nothing: check the path, from {self._file}"
+                    "path", f"= {short(path)}: nothing is there: check the path, relative to {self._file}"
                 )
         require = table.texts("require")
         for name in require:
@@ -174,14 +174,14 @@ class _Reader:
         return Input(
             path=path,
             format=form,
-            key=table.text("key", "give the column whose value tells a row from all others"),
+            key=table.text("key", "give the column whose value identifies a row"),
             require=require,
             options=table.texts("options"),
         )
 
     def _call(self) -> Call:
         table = self._table("call", _CALL)
-        target = table.text("function", 'give "module:name" of a function of a row and its context')
+        target = table.text("function", 'give "module:name" of a function that takes a row and its context')
         setup = table.maybe("setup")
         latency = table.any("latency")
         folder = self._file.parent
@@ -189,7 +189,7 @@ class _Reader:
         return Call(
             function=table.checked("function", lambda: function_of(target, folder)),
             schema=table.text(
-                "schema", 'give the columns that the function gives, as "status int, body string"'
+                "schema", 'give the columns of the function\'s result, as "status int, body string"'
             ),
             setup=None if setup is None else table.checked("setup", lambda: function_of(setup, folder)),
             concurrency=concurrency,
@@ -214,7 +214,7 @@ class _Reader:
         given = table.maybe("store")
         store = table.checked("store", lambda: self._store(given))
         names = [one for one in _QUEUE if one in table and one not in {"name", "store"}]
-        # Alone first, so that an error is told of the field which is wrong.
+        # Each field is first checked alone, so that an error names the field that is wrong.
         alone: dict[str, Callable[[Any], object]] = {
             "rate": parse.rate,
             "interval": parse.interval,
@@ -233,14 +233,14 @@ class _Reader:
         return table.checked(both, lambda: IntervalQueue(called, store=store, **settings)), store
 
     def _store(self, given: str | None) -> str:
-        """One URL for driver and executors, whose environments may differ."""
+        """One URL for the driver and the executors, whose environments may differ."""
         if given is not None and "://" not in given:
-            sound_url(given, otherwise="file")  # refuses what only looks like a path
+            sound_url(given, otherwise="file")  # refuses text that only looks like a path
             given = str(self._file.parent / Path(given).expanduser())
         scheme, url = sound_url(given or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
         if scheme == "memory":
             raise InvalidOption(
-                "memory:// is of one process, and every Python worker is another: use a path that ends with "
-                ".db on one machine, redis:// or postgresql:// on several"
+                "memory:// belongs to one process, and every Python worker is another: use a path that ends "
+                "with .db on one machine, redis:// or postgresql:// on several"
             )
         return url

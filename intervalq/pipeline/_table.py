@@ -1,4 +1,4 @@
-"""One table of a spec: fields are taken by name and type, and what is left over is an error."""
+"""One table of a spec: fields are read by name and type, and unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _KINDS: Final = {str: "text", int: "a whole number", dict: "a table"}
 
 
 class Table:
-    """A table of a TOML file. Every error says the file, the table, the field, and what to write instead."""
+    """A table of a TOML file. Every error names the file, the table, the field, and the remedy."""
 
     def __init__(self, file: str, name: str, content: object, fields: Iterable[str]) -> None:
-        """`fields`: all that there may be.
+        """`fields`: all known fields.
 
         Raises:
-            InvalidOption: it is no table, or has a field that nobody knows.
+            InvalidOption: `content` is not a table, or has an unknown field.
         """
         self._file, self._name = file, name
         known = list(fields)
@@ -34,14 +34,14 @@ class Table:
         return field in self._content
 
     def wrong(self, field: str, why: str) -> InvalidOption:
-        """The error about a field."""
+        """An error about a field."""
         return InvalidOption(f"{self._file}: [{self._name}] {field} {why}")
 
     def text(self, field: str, remedy: str) -> str:
-        """Text that has to be there.
+        """A required text.
 
         Raises:
-            InvalidOption: it isn't.
+            InvalidOption: it is missing, or something else.
         """
         value = self._get(field, str)
         if value is None or not value.strip():
@@ -49,7 +49,7 @@ class Table:
         return value
 
     def maybe(self, field: str) -> str | None:
-        """Text, or None without it.
+        """An optional text, or None.
 
         Raises:
             InvalidOption: it is something else, or empty.
@@ -57,7 +57,7 @@ class Table:
         return self.text(field, "give some text, or leave the field out") if field in self else None
 
     def whole(self, field: str) -> int | None:
-        """A whole number, or None without it.
+        """An optional whole number, or None.
 
         Raises:
             InvalidOption: it is something else.
@@ -65,7 +65,7 @@ class Table:
         return self._get(field, int)
 
     def one_of(self, field: str, choices: tuple[str, ...]) -> str | None:
-        """One of some words, or None without it.
+        """An optional choice of some words, or None.
 
         Raises:
             InvalidOption: it is something else.
@@ -76,7 +76,7 @@ class Table:
         return value
 
     def texts(self, field: str) -> dict[str, str]:
-        """A table of text by name; empty without it.
+        """An optional table of texts by name; empty without it.
 
         Raises:
             InvalidOption: it is something else.
@@ -90,14 +90,14 @@ class Table:
         return table
 
     def any(self, field: str) -> Any:  # noqa: ANN401 - a duration is a number or text, which others check
-        """A field as it is; None without it."""
+        """A field as it is, or None."""
         return self._content.get(field)
 
     def checked(self, field: str, make: Callable[[], T]) -> T:
-        """What a function makes of a field, with its error told as that of the field.
+        """The result of a function of a field; its error is raised as one of the field.
 
         Raises:
-            InvalidOption: the function says so.
+            InvalidOption: the function refuses the field.
             MissingExtra: a part isn't installed.
         """
         try:

@@ -1,4 +1,4 @@
-"""What a run tells of itself while it is on, and what it has come to: values, shown by whoever likes."""
+"""The progress and the outcome of a run: values, which others may show."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ if TYPE_CHECKING:
     from intervalq.spark._paced.progress import Progress
 
 _RECENT: Final = 10.0
-"""Seconds that the present rate is taken from."""
+"""The seconds from which the present rate is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How the calls of a pass are going. Times are seconds."""
+    """The progress of a pass' calls. Times are in seconds."""
 
     rows: int
-    """Rows that are to be called, or were in an earlier attempt of this pass."""
+    """Rows that are to be called, or were called in an earlier attempt of this pass."""
     done: int
     failed: int
     in_flight: int
     waiting: int
     """Rows that no task holds yet."""
     used: int
-    """Slots of the queue used since the first look, also by others who share it."""
+    """Slots of the queue that were used since the first look, including those of others who share it."""
     possible: int
-    """Slots that there were in this time."""
+    """All slots in this time."""
     rate: float
     """Starts a second, recently."""
     left: float | None
     """Time to the end; None: not known yet."""
     held: bool
-    """Whether the queue is paused or cools down."""
+    """Whether the queue is paused or cooling down."""
 
 
 class Watch:
-    """Hears how a run is going, on the thread that runs it; this one tells nobody."""
+    """Is notified of a run's progress, in the thread of the run; this base class does nothing."""
 
     def said(self, text: str) -> None:
-        """A step, in a sentence."""
+        """Called with a sentence at each step."""
 
     def looked(self, look: Look) -> None:
-        """How the calls are going, twice a second or so."""
+        """Called with the progress of the calls, about twice a second."""
 
     def called(self) -> None:
-        """The calls have ended, well or not."""
+        """Called when the calls have ended, successfully or not."""
 
 
 @dataclass(slots=True)
 class Looks:
-    """Makes looks of what the store says at one instant after the other."""
+    """Turns successive states of the store into looks."""
 
     rows: int
     first: Progress | None = None
     recent: deque[Progress] = field(default_factory=deque)
 
     def add(self, now: Progress) -> Look:
-        """The look at an instant."""
+        """The look at one instant."""
         if self.first is None or now.starts == self.first.starts:
-            self.first = now  # until calls begin: Spark takes its time, and no slot of that could be used
+            self.first = now  # until calls begin: no slot could be used while Spark was starting
         self.recent.append(now)
         while len(self.recent) > 2 and self.recent[1].at <= now.at - _RECENT:
             self.recent.popleft()
@@ -83,43 +83,43 @@ class Looks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What one pass has come to."""
+    """The outcome of one pass."""
 
     id: str
     results: int
     failed: int
     """Rows whose last call failed: they are among the rejects, and are called again by the next run."""
     rejected: dict[str, int]
-    """Rows of the input that were rejected, by reason, as far as no earlier pass listed them."""
+    """Rows of the input that were rejected, by reason, except those that earlier passes listed."""
     calls: int
-    """Calls of rows that ended in this pass, retries as well."""
+    """Calls of rows that ended in this pass, including retries."""
     replayed: int
-    """Rows whose call was made before the pass was begun again, and that were not called again."""
+    """Rows that were called before the pass was restarted, and not again."""
     rate: float | None
     """Rows started a second, from the first to the last; None for fewer than two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run has come to."""
+    """The outcome of a run."""
 
     name: str
     rows: int
     """Rows of the input."""
     duplicates: int
-    """Rows that say the same as another one; they are left aside."""
+    """Rows that are equal to another one; they are ignored."""
     rejected: dict[str, int]
-    """Rows of the input that are rejected, by reason; those that earlier runs have listed too."""
+    """Rows of the input that are rejected, by reason, including those that earlier runs have listed."""
     before: int
-    """Rows whose results were there before."""
+    """Rows that already had results."""
     passes: tuple[Published, ...]
-    """Passes that were published, those of earlier runs that had not come so far as well."""
+    """The passes that were published, including unpublished ones of earlier runs."""
     audit: dict[str, Any] | None
     """See `intervalq.spark.Audit.to_dict`; None: nothing was ever called."""
     report: str | None
-    """Where the page is; None: there is none, as without matplotlib."""
+    """The place of the page; None: there is none, for example without matplotlib."""
     stopped: bool = False
-    """Whether it was told to stop, and the next run has to go on."""
+    """Whether it was stopped, so that the next run has to continue."""
 
     @property
     def results(self) -> int:
@@ -142,7 +142,7 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; of the audit, what it came to."""
+        """The outcome as a JSON object, with a summary of the audit."""
         return {
             "pipeline": self.name,
             "ok": self.ok,
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def judged(audit: dict[str, Any]) -> dict[str, Any]:
-    """What an audit came to, in a few fields."""
+    """A summary of an audit."""
     counts = {
         kind: {name: found["count"] for name, found in audit[kind].items()}
         for kind in ("violations", "notes")

@@ -1,4 +1,4 @@
-"""intervalq on Spark: one pace over all executors, and calls that are made effectively once."""
+"""intervalq on Spark: one pace over all executors, with effectively-once calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _WHERE: Final = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Import what is asked for: the audit doesn't wait for the data source, nor `doctor` for Spark."""
+    """Import names when they are used: audits needn't wait for the data source, nor `doctor` for Spark."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

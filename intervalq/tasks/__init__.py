@@ -1,4 +1,4 @@
-"""Durable tasks: claimed, renewed and committed exactly once, started at the paced rate."""
+"""Durable tasks: claimed by one worker at a time, committed once, and started at the pace of a queue."""
 
 from intervalq._spec.codec import Codec
 from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionConflict, UnreadableValue

@@ -1,9 +1,9 @@
 """The specification of durable tasks: what each command does to a table of tasks, at a given time.
 
-`apply(table, command, now)` is all that a store does, and everything that a store may do. The state, a table
-that may have a million rows, is changed in place, and only after everything has been checked: a command that
-raises has changed nothing. One thing is left to the table: *which* of the ready tasks are claimed, so long as
-it is as many as there are, or as were asked for. Postgres has the same rules in SQL, proven equal to these.
+`apply(table, command, now)` is all that a store does, and all that it may do. The state is a table that may
+have a million rows. It is changed in place, and only after everything has been checked, so a command that
+raises has changed nothing. One choice is left to the table: *which* of the ready tasks are claimed, as long
+as the number is right. Postgres has the same rules in SQL; the conformance suite compares them with these.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ A = TypeVar("A")
 
 
 def apply(table: Table, command: Command[A], now: int) -> A:
-    """Do a command at a time, and give its answer.
+    """Apply a command when the store's clock reads `now`, and return its answer.
 
     Raises:
         DependencyError, InboxFull: see `Modify`; the table is as it was.
@@ -99,7 +99,7 @@ def _modify(table: Table, command: Modify, now: int) -> Modified:
         _remove(table, known[delete.id], now)
     after = [_change(table, known[change.id], change, now) for change in command.changes]
     rows = [_insert(table, insert, now) for insert in inserts]
-    # What went on with a key may have changed them once more: the last of a line may be the first now.
+    # Other changes of the same key may have changed these rows again: the last of a key may now be its first.
     last = table.find([row.id for row in (*after, *rows) if row.key is not None])
     return Modified(
         inserted=tuple(last.get(row.id, row) for row in rows),
@@ -111,7 +111,7 @@ def _modify(table: Table, command: Modify, now: int) -> Modified:
 def _new(
     table: Table, command: Modify, known: dict[str, Row], now: int
 ) -> tuple[list[Insert], list[tuple[str, str]]]:
-    """The inserts without those that are left out, and what is there instead of these."""
+    """The inserts to make; and, for those that are left out, the existing tasks."""
     inserts: list[Insert] = []
     existing: list[tuple[str, str]] = []
     taken: dict[tuple[str, str], str] = {}
@@ -138,7 +138,7 @@ def _named(command: Modify) -> list[Change | Delete | Depend]:
 
 
 def _check(command: Modify, known: dict[str, Row], collisions: list[str], now: int) -> None:
-    """See that everything is there at its version, and nobody else's."""
+    """Check that all tasks exist at their versions and are not claimed by others."""
     missing: dict[type, list[str]] = {Change: [], Delete: [], Depend: []}
     claims: list[str] = []
     for part in _named(command):
@@ -164,7 +164,7 @@ def _check(command: Modify, known: dict[str, Row], collisions: list[str], now: i
 def _check_inboxes(
     table: Table, command: Modify, inserts: list[Insert], known: dict[str, Row], now: int
 ) -> None:
-    """See that no inbox gets more than its limit; tasks that this command takes away make room."""
+    """Check that no inbox exceeds its limit; tasks that this command removes make room."""
     sizes = _sizes(table, command, inserts)
     if not sizes:
         return
@@ -187,17 +187,17 @@ def _check_inboxes(
         if line not in sizes:
             continue
         if insert.replace:
-            # Only the first of a key can be held, and all others go.
+            # Only the first task of a key can be claimed, and all others are replaced.
             ends = table.ends_of_key(*line)
             sizes[line] = int(ends is not None and ends[0].held(now) and ends[0].id not in gone)
-        # One of them is first in line, and doesn't count as waiting.
+        # The first one of them doesn't count as waiting.
         elif insert.inbox is not None and sizes[line] > insert.inbox:
             raise InboxFull(insert.queue, line[1], insert.inbox)
         sizes[line] += 1
 
 
 def _sizes(table: Table, command: Modify, inserts: list[Insert]) -> dict[tuple[str, str], int]:
-    """How many tasks the keys have whose inboxes have a limit."""
+    """The number of tasks of each key whose inbox has a limit."""
     limits: dict[tuple[str, str], list[int]] = {}
     for insert in inserts:
         if insert.key is not None and insert.inbox is not None:
@@ -210,7 +210,7 @@ def _sizes(table: Table, command: Modify, inserts: list[Insert]) -> dict[tuple[s
 
 
 def _size(table: Table, queue: str, key: str, few: int, most: int) -> int:
-    """How many tasks a key has. Where it can't matter, because they are `few` at most, gaps count as well."""
+    """The number of tasks of a key. If it is at most `few`, gaps may count, because they can't matter."""
     ends = table.ends_of_key(queue, key)
     span = ends[1].place - ends[0].place + 1 if ends is not None else 0
     return span if span <= few else table.count_of_key(queue, key, most)
@@ -246,13 +246,13 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
 def _change(table: Table, row: Row, change: Change, now: int) -> Row:
     row = _as_it_is(table, row)
     after = changed(row, change, now)
-    if after.dedupe is not None and after.queue != row.queue:  # a dedupe key is one of its queue
+    if after.dedupe is not None and after.queue != row.queue:  # a dedupe key belongs to a queue
         table.put_mark(Mark(row.queue, after.dedupe, row.id, now + row.dedupe_for))
         after = after._replace(dedupe=None, dedupe_for=0)
     if after.key is None or after.queue == row.queue:
         table.put([after])
         return after
-    # It leaves the line of its key in one queue, and goes to the end of that in the other.
+    # It leaves its key in the old queue, and becomes the last task of its key in the new one.
     table.remove([row])
     if not row.waiting:
         _feed(table, row)
@@ -271,7 +271,7 @@ def _remove(table: Table, row: Row, now: int, *, feed: bool = True) -> None:
 
 
 def _as_it_is(table: Table, row: Row) -> Row:
-    """A task that may have become the first of its key by something before it in the same command."""
+    """A task as it is now: an earlier part of the same command may have made it the first of its key."""
     return row if row.key is None else table.find([row.id])[row.id]
 
 
@@ -281,7 +281,7 @@ def _last_in_line(table: Table, row: Row) -> Row:
 
 
 def _feed(table: Table, gone: Row) -> None:
-    """The next of its key, now that the first is gone, can be claimed."""
+    """Make the next task of a key claimable, now that the first is gone."""
     ends = table.ends_of_key(gone.queue, cast("str", gone.key))
     if ends is not None and ends[0].waiting:
         table.put([ends[0]._replace(waiting=False)])
@@ -324,7 +324,7 @@ def _work(table: Table, command: Work, now: int) -> Worked:
 
 
 def _choose(table: Table, queues: Sequence[str], limit: int, now: int) -> list[Row]:
-    """Ready tasks: the same share of each queue first, whatever their sizes, and then what else there is."""
+    """Ready tasks: first the same share of each queue, whatever their sizes, then whatever else is ready."""
     if not limit or not queues:
         return []
     share = -(-limit // len(queues))
@@ -371,7 +371,7 @@ def _end(table: Table, command: End, now: int) -> None:
     table.put([given_back(row, now) for row in table.of_session(command.session)])
 
 
-# --- looks -------------------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------------
 
 
 def _select(table: Table, command: Select, now: int) -> tuple[Row, ...]:

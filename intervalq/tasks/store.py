@@ -1,4 +1,4 @@
-"""What a store of tasks is: one atomic verb, what some can do beyond it, and how a URL finds it."""
+"""The protocol of a store of tasks (one atomic verb), its optional abilities, and URLs of stores."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ A = TypeVar("A")
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 MAX_ROWS: Final = 1000
-"""How many parts a command has at most, and how many tasks a claim."""
+"""The most parts of a command, and the most tasks that one claims."""
 
 
 class TaskStore(Protocol):
-    """Holds tasks and sessions. A store belongs to the event loop that first used it, and connects then."""
+    """Holds tasks and sessions. A store belongs to the event loop of its first use, and connects then."""
 
     @property
     def url(self) -> str:
-        """Where it is, as it may be shown: without secrets."""
+        """Its URL, without secrets."""
         ...
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
-        """Do `intervalq.tasks.rules.apply`: all of it or nothing.
+        """Do `intervalq.tasks.rules.apply`: all or nothing.
 
         Args:
             command: what to do.
             now: the store's clock in microseconds. None, outside of tests: the store reads its own.
 
         Raises:
-            DependencyError, InboxFull: by the rules; nothing was done.
-            StoreUnavailable: the store can't be reached, or can't write; asking again may help.
+            DependencyError, InboxFull: raised by the rules; nothing was done.
+            StoreUnavailable: the store can't be reached, or can't write; a retry may help.
             StoreTimeout: no answer came in time; the command may have been done. A store never sends one
                 twice by itself.
-            StoreError: one of the others; asking again won't help.
+            StoreError: any other; a retry won't help.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections. The store opens again when it is used again."""
+        """Close all connections. The store connects again when it is used again."""
         ...
 
 
 class Transaction(Protocol):
-    """A transaction of the store's database in which its user works, too."""
+    """A transaction of the store's database that the user's statements share."""
 
     connection: Any
-    """What the user's statements go through: psycopg's AsyncConnection, or sqlite3's Connection."""
+    """The connection for the user's statements: psycopg's AsyncConnection, or sqlite3's Connection."""
 
     async def apply(self, command: Command[A]) -> A:
         """Do a command within this transaction."""
@@ -62,60 +62,61 @@ class Transaction(Protocol):
 
 @runtime_checkable
 class Transactional(Protocol):
-    """A store in whose transactions its user can work."""
+    """A store whose transactions the user's statements can share."""
 
     def transaction(self, isolation: Isolation) -> AbstractAsyncContextManager[Transaction]:
-        """Begin one, which is committed at the end of the context, and rolled back by an error.
+        """Begin a transaction, which is committed at the end of the context, or rolled back by an error.
 
         Raises:
             TransactionConflict: it could not be serialized, or there was a deadlock; nothing was done.
         """
         ...
 
-    async def apply_on(self, connection: Any, command: Command[A]) -> A:  # noqa: ANN401 - its driver's
-        """Do a command within a transaction that the user has begun on a connection of their own."""
+    async def apply_on(self, connection: Any, command: Command[A]) -> A:  # noqa: ANN401 - of the driver
+        """Do a command in a transaction that the user has begun on their own connection."""
         ...
 
 
 @runtime_checkable
 class Waking(Protocol):
-    """A store that can tell an idle session that there is something to claim."""
+    """A store that can wake an idle session when there is something to claim."""
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
-        """Listen for as long as the context is open.
+        """Listen while the context is open.
 
-        Gives a function that returns at the next wake-up since the context was entered or the function last
-        returned. Wake-ups are hints: one may be lost or come for nothing. It returns what the store has
-        claimed for the idle session, on the terms of its last `Work`, in the same step as others made it
-        ready; None: nothing. What was claimed so and got lost on its way is the session's all the same.
+        The context gives a function that returns at the first wake-up since the context was entered or since
+        the function last returned. Wake-ups are hints: one may be lost or spurious. The function returns what
+        the store has claimed for the idle session, as its last `Work` asked, in the very step that made it
+        ready; None: nothing. Tasks that were claimed in this way belong to the session even if the wake-up is
+        lost.
 
         Raises:
-            UnsupportedOperation: there are none here; a session that says that it is idle would be given
-                tasks and not hear of them.
+            UnsupportedOperation: this server can't send wake-ups; a session that declares itself idle would
+                be given tasks without learning of them.
         """
         ...
 
 
 class Watched(NamedTuple):
-    """What a look at other sessions has found."""
+    """The result of a check of other sessions."""
 
     removed: bool
-    """Some were dead."""
+    """Whether some were dead."""
     is_idle: bool
-    """The one that is watched has claimed nothing: it needn't be looked at that often."""
+    """Whether the watched session has no claims, so that it needn't be checked as often."""
 
 
 @runtime_checkable
 class Guarding(Protocol):
-    """A store that sees at once when the process of a session has died."""
+    """A store that notices at once when the process of a session dies."""
 
     def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[float], Awaitable[Watched]]]:
-        """Stand for a session for as long as the context is open, and watch over the others.
+        """Keep a session alive while the context is open, and watch the others.
 
-        While it does, the session is alive, whether or not it beats; but not for longer than some minutes.
+        Meanwhile the session stays alive even without heartbeats, but only for some minutes.
 
-        Gives a function to be called again and again, which removes sessions whose processes are dead: after
-        so many seconds, or as soon as a beat of the session has looked at them.
+        The context gives a function to be called repeatedly. It removes sessions whose processes are dead:
+        after the given number of seconds, or as soon as a heartbeat of the session has checked them.
         """
         ...
 
@@ -130,19 +131,19 @@ class Ranging(Protocol):
 
 
 class Position(NamedTuple):
-    """A place in a stream and in what one of its consumers was given."""
+    """A position in a stream, and in the sequence of one consumer's deliveries."""
 
     consumer_seq: int
     stream_seq: int
 
 
 class Pulled(NamedTuple):
-    """How the pull consumer of a queue stands, over all processes that use it, in the server's words."""
+    """The state of a queue's pull consumer, over all processes that use it, in the server's terms."""
 
     delivered: Position
-    """What it handed out last."""
+    """The last delivery."""
     ack_floor: Position
-    """Up to here everything is settled."""
+    """The position up to which everything is settled."""
     pending: int
     ack_pending: int
     redelivered: int
@@ -153,25 +154,25 @@ class Pulled(NamedTuple):
 
 @runtime_checkable
 class Pulling(Protocol):
-    """A store that has pull consumers itself: who waits for tasks waits there."""
+    """A store with pull consumers at its server: callers that wait for tasks wait there."""
 
     async def pull(self, work: Work, seconds: float) -> tuple[Row, ...]:
-        """Claim what `work` asks for: tasks that are there; else what comes first within `seconds`."""
+        """Claim what `work` asks for: ready tasks, or else the first ones that come within `seconds`."""
         ...
 
     async def pulled(self, queues: tuple[str, ...]) -> dict[str, Pulled]:
-        """How the consumers of these queues stand; those that were never used are left out."""
+        """The state of the consumers of these queues; those that were never used are omitted."""
         ...
 
 
 @runtime_checkable
 class Forgetting(Protocol):
-    """A store that may forget claims when its server is killed, so that others get their tasks at once."""
+    """A store whose server, if killed, may forget claims and give their tasks to others at once."""
 
     def holds(self, session: str, row: Row) -> bool:
-        """Whether a claim is the session's at this moment, as far as is known without asking.
+        """Whether the session still holds a claim, as far as is known without asking the server.
 
-        Work doesn't begin on one that isn't: it is given back.
+        Work doesn't begin on a claim that is in doubt: it is given back.
         """
         ...
 
@@ -180,22 +181,22 @@ class Lock(Protocol):
     """An exclusive lock of a store. It expires unless it is refreshed."""
 
     expires: int
-    """When it does, on `intervalq.store.stopwatch`, if it is held."""
+    """When it expires, on `intervalq.store.stopwatch`, if it is held."""
 
     async def acquire(self) -> bool:
-        """Try to get it; whether that was done."""
+        """Try to get the lock; returns whether it was acquired."""
         ...
 
     async def refresh(self) -> bool:
-        """Have it for its whole time from now; False: it is lost."""
+        """Extend the lock to its whole time from now; False: it is lost."""
         ...
 
     async def release(self) -> None:
-        """Let go of it, if one has it, and tell those who wait."""
+        """Release the lock, if it is held, and wake those who wait for it."""
         ...
 
     def waiting(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
-        """Gives a function that returns when the lock may be free; what was told in between counts."""
+        """A context with a function that returns when the lock may be free; wake-ups in between count."""
         ...
 
 
@@ -214,11 +215,11 @@ def open_task_store(url: str | None = None) -> TaskStore:
     Args:
         url: `memory://`, `sqlite:///path/app.db` or a plain path, `postgresql://`, `redis://`, `rediss://`,
             `unix://`, `redis+cluster://`, `rediss+cluster://`, `nats://`, or any scheme that an installed
-            package brings by an entry point in the group `intervalq.task_stores`. None: the environment's
-            `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
+            package registers by an entry point in the group `intervalq.task_stores`. None: the environment
+            variable `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
 
     Raises:
-        UnknownStore, MissingExtra, InvalidOption, StoreError: as `intervalq.store.open_store`.
+        UnknownStore, MissingExtra, InvalidOption, StoreError: as for `intervalq.store.open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
     store: TaskStore = backend(TASKS, scheme)(url)

@@ -1,4 +1,4 @@
-"""Durable tasks for code that blocks: what goes in, and looks; workers are run by `intervalq work`."""
+"""Durable tasks for blocking code: inserting and inspecting them; `intervalq work` runs workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intervalq.tasks.rules import Change, Delete, Depend, Insert, QueueStats
 
 
 class Tasks:
-    """`intervalq.tasks.Tasks` for code that blocks: the same arguments, the same store, plain calls.
+    """`intervalq.tasks.Tasks` for blocking code: the same arguments, the same store, plain calls.
 
     Safe from any number of threads, and in child processes after a fork. To insert in a transaction of a
     blocking driver of Postgres, call the SQL function `intervalq.enqueue` in it.
@@ -33,7 +33,7 @@ class Tasks:
         return self._tasks.new(queue, value, **options)
 
     def insert(self, queue: str, value: object, **options: Unpack[NewOptions]) -> str:
-        """Insert a task, and give its id. See `intervalq.tasks.Tasks.insert`."""
+        """Insert a task, and return its id. See `intervalq.tasks.Tasks.insert`."""
         return BACKGROUND.call(lambda: self._here().insert(queue, value, **options))
 
     def put(self, queue: str, values: Iterable[object]) -> int:
@@ -57,7 +57,7 @@ class Tasks:
         BACKGROUND.call(lambda: self._here().wait_empty(*queues, timeout=timeout))
 
     def close(self) -> None:
-        """Let go of connections. The handle can be used again."""
+        """Close all connections. The handle can be used again."""
         if self._process == os.getpid():
             BACKGROUND.call(self._tasks.aclose)
 
@@ -70,7 +70,7 @@ class Tasks:
         self.close()
 
     def _here(self) -> AsyncTasks:
-        if self._process != os.getpid():  # the connections of the parent are not those of a child
+        if self._process != os.getpid():  # a child must not use the connections of its parent
             store, options = self._made
             self._tasks, self._process = AsyncTasks(store, **options), os.getpid()
         return self._tasks

@@ -96,7 +96,7 @@ def test_reclaim(intervalq: CommandLine) -> None:
 def test_drop(intervalq: CommandLine) -> None:
     used(intervalq)
     ran = intervalq("drop", "api", code=2)
-    assert ran.stderr == "intervalq: --yes is needed to drop 'api' where nobody can be asked\n"
+    assert ran.stderr == "intervalq: give --yes to drop 'api' without a terminal\n"
     assert intervalq("drop", "api", "--yes").stdout == "api: dropped\n"
     assert intervalq("status").stdout == "no queues\n"
     used(intervalq)

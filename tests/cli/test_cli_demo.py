@@ -18,7 +18,7 @@ def test_the_demo_shows_both_ways(intervalq: CommandLine) -> None:
     assert calls == as_many == "45"
     assert ran.code == (paced != "0"), "a machine that is too busy is told apart from one that isn't"
     said = " ".join(ran.stdout.split())
-    assert f"and {alone} of 45 were rejected. Through one queue it was {paced} of 45." in said
+    assert f"and {alone} of 45 were rejected. With one queue, {paced} of 45 were rejected." in said
     assert "$ intervalq run countries.txt --name demo-" in ran.stdout
     assert "jobs  45" in ran.stderr
     assert all(len(line) <= 80 for line in ran.stdout.splitlines() if not line.startswith(("$", " ")))

@@ -136,8 +136,8 @@ def test_which_java_spark_will_use(intervalq: CommandLine) -> None:
     [
         ({}, None),
         ({"pyspark": "4.0.1", "pyarrow": "26", "pandas": "2"}, "pyspark 4.0.1 is older than 4.1"),
-        ({"pyspark": "4.1.0", "pyarrow": "26"}, "pyspark 4.1.0 is of no use without pandas: pip install"),
-        ({"pyspark": "4.10.0"}, "pyspark 4.10.0 is of no use without pyarrow and pandas: pip install"),
+        ({"pyspark": "4.1.0", "pyarrow": "26"}, "pyspark 4.1.0 does not work without pandas: pip install"),
+        ({"pyspark": "4.10.0"}, "pyspark 4.10.0 does not work without pyarrow and pandas: pip install"),
         (
             {"pyspark": "5.0.dev1", "pyarrow": "26", "pandas": "2"},
             "pyspark 5.0.dev1 can't start: Spark needs Java",

@@ -87,7 +87,7 @@ def test_a_command_that_cannot_run_after_all(intervalq: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["exec", "--name", "q", "--interval", "1s"], "give the command to become after --"),
+        (["exec", "--name", "q", "--interval", "1s"], "give the command to run after --"),
         (["exec", "--name", "q", "--interval", "1s", "--"], "give a command after --"),
         (["exec", "--name", "q", "--interval", "1s", "--timeout", "x", "--", "true"], "is no timeout"),
         (

@@ -87,14 +87,14 @@ def test_bad_lines_say_what_is_wrong() -> None:
     assert "NUL" in refused('{"x": "a\\u0000"}', "echo", "{x}")
     assert "surrogate" in refused('{"x": "\\ud800"}', "echo", "{x}")
     assert refused('{"x": 1, "y": 2}', "echo", "{z}") == "has no field 'z'; it has 'x', 'y'"
-    assert "no JSON object" in refused("[1]", "echo", "{z}")
-    assert "no JSON object" in refused('{"x": 1', "echo", "{x}")
-    assert "no JSON object" in refused('{"x": NaN}', "echo", "{x}")
+    assert "not a JSON object" in refused("[1]", "echo", "{z}")
+    assert "not a JSON object" in refused('{"x": 1', "echo", "{x}")
+    assert "not a JSON object" in refused('{"x": NaN}', "echo", "{x}")
     assert "needs a command" in refused('{"x": 1}')
 
 
 def test_json_may_be_nested_deeper_than_can_be_read() -> None:
-    assert "no JSON object" in refused('{"a":' * 100_000, "echo", "{a}")
+    assert "not a JSON object" in refused('{"a":' * 100_000, "echo", "{a}")
 
 
 COMMANDS = [(), ("echo",), ("echo", "{}"), ("echo", "{a}", "{}"), ("{}",)]

@@ -101,13 +101,13 @@ def test_what_is_done_by_hand(store_url: str, ledger: Run) -> None:
     assert ledger("expire", "run", "1h").stdout.startswith("run: expires at 2")
     assert ledger("expire", "run", "never").stdout == "run: kept\n"
     assert "expire" in ledger("expire", "run", "soon", code=2).stderr
-    assert "say which rows" in ledger("forget", "run", code=2).stderr
+    assert "give the rows" in ledger("forget", "run", code=2).stderr
     assert ledger("forget", "run", "a", "e", "x").stdout == "run: 1 row removed\n"
     assert lines(ledger("forget", "run", "--failed", "--unknown", "--json").stdout) == [
         {"name": "run", "removed": 2}
     ]
     assert ledger("forget", "run", "b", "--failed").stdout == "run: 0 rows removed\n"
-    assert "--yes is needed" in ledger("drop", "run", code=2).stderr
+    assert "give --yes to drop" in ledger("drop", "run", code=2).stderr
     assert ledger("drop", "run", "--yes").stdout == "run: dropped\n"
     assert "no ledger 'run'" in ledger("drop", "run", "--yes", code=1).stderr
     for command in (["cancel"], ["uncancel"], ["forget", "--done"], ["export"], ["expire"]):

@@ -62,7 +62,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
             "org.x.Spark",
         ),
         ("\n  File x\nintervalq.errors.StoreError: gone\n\tat org.x", "intervalq.errors.StoreError: gone"),
-        ("", "it didn't say why"),
+        ("", "it gave no reason"),
     ],
 )
 def test_the_reason_of_a_failure_is_a_line(text: str, reason: str) -> None:

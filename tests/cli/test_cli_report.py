@@ -63,13 +63,13 @@ def test_too_few_starts_have_no_rate(starts: list[float]) -> None:
 def test_what_people_read() -> None:
     got = made([1.0, 1.1, 1.2], jobs=2, failed=1, skipped=3, not_run=4, issued=5, calls=6)
     assert lines(got) == [
-        ("jobs", "2, 1 failed, 3 done before, 4 not run"),
-        ("starts", "3, with further attempts"),
+        ("jobs", "2, 1 failed, 3 already done, 4 not run"),
+        ("starts", "3, including further attempts"),
         ("rate", "10/s, 100.0% of the possible 10/s"),
         ("gaps", "smallest 100ms, 1% 100ms, median 100ms, 99% 100ms"),
         ("too short", "0.00% of gaps under 0.9 x 100ms"),
         ("order", "kept"),
-        ("slots unused", "2; store calls a job: 2.00"),
+        ("slots unused", "2; store calls per job: 2.00"),
     ]
     slow = dict(lines(made([0.0, 3600.0, 7200.0], [2, 1, 3], interval=3600.0, issued=None)))
     assert slow["rate"] == "1/h, 100.0% of the possible 1/h"

@@ -200,7 +200,7 @@ def test_a_bad_line_of_a_stream_ends_it(intervalq: CommandLine) -> None:
     assert jobs(ran.results) == ["echo 1"]
     *_, bad, rest = ran.stderr.splitlines()
     assert bad == "intervalq: standard input, line 2: has a quote that is never closed"
-    assert rest.startswith("intervalq: not run: the rest of standard input; to go on, ")
+    assert rest.startswith("intervalq: not run: the rest of standard input; to continue, ")
 
 
 def test_a_redirected_file_is_checked_as_well(intervalq: CommandLine) -> None:
@@ -314,7 +314,7 @@ def test_a_held_queue_is_said_to_be(intervalq: CommandLine) -> None:
     assert process.stdout is not None
     process.stdin.write("2\n")
     process.stdin.close()
-    assert process.stderr.readline() == "intervalq: queue q is held (paused): jobs begin when that ends\n"
+    assert process.stderr.readline() == "intervalq: queue q is held (paused): jobs start when that ends\n"
     intervalq("resume", "q")
     assert json.loads(process.stdout.readline())["job"] == "2"
     assert process.wait() == 0

@@ -46,15 +46,12 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
     os.killpg(process.pid, number)  # as a terminal does it: the whole foreground
     assert process.stderr is not None
     said = process.stderr.readline()
-    assert (
-        said
-        == f"intervalq: no more jobs are begun; waiting for 1 to end; a second {number.name} kills them\n"
-    )
+    assert said == f"intervalq: no more jobs start; waiting for 1 to end; a second {number.name} kills them\n"
     go.write_text("went\n")
     results, said = finish(process)
     assert process.returncode == 128 + number
     assert [(result["exit_code"], result["stdout"]) for result in results] == [(0, "went\n")]
-    assert "intervalq: not run: 19 jobs; to go on, run the same again with --resume FILE" in said
+    assert "intervalq: not run: 19 jobs; to continue, run the same command with --resume FILE" in said
 
 
 @pytest.mark.parametrize(("shards", "changed"), [(1, False), (4, False), (4, True)])
@@ -146,7 +143,7 @@ def test_resume_runs_what_failed_or_is_missing_and_counts_attempts(intervalq: Co
     ran = intervalq(*run, "--resume", "r.jsonl", "--output", "more.jsonl", *command, stdin="a\nb\na\nc\na\n")
     got = [(result["job"], result["attempt"]) for result in intervalq.read("more.jsonl")]
     assert sorted(got) == [("a", 1), ("b", 2), ("c", 1)]
-    assert "3, 2 done before" in ran.stderr
+    assert "3, 2 already done" in ran.stderr
     assert len(intervalq.read("r.jsonl")) == 3, "the file that it went on from is as it was"
 
 
@@ -154,7 +151,7 @@ def test_resume_from_something_else_is_an_error(intervalq: CommandLine) -> None:
     intervalq.write("notes.txt", "buy milk", "call Ann")
     ran = intervalq("run", "--name", "q", "--interval", "1s", "--resume", "notes.txt", stdin="true\n", code=2)
     assert ran.stderr == (
-        "intervalq: notes.txt, line 1: is no JSON object; --resume takes what --output wrote\n"
+        "intervalq: notes.txt, line 1: is not a JSON object; --resume takes what --output wrote\n"
     )
 
 
@@ -199,7 +196,7 @@ def test_a_shard_that_is_told_to_end_lets_its_jobs_end(intervalq: CommandLine) -
     os.kill(int(who()), signal.SIGTERM)
     assert process.stderr is not None
     # On a busy machine it may say something of the store's clock first.
-    assert any("was told to end by SIGTERM" in said for said in iter(process.stderr.readline, ""))
+    assert any("it received SIGTERM" in said for said in iter(process.stderr.readline, ""))
     go.write_text("went\n")
     results, _ = finish(process)
     assert process.returncode == 0
@@ -215,4 +212,4 @@ def test_without_shards_a_run_is_over(intervalq: CommandLine) -> None:
     results, said = finish(process)
     assert process.returncode == 1
     assert len(results) < 40
-    assert f"intervalq: not run: {40 - len(results)} jobs; to go on" in said
+    assert f"intervalq: not run: {40 - len(results)} jobs; to continue" in said

@@ -166,7 +166,7 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q", "\udcff", "--text"], "not UTF-8"),
         (["a b", "1"], "not a queue name"),
         (["q", "1", "--at", "2030-01-01T00:00"], "no time zone"),
-        (["q", "1", "--at", "soon"], "no time"),
+        (["q", "1", "--at", "soon"], "is not a time"),
         (["q", "1", "--delay", "1h", "--at", "1"], "not both"),
         (["q", "1", "--delay", "soon"], "no delay"),
         (["q", "1", "--inbox", "3"], "--key"),
@@ -257,7 +257,7 @@ async def test_dead_tasks_are_shown_and_put_back(intervalq: CommandLine, tasks: 
     assert tasks("retry", "--queue", "b.dead", "--all").stdout == "1 task put back\n"
     assert sizes(tasks) == {"a": 1, "b": 1}
     ran = tasks("retry", second, code=1)
-    assert "is in queue b, which is no dead-letter queue" in ran.stderr
+    assert "is in queue b, which is not a dead-letter queue" in ran.stderr
     assert ran.stdout == "0 tasks put back\n"
     assert "give b.dead" in tasks("retry", "--queue", "b", "--all", code=2).stderr
 
@@ -268,8 +268,8 @@ async def test_moved_tasks(intervalq: CommandLine, tasks: Callable[..., Any]) ->
     assert tasks("move", first, second, first, "--to", "r").stdout == "2 tasks moved to r\n"
     assert values(tasks, "r") == [1, 2]
     ran = tasks("move", "nope", third, "--to", "r", "--json", code=1)
-    assert lines(ran) == [{"done": 1, "refused": [{"id": "nope", "why": "is not there"}]}]
-    assert "in that queue already" in tasks("move", third, "--to", "r", code=1).stderr
+    assert lines(ran) == [{"done": 1, "refused": [{"id": "nope", "why": "does not exist"}]}]
+    assert "already in that queue" in tasks("move", third, "--to", "r", code=1).stderr
     assert tasks("move", "--queue", "r", "--all", "--to", "q").stdout == "3 tasks moved to q\n"
     assert tasks("move", "--queue", "r", "--all", "--to", "q").stdout == "0 tasks moved to q\n"
     dead = await die(intervalq, "q", "ill")
@@ -283,7 +283,7 @@ async def test_claimed_tasks_are_not_touched_but_by_force(
     tasks("insert", "q", stdin="1\n2\n3\n")
     async with claimed(intervalq, "q") as claim:
         ran = tasks("delete", claim.id, code=1)
-        assert f"task {claim.id} is not deleted: it is claimed by session {claim.claimant} (" in ran.stderr
+        assert f"task {claim.id} was not deleted: it is claimed by session {claim.claimant} (" in ran.stderr
         assert f":{os.getpid()})" in ran.stderr
         assert "give --force" in ran.stderr
         ran = tasks("move", "--queue", "q", "--all", "--to", "r", code=1)
@@ -309,7 +309,7 @@ def test_estimates_are_marked(tasks: Callable[..., Any]) -> None:
 def test_delete_all_of_a_queue(tasks: Callable[..., Any]) -> None:
     tasks("insert", "q", stdin="".join(f"{number}\n" for number in range(2300)))
     tasks("insert", "r", "1")
-    assert "--yes is needed" in tasks("delete", "--queue", "q", "--all", code=2).stderr
+    assert "give --yes to delete" in tasks("delete", "--queue", "q", "--all", code=2).stderr
     assert sizes(tasks)["q"] == 2300
     assert tasks("delete", "--queue", "q", "--all", "--yes").stdout == "2300 tasks deleted\n"
     assert sizes(tasks) == {"r": 1}
@@ -334,13 +334,13 @@ def test_delete_asks_people(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["delete"], "say which tasks"),
-        (["delete", "--queue", "q"], "say which tasks"),
-        (["delete", "--all", "--yes"], "say which tasks"),
+        (["delete"], "select the tasks"),
+        (["delete", "--queue", "q"], "select the tasks"),
+        (["delete", "--all", "--yes"], "select the tasks"),
         (["delete", "x", "--queue", "q", "--all"], "not both"),
         (["move", "x"], "--to"),
         (["move", "x", "--to", "a b"], "not a queue name"),
-        (["move", "--queue", "q", "--all", "--to", "q"], "name another one"),
+        (["move", "--queue", "q", "--all", "--to", "q"], "give another one"),
         (["retry", "--queue", "a b.dead", "--all"], "not a queue name"),
         (["list", "--limit", "0"], "--limit"),
         ([], "Usage"),

@@ -61,7 +61,7 @@ def test_plain_tasks_are_listed_shown_moved_put_back_and_deleted(
     assert {task["id"] for task in lines(tasks("dead", queue, "--json"))} == {first, second}
     assert tasks("retry", "--queue", f"{queue}.dead", "--all").stdout == "2 tasks put back\n"
     assert tasks("delete", first, listed[2]["id"]).stdout == "2 tasks deleted\n"
-    assert tasks("delete", first, code=1).stderr.count("is not there") == 1
+    assert tasks("delete", first, code=1).stderr.count("does not exist") == 1
     left = lines(tasks("list", queue, "--json"))
     assert {task["id"] for task in left} == {task["id"] for task in listed} - {first, listed[2]["id"]}
     assert [stats["size"] for stats in lines(tasks("queues", "--prefix", queue, "--json"))] == [3]

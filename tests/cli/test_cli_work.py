@@ -156,7 +156,7 @@ def test_a_second_signal_ends_it_at_once(app: CommandLine, processes: str) -> No
     worker = began(process)
     process.send_signal(signal.SIGTERM)
     assert process.stderr is not None
-    assert "stopping: tasks that run may go on for 1h00m" in process.stderr.readline()
+    assert "stopping: running tasks may continue for 1h00m" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
     assert ends(worker)
@@ -180,7 +180,7 @@ def test_a_task_that_kills_its_process_ends_in_the_dead_letter_queue(app: Comman
     process = app.start("work", "app", "--processes", "2", "--until-empty")
     _, stderr = process.communicate()
     assert process.returncode == 0
-    assert stderr.count("ended with exit code 9: another one begins in") == 2
+    assert stderr.count("ended with exit code 9: it is replaced in") == 2
     queues, sessions = left(app)
     assert list(queues) == ["quick.dead"]
     assert sessions == []
@@ -195,7 +195,7 @@ def test_a_process_that_was_killed_is_replaced(app: CommandLine) -> None:
     process.send_signal(signal.SIGTERM)
     process.kill()
     assert process.stderr is not None
-    assert "died of signal 9 (Killed): another one begins in 500ms" in process.stderr.readline()
+    assert "died of signal 9 (Killed): it is replaced in 500ms" in process.stderr.readline()
 
 
 def test_processes_end_when_their_parent_was_killed(app: CommandLine) -> None:
@@ -213,9 +213,9 @@ def test_processes_end_when_their_parent_was_killed(app: CommandLine) -> None:
     [
         ("nosuch", 2, "there is no module nosuch, neither in"),
         ("app:nosuch", 2, "module app has no nosuch; it has tasks"),
-        ("app:os", 2, "app:os is no Tasks but"),
+        ("app:os", 2, "app:os is not a Tasks object but"),
         ("app.py", 2, "there is no module app.py"),
-        ("./app.py", 2, "is no MODULE:NAME"),
+        ("./app.py", 2, "is not MODULE:NAME"),
         ("idle", 2, "idle:tasks has no workers"),
         ("broken", 1, "module broken can't be imported: ZeroDivisionError: division by zero ("),
         ("bad", 1, "module bad can't be imported: SyntaxError: '(' was never closed ("),

@@ -87,8 +87,8 @@ def test_columns_that_can_not_be(frame: DataFrame, queue: IntervalQueue) -> None
         ("ID long", {}, "two columns ID"),
         ("a long, A long", {}, "two columns A"),
         ("_iq long", {}, "two columns _iq"),
-        ("a long", {"order_by": "b"}, "order_by='b' is no column: there are id"),
-        ("a long", {"key": "b", "run": "r", "ledger": "store"}, "key='b' is no column"),
+        ("a long", {"order_by": "b"}, "order_by='b' is not a column: there are id"),
+        ("a long", {"key": "b", "run": "r", "ledger": "store"}, "key='b' is not a column"),
     ):
         settings: dict[str, Any] = {"ledger": None, **options}
         with pytest.raises(InvalidOption, match=why):
@@ -133,9 +133,9 @@ def test_what_remains(spark: SparkSession, frame: DataFrame, tmp_path: Path) -> 
     left = remaining(frame, path, "id")
     assert left.columns == ["id"]
     assert sorted(row.id for row in left.collect()) == list(range(10, 40))
-    with pytest.raises(InvalidOption, match="key='b' is no column"):
+    with pytest.raises(InvalidOption, match="key='b' is not a column"):
         remaining(frame, path, "b")
-    with pytest.raises(InvalidOption, match="key='other' is no column of"):
+    with pytest.raises(InvalidOption, match="key='other' is not a column of"):
         remaining(frame.selectExpr("id as other"), path, "other")
 
 
@@ -179,7 +179,7 @@ def test_the_plan(spark: SparkSession, frame: DataFrame, store: str) -> None:
     assert "you need 4 tasks, not 40" in str(found)
     assert plan(frame, queue, latency="10ms").warnings == ()
     (warning,) = plan(frame, queue, latency=10, concurrency=10).warnings
-    assert "2 tasks keep too few calls in flight: df.repartition(100)" in warning
+    assert "2 tasks keep too few calls in flight: use df.repartition(100)" in warning
     with pytest.raises(InvalidOption, match="has no interval"):
         plan(frame, IntervalQueue("unknown", store=store), latency=1)
     with pytest.raises(QueueNotFound):

@@ -250,7 +250,7 @@ def test_one_run_at_a_time(small: Small, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(_guard, "_PATIENCE", 0.0)
     with (
         Guard(spec, Watch()),
-        pytest.raises(InvalidOption, match="another run of pipeline visits is at work"),
+        pytest.raises(InvalidOption, match="another run of pipeline visits is active"),
     ):
         Guard(spec, Watch()).__enter__()
     with Guard(spec, Watch()):
@@ -260,11 +260,11 @@ def test_one_run_at_a_time(small: Small, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('key = "id"', 'key = "number"', r"\[input\] key = 'number' is no column of the input: it has"),
-        ('"n >= 0"', '"m >= 0"', r"\[input.require\] positive is no condition on the input's columns"),
-        ('"n >= 0"', '"n >"', r"\[input.require\] positive is no condition"),
-        ("size int", "size integer big", r"\[call\] schema = .* is no DDL"),
-        ("size int", "day int", r"\[call\] schema = .* has day, as the output has"),
+        ('key = "id"', 'key = "number"', r"\[input\] key = 'number' is not a column of the input: it has"),
+        ('"n >= 0"', '"m >= 0"', r"\[input.require\] positive is not a condition on the input's columns"),
+        ('"n >= 0"', '"n >"', r"\[input.require\] positive is not a condition"),
+        ("size int", "size integer big", r"\[call\] schema = .* is not valid DDL"),
+        ("size int", "day int", r"\[call\] schema = .* has day, which the output uses"),
         ("size int", "name int", r"two columns name"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[pipeline]", "pipeline]", "is no TOML"),
+        ("[pipeline]", "pipeline]", "is not TOML"),
         ("[pipeline]", "[[pipeline]]", "[pipeline] must be a table"),
         ("[queue]", "[queues]", "[queues] is not known; the tables are [pipeline], "),
         ('[pipeline]\nname = "visits"\noutput = "out"', "", "there is no table [pipeline]: it has"),
@@ -43,15 +43,15 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
         ('output = "out"', "output = 3", "[pipeline] output = 3 must be text"),
         ('output = "out"', 'output = "o*"', "must be a path without"),
         ('"visits.jsonl"', '"visits.txt"', "[input] format is missing"),
-        ('"visits.jsonl"', '"gone.jsonl"', "there is nothing: check the path"),
+        ('"visits.jsonl"', '"gone.jsonl"', "nothing is there: check the path"),
         ('key = "id"', 'key = "id"\nformat = "xml"', "[input] format = 'xml' must be one of"),
         ('key = "id"', 'key = ""', "[input] key is missing"),
         ("positive =", "key_missing =", "[input.require] 'key_missing' can't be the name of a condition"),
         ('"n >= 0"', "7", "[input.require] positive = 7 must be text"),
-        ('"calls:fetch"', '"calls"', '\'calls\' is no "module:name"'),
+        ('"calls:fetch"', '"calls"', '\'calls\' is not "module:name"'),
         ('"calls:fetch"', '"gone:fetch"', "there is no module gone"),
         ('"calls:fetch"', '"calls:gone"', "module calls has no gone"),
-        ('"calls:fetch"', '"calls:HERE"', "calls:HERE is no function"),
+        ('"calls:fetch"', '"calls:HERE"', "calls:HERE is not a function"),
         ('"calls:fetch"', '"calls:HELD"', "[call] "),  # takes no row
         ("concurrency = 4", "concurrency = 0", "[call] concurrency is refused: concurrency=0 must be"),
         ("concurrency = 4", "concurrency = true", "[call] concurrency = True must be a whole number"),
@@ -61,7 +61,7 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
         ('interval = "1ms"', 'rate = "1"', "[queue] rate is refused: '1' is not a rate"),
         ('interval = "1ms"', 'interval = "1ms"\nrate = "1/s"', "[queue] rate and interval and burst "),
         ("burst = 30000", "burst = 0", "[queue] burst is refused: burst=0 must be a whole number"),
-        ('"state.db"', '"memory://"', "[queue] store is refused: memory:// is of one process"),
+        ('"state.db"', '"memory://"', "[queue] store is refused: memory:// belongs to one process"),
         ('"state.db"', '"redis:/me:secret@host"', "[queue] store"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ KEY = "spark.sql.shuffle.partitions"
 
 @pytest.mark.parametrize("name", ["shuffle_partitions", "Spark.x", "spark"])
 def test_names_that_are_not_settings(name: str) -> None:
-    with pytest.raises(InvalidOption, match=r"is no setting of Spark"):
+    with pytest.raises(InvalidOption, match=r"is not a setting of Spark"):
         session(**{name: 1})
 
 

@@ -144,7 +144,7 @@ def test_only_configuration_travels(ledger: str) -> None:
         ({"window": 3}, "window=3 must be a whole number from 4"),
         ({"flush_rows": 0}, "flush_rows"),
         ({"retries": -1}, "retries"),
-        ({"setup": 1}, "setup=1 is no function"),
+        ({"setup": 1}, "setup=1 is not a function"),
     ],
 )
 def test_settings_that_can_not_be(options: dict[str, Any], why: str) -> None:

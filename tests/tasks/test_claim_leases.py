@@ -98,7 +98,7 @@ def test_a_commit_is_done_with_its_statements_or_not_at_all(backend: str) -> Non
             assert store.written == ["first", "second"]
         async with handle(FakeStore(store.behind)) as tasks:
             claim = await claimed(tasks)
-            with pytest.raises(UnsupportedOperation, match="written twice"):
+            with pytest.raises(UnsupportedOperation, match="idempotent"):
                 async with claim.commit():
                     pass
             await claim.ack()
@@ -278,7 +278,7 @@ def test_a_checkpoint_keeps_a_lease_and_what_cannot_be_one_is_refused() -> None:
             before = await store.row(claim.id)
             assert before.until is not None
             for change in (claim.change(delay=5), claim.change(at=5)):
-                with pytest.raises(InvalidOption, match="claimed here"):
+                with pytest.raises(InvalidOption, match="claimed by this handle"):
                     await tasks.modify(change)
             with pytest.raises(InvalidOption, match="connection="):
                 await tasks.modify(claim.change(1), connection=object())

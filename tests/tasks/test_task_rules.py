@@ -167,7 +167,7 @@ def test_one_whose_claim_has_ended_by_itself_is_replaced(world: World) -> None:
 
 def test_an_inbox_holds_its_limit_behind_the_first(world: World) -> None:
     world.put("a", "b", "c", key="k", inbox=2)
-    with pytest.raises(InboxFull, match="holds 2"):
+    with pytest.raises(InboxFull, match="holds at most 2"):
         world.put("d", key="k", inbox=2)
     assert world.line() == ["a", "(b)", "(c)"]
     world.put("e", key="k")  # each insert says for itself what it is held to

@@ -153,7 +153,7 @@ def test_wrong_return_values_are_failures_that_say_so(backend: str, what: object
             return row.error
 
     error = scene(scenario, backend=backend)
-    assert ("named twice" if what == "own" else "a worker's function gave") in error
+    assert ("named twice" if what == "own" else "a worker's function returned") in error
 
 
 def test_changes_of_a_function_that_settled_its_claim_are_reported(caplog: pytest.LogCaptureFixture) -> None:

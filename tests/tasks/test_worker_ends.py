@@ -346,7 +346,7 @@ def test_a_second_run_at_the_same_time_is_refused() -> None:
         async with tasks, anyio.create_task_group() as group:
             group.start_soon(tasks.run)
             await anyio.sleep(1)
-            with pytest.raises(InvalidOption, match="run already"):
+            with pytest.raises(InvalidOption, match="already running"):
                 await tasks.run()
             tasks.stop()
         await tasks.run(until_empty=True)  # one after the other is fine

@@ -1,1 +1,1 @@
-"""Commands that look at queues and change them."""
+"""Commands that show and change queues."""

@@ -49,11 +49,11 @@ async def inspect_all(store: str | None) -> list[QueueState]:
     states = []
     try:
         for name in await opened.names():
-            name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is of no use
+            name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is no longer needed
             queue = IntervalQueue(name, store=opened)
             try:
                 states.append(await (queue[key] if colon else queue).inspect())
-            except QueueNotFound:  # dropped since
+            except QueueNotFound:  # dropped in the meantime
                 continue
     finally:
         await opened.aclose()
@@ -155,7 +155,7 @@ def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
     state = _do(name, store, IntervalQueue.inspect)
     if not yes:
         if not sys.stdin.isatty():
-            raise InvalidOption(f"--yes is needed to drop {name!r} where nobody can be asked")
+            raise InvalidOption(f"give --yes to drop {name!r} without a terminal")
         waits = f" with {state.outstanding} outstanding tickets" if state.outstanding else ""
         if not click.confirm(f"Drop the queue {name!r}{waits}?", err=True):
             raise Failed("nothing was dropped")
@@ -168,7 +168,7 @@ async def _cool_down(queue: IntervalQueue, duration: str) -> None:
 
 
 def _do(name: str, store: str | None, action: Callable[[IntervalQueue], Awaitable[R]]) -> R:
-    """Do something with a queue that exists, and close what was opened for it."""
+    """Run an action on an existing queue, and close what was opened for it."""
     queue = queue_of(name, store)
 
     async def do() -> R:
@@ -188,7 +188,7 @@ def _change(
     *,
     as_json_: bool,
 ) -> None:
-    """Change a queue, and say so; as JSON, say what it is now."""
+    """Change a queue and report it; as JSON, print its new state."""
 
     async def change(queue: IntervalQueue) -> QueueState:
         await action(queue)

@@ -1,4 +1,4 @@
-"""Queues as people read them: one queue as a list of facts, several as a table. Pure."""
+"""Queues in readable form: one queue as a list of facts, several as a table. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intervalq._show import escaped, exact, seconds
 
 
 def condition(state: QueueState) -> str:
-    """What the queue does just now."""
+    """What the queue is doing now, in words."""
     if state.held:
         if state.max_running is not None and (state.running or 0) >= state.max_running:
             return "at its limit of running jobs"
@@ -43,7 +43,7 @@ def facts(state: QueueState) -> list[tuple[str, str]]:
 
 
 def table(states: Sequence[QueueState]) -> Table:
-    """Several queues, a line each."""
+    """Several queues, one per line."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     made.add_column("queue", overflow="fold", min_width=12)
     for name in ("interval", "issued", "waiting", "running"):

@@ -33,8 +33,8 @@ from intervalq.errors import InvalidOption
 @store_option
 def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
     """Show queues live, until Ctrl-C."""
-    if math.isnan(every):  # which no range keeps out
-        raise InvalidOption("--every nan is no time")
+    if math.isnan(every):  # no range excludes it
+        raise InvalidOption("--every must be a number of seconds, not nan")
     if once or not sys.stdout.isatty():
         console().print(table(anyio.run(_states, name, store)))
     else:

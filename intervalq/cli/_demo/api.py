@@ -1,4 +1,4 @@
-"""`intervalq demo-api`: a stand-in for an API with a limit, which says how it was really called."""
+"""`intervalq demo-api`: a stand-in for a rate-limited API, which reports how it was really called."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from intervalq.demo.api import DemoAPI
 def demo_api(*, port: int, limit: int, window: str, as_json_: bool) -> None:
     """Serve an API that answers 429 to too many calls.
 
-    It prints its URL, and serves GET /countries/XX on this machine until Ctrl-C. Then it reports how it was
-    called. GET /report shows the same report meanwhile.
+    It prints its URL and serves GET /countries/XX on this machine until Ctrl-C. Then it reports how it was
+    called. GET /report shows the same report at any time.
     """
     length = parse.duration(window, least=1000, what="window") / 1e6
     api = DemoAPI(limit=limit, window=length, port=port)

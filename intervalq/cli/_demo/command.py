@@ -1,4 +1,4 @@
-"""`intervalq demo`: the same calls to an API with a limit, with a queue and without one."""
+"""`intervalq demo`: the same calls to a rate-limited API, with a queue and without one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LIMIT: Final = 20
 """Calls that the API accepts in any second."""
 
 _EACH: Final = 50
-"""Milliseconds between two calls for whoever keeps to that limit by himself."""
+"""Milliseconds between two calls of a client that keeps to that limit alone."""
 
 _TOGETHER: Final = 55
-"""The interval of the queue, in milliseconds: a little more, for calls are not equally long on their way."""
+"""The interval of the queue, in milliseconds: slightly longer, because the latency of calls varies."""
 
 _PYTHON: Final = Path(sys.executable)
 _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
@@ -52,7 +52,7 @@ _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
 @click.option("--jobs", type=click.IntRange(1, 249), default=249, show_default=True, help="Number of calls.")
 @click.pass_context
 def demo(ctx: click.Context, *, store: str | None, shards: int, jobs: int) -> None:
-    """Call an API with a limit, with and without a queue.
+    """Call a rate-limited API, with and without a queue.
 
     The API runs in this process, accepts 20 calls in any second, and counts them. Without --store and
     INTERVALQ_STORE, the queue is kept in a file that is removed afterwards.
@@ -89,7 +89,7 @@ class _Demo:
         return 128 + stopped[0] if stopped else int(rejected > 0)
 
     async def _show(self) -> int:
-        """Both ways; gives how many calls were rejected in spite of the queue."""
+        """Show both ways; returns how many calls were rejected in spite of the queue."""
         async with DemoAPI(limit=_LIMIT, window=1.0) as api:
             self._say(
                 f"An API accepts {_LIMIT} calls in any second. {self._shards} processes have to make "
@@ -97,22 +97,22 @@ class _Demo:
             )
             self._title("with intervalq: one pace for all of them")
             self._say(
-                f"{_TOGETHER} ms is a little more than 1 s / {_LIMIT}: programs don't all start, and calls "
-                "don't all travel, equally fast."
+                f"{_TOGETHER} ms is a little more than 1 s / {_LIMIT}, because the start of a program and "
+                "the latency of a call vary."
             )
             await self._paced(api.url)
             paced = api.meter.report()
             self._verdict(paced)
             api.meter.reset()
-            self._title(f"without: each of them makes {1000 // _EACH} calls a second at most")
+            self._title(f"without: each of them makes at most {1000 // _EACH} calls a second")
             await self._alone(api.url)
             alone = api.meter.report()
             self._verdict(alone)
         self._title("so")
         self._say(
-            f"Each for itself, {self._shards} processes make up to {self._shards * 1000 // _EACH} calls "
-            f"a second, and {alone['rejected']} of {alone['calls']} were rejected. Through one queue it was "
-            f"{paced['rejected']} of {paced['calls']}."
+            f"Each on its own, {self._shards} processes make up to {self._shards * 1000 // _EACH} calls a "
+            f"second, and {alone['rejected']} of {alone['calls']} were rejected. With one queue, "
+            f"{paced['rejected']} of {paced['calls']} were rejected."
         )
         self._say("To repeat the commands, start `intervalq demo-api` and use its URL.")
         rejected: int = paced["rejected"]

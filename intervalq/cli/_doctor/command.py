@@ -1,4 +1,4 @@
-"""`intervalq doctor`: whether a store can be reached and depended on, and what is installed."""
+"""`intervalq doctor`: whether a store is reachable and reliable, and what is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from intervalq.tasks.store import TaskStore, open_task_store
 
 _LOOKS: Final = 20
 _WITHIN: Final = 30.0
-"""Seconds for all of it."""
+"""Time limit of the whole check, in seconds."""
 
 _EXTRAS: Final = {
     "cli": "click",
@@ -37,12 +37,12 @@ _EXTRAS: Final = {
 }
 
 _FAR: Final = 5.0
-"""Seconds between two clocks that are worth a warning: results and logs can't be compared then."""
+"""Seconds between two clocks from which to warn: times of results and logs can't be compared then."""
 
 
 @runtime_checkable
 class Advising(Protocol):
-    """A store that knows which of its settings are worth a word."""
+    """A store that can assess its own settings."""
 
     async def advice(self) -> list[tuple[str, str]]:
         """Pairs of `ok`, `warning` or `error`, and a sentence."""
@@ -56,9 +56,9 @@ class Advising(Protocol):
 def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
     """Check a store and what is installed.
 
-    Says whether the store can be reached, how fast it answers, what its clock shows, and which of its
-    settings decide what it may lose; and the same for durable tasks, if the store supports them. If PySpark
-    is installed, also which Java it will use. The exit code is 1 if anything is an error.
+    Reports whether the store can be reached, how fast it answers, what its clock shows, and which of its
+    settings determine what it may lose; and the same for durable tasks, if the store supports them. If
+    PySpark is installed, it also shows which Java Spark will use. The exit code is 1 if there is an error.
     """
     opened = open_store(store)
     found = anyio.run(_examine, opened, _task_store(store))
@@ -91,9 +91,9 @@ def _print(advice: list[dict[str, str]]) -> None:
 
 
 def _task_store(url: str | None) -> TaskStore | None:
-    """The store of tasks at the same place, if that can hold any and knows what to say.
+    """The store of tasks at the same URL, if it can hold tasks and gives advice.
 
-    A path that is a JSON file's for queues holds no tasks: these would take it for a database.
+    None for a path that is a JSON file for queues, because a store of tasks would take it for a database.
     """
     url = url or os.environ.get("INTERVALQ_STORE") or None
     try:
@@ -155,7 +155,7 @@ async def _examine_queues(store: Store) -> dict[str, Any]:
             if isinstance(store, Advising):
                 said += await store.advice()
     except TimeoutError:
-        said.append(("error", f"it did not answer {_LOOKS} questions within {_WITHIN:g} s"))
+        said.append(("error", f"it did not answer {_LOOKS} requests within {_WITHIN:g} s"))
     except IntervalqError as error:
         said.append(("error", str(error)))
     finally:
@@ -167,16 +167,16 @@ async def _examine_queues(store: Store) -> dict[str, Any]:
 
 async def _measure(store: Store) -> tuple[list[float], float]:
     """Round trips in seconds, sorted; and how far the store's clock is ahead of this machine's."""
-    name = f"doctor-{secrets.token_hex(8)}"  # nobody's: a look at it makes no record
+    name = f"doctor-{secrets.token_hex(8)}"  # an unused name: inspecting it creates no record
     await store.names()
-    await store.apply(name, Inspect())  # connects, which is no part of a round trip
+    await store.apply(name, Inspect())  # connects, which is not part of a round trip
     trips: list[float] = []
     offset = 0.0
     for _ in range(_LOOKS):
         wall, sent = time.time(), time.perf_counter()
         answer = await store.apply(name, Inspect())
         trip = time.perf_counter() - sent
-        if not trips or trip < min(trips):  # the quickest answer tells the clock best
+        if not trips or trip < min(trips):  # the quickest answer gives the best estimate of the clock
             offset = answer.now / 1e6 - (wall + trip / 2)
         trips.append(trip)
     return sorted(trips), round(offset, 6)

@@ -1,4 +1,4 @@
-"""What `intervalq doctor` says of Spark: its version, and the Java that it will use."""
+"""The part of `intervalq doctor` about Spark: its version, and the Java that it will use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from intervalq.errors import JavaNotFound
 from intervalq.spark._runtime.java import find_java
 
 _OLDEST: Final = (4, 1)
-"""Of the extra `spark`."""
+"""The oldest PySpark that the extra `spark` allows."""
 
 _NEEDS: Final = ("pyarrow", "pandas")
-"""What it can't move rows without, and doesn't install by itself."""
+"""Packages that it needs to move rows, and doesn't install by itself."""
 
 
 def about_spark() -> dict[str, str] | None:
-    """A level and a sentence, as of stores, or None where PySpark isn't installed. A look changes nothing."""
+    """A level and a sentence, as for stores, or None if PySpark isn't installed. This changes nothing."""
     spark = _version("pyspark")
     if spark is None:
         return None
@@ -27,7 +27,7 @@ def about_spark() -> dict[str, str] | None:
         return _warning(f"pyspark {spark} is older than {oldest}, so intervalq.spark can't use it: {remedy}")
     missing = [name for name in _NEEDS if _version(name) is None]
     if missing:
-        return _warning(f"pyspark {spark} is of no use without {' and '.join(missing)}: {remedy}")
+        return _warning(f"pyspark {spark} does not work without {' and '.join(missing)}: {remedy}")
     try:
         java = find_java()
     except JavaNotFound as error:
@@ -36,7 +36,7 @@ def about_spark() -> dict[str, str] | None:
 
 
 def show_spark(said: dict[str, str] | None) -> list[str]:
-    """Its lines; none without PySpark."""
+    """The lines to print; none without PySpark."""
     return [] if said is None else ["spark", f"{said['level']:>9}  {escaped(said['what'])}"]
 
 

@@ -63,16 +63,16 @@ class LedgerCommands(Commands):
     ),
 )
 def ledger() -> None:
-    """Show and change what runs over many rows remember."""
+    """Show and change the ledgers of runs over many rows."""
 
 
 def ledger_store_option(function: F) -> F:
-    """`--store`, of commands on ledgers."""
+    """`--store` of the commands on ledgers."""
     return click.option("--store", metavar="URL", help=_STORE_HELP)(function)
 
 
 def state_options(*states: Shown) -> Callable[[F], F]:
-    """A flag for each state that rows may be in; `states_of` tells which were given."""
+    """A flag for each state of rows; `states_of` returns which were given."""
 
     def add(function: F) -> F:
         for state in reversed(states):
@@ -88,10 +88,10 @@ def states_of(given: dict[str, Any]) -> tuple[Shown, ...] | None:
 
 
 def on_store(store: str | None, action: Callable[[LedgerStore], Awaitable[R]]) -> R:
-    """Do something with a store that other processes see, too, and close it.
+    """Run an action on a store that other processes can see, too, and close it.
 
     Raises:
-        InvalidOption: it is memory, which ends with this process.
+        InvalidOption: it is in memory, which ends with this process.
         UnknownStore, MissingExtra, StoreError: as for `open_ledger_store`.
     """
     opened = open_ledger_store(store)
@@ -112,7 +112,7 @@ def on_store(store: str | None, action: Callable[[LedgerStore], Awaitable[R]]) -
 
 
 def on_ledger(name: str, store: str | None, action: Callable[[Ledger], Awaitable[R]]) -> R:
-    """Do something with one ledger; see `on_store`."""
+    """Run an action on one ledger; see `on_store`."""
     return on_store(store, lambda opened: action(Ledger(name, opened)))
 
 
@@ -140,7 +140,7 @@ async def _all(store: LedgerStore) -> list[LedgerInfo]:
         try:
             found.append(await Ledger(name, store).info())
         except LedgerNotFound:
-            continue  # dropped meanwhile
+            continue  # dropped in the meantime
     return found
 
 
@@ -210,7 +210,7 @@ def forget(name: str, keys: tuple[str, ...], store: str | None, *, as_json_: boo
     """
     shown = states_of(states)
     if not keys and shown is None:
-        raise InvalidOption("say which rows: their keys, or --failed, --unknown, --done or --free")
+        raise InvalidOption("give the rows: their keys, or --failed, --unknown, --done or --free")
     removed = on_ledger(name, store, lambda one: one.forget(keys or None, shown))
     click.echo(
         as_json({"name": name, "removed": removed}) if as_json_ else f"{name}: {many(removed, 'row')} removed"
@@ -222,7 +222,7 @@ def forget(name: str, keys: tuple[str, ...], store: str | None, *, as_json_: boo
 @ledger_store_option
 @json_option
 def cancel(name: str, store: str | None, *, as_json_: bool) -> None:
-    """Stop a run: no more of its rows are started.
+    """Stop a run: none of its remaining rows is started.
 
     Calls in flight end, and their results are kept. `uncancel` lets the run go on.
     """
@@ -278,7 +278,7 @@ def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
     """
     if not yes:
         if not sys.stdin.isatty():
-            raise InvalidOption(f"--yes is needed to drop {name!r} where nobody can be asked")
+            raise InvalidOption(f"give --yes to drop {name!r} without a terminal")
         info = on_ledger(name, store, Ledger.info)
         what = f"Drop the ledger {name!r} with {many(info.done, 'result')}"
         if info.sessions:

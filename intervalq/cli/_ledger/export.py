@@ -19,7 +19,7 @@ from intervalq.cli._tasks.show import many
 from intervalq.ledger import Ledger, LedgerRow
 
 _STEP = 500
-"""Rows between two steps of the bar."""
+"""Rows between two updates of the progress bar."""
 
 
 @click.command(
@@ -41,8 +41,8 @@ def export(name: str, output: Path | None, store: str | None, **states: bool) ->
     """Write the rows of a ledger as JSON lines.
 
     Each line has key, state, attempt, value (the result or error that is kept), and at (seconds since 1970).
-    Flags select states; without flags, all rows are written. Rows are in no order, and a row that changes
-    meanwhile may come twice.
+    Flags select states; without flags, all rows are written. Rows are in no particular order, and a row that
+    changes during the export may appear twice.
     """
     shown = states_of(states)
 
@@ -66,7 +66,7 @@ def export(name: str, output: Path | None, store: str | None, **states: bool) ->
 
 def _line(row: LedgerRow) -> str:
     made: dict[str, Any] = {"key": row.key, "state": row.state, "attempt": row.attempt}
-    made["value"] = row.json.strip('"')  # the text that it is, if a codec wrote it, or it is damaged
+    made["value"] = row.json.strip('"')  # the stored text, if a codec wrote it or it is damaged
     with contextlib.suppress(ValueError, RecursionError):
         return as_json({**made, "value": row.value, "at": row.at})
     return as_json({**made, "at": row.at})
@@ -78,7 +78,7 @@ def _private(path: str, flags: int) -> int:
 
 @contextmanager
 def _writer(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """A function that writes a line; a file gets its name when all of them are on the disk."""
+    """A function that writes a line; a file gets its final name once all lines are on the disk."""
     if output is None:
         yield click.echo
         return

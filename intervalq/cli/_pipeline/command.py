@@ -1,4 +1,4 @@
-"""`intervalq pipeline`: runs what a spec describes, and judges what was logged."""
+"""`intervalq pipeline`: runs the pipeline that a spec describes, and audits its log."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def audit(spec: str, *, as_json_: bool) -> None:
 
 
 def _module() -> Any:  # noqa: ANN401 - a module
-    """What needs Spark, imported."""
+    """Import the module that needs Spark."""
     try:
         from intervalq.pipeline import _run  # noqa: PLC0415 - an extra
     except ImportError as missing:
@@ -103,7 +103,7 @@ def _module() -> Any:  # noqa: ANN401 - a module
 
 @contextmanager
 def _spark(spec: Spec, said: Callable[[str], None]) -> Iterator[Any]:
-    """A session: that of this process, which goes on, or a new one, which ends."""
+    """The session of this process, which is left open, or a new one, which is stopped at the end."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
     from intervalq.spark._runtime.session import session  # noqa: PLC0415
@@ -121,7 +121,7 @@ def _spark(spec: Spec, said: Callable[[str], None]) -> Iterator[Any]:
 
 @contextmanager
 def _signals() -> Iterator[tuple[threading.Event, list[int]]]:
-    """Have SIGINT and SIGTERM ask for an end, in place of Spark's handler, which kills what is in flight."""
+    """Let SIGINT and SIGTERM request an end, instead of Spark's handler, which kills calls in flight."""
     stop, code = threading.Event(), [130]
 
     def heed(number: int, _frame: object) -> None:
@@ -138,11 +138,11 @@ def _signals() -> Iterator[tuple[threading.Event, list[int]]]:
 
 
 def _told(work: Callable[[], R]) -> R:
-    """Do something on Spark; an error of Spark's is told in a line."""
+    """Run work on Spark; report an error of Spark in one line."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
     kinds: tuple[type[Exception], ...] = (PySparkException,)
-    with suppress(ImportError):  # clients of Connect alone come without it
+    with suppress(ImportError):  # a client for Spark Connect alone doesn't include it
         from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415
 
         kinds += (Py4JError,)
@@ -150,14 +150,14 @@ def _told(work: Callable[[], R]) -> R:
         return work()
     except kinds as error:
         raise Failed(
-            f"the Spark job failed: {_reason(str(error))[:500]}; what was called is kept: mend it, and "
-            "run the same command to go on"
+            f"the Spark job failed: {_reason(str(error))[:500]}; the calls made so far are recorded: fix the "
+            "cause, and run the same command to continue"
         ) from error
 
 
 def _reason(text: str) -> str:
-    """The line that says why, of what Spark says."""
+    """The line of Spark's message that names the cause."""
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip(" :\t")]
     ours = [line for line in lines if line.startswith("intervalq.errors.")]
     said = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (ours or said or ["it didn't say why"])[0]
+    return (ours or said or ["it gave no reason"])[0]

@@ -1,4 +1,4 @@
-"""How a pipeline is going, on standard error, and what it has come to."""
+"""The progress of a pipeline, on standard error, and its outcome."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from intervalq._show import console, escaped, seconds, warn
 from intervalq.pipeline import Look, Outcome, Watch
 
 _LINE: Final = 10.0
-"""Seconds from one line to the next, where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 
 
 class Lines(Watch):
-    """A line for each step, and now and then one for the calls."""
+    """Prints a line for each step, and from time to time one about the calls."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -33,7 +33,7 @@ class Lines(Watch):
 
 
 class Bar(Watch):
-    """A bar while there are calls, and a line for each step."""
+    """Shows a progress bar while there are calls, and a line for each step."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -67,7 +67,7 @@ class Bar(Watch):
 
 
 def words(look: Look) -> str:
-    """How the calls are going, in a line."""
+    """The progress of the calls, in one line."""
     parts = [f"{look.done:,}/{look.rows:,} done", f"{look.rate:.3g}/s"]
     if look.possible:
         parts.append(f"{look.used:,} of {look.possible:,} slots used")
@@ -80,7 +80,7 @@ def words(look: Look) -> str:
 
 
 def show(outcome: Outcome, spec: str) -> None:
-    """What a run has come to, on standard output."""
+    """Print the outcome of a run on standard output."""
     for one in outcome.passes:
         pace = "" if one.rate is None else f", {one.rate:,.1f}/s"
         ledger = f", {one.replayed:,} from the ledger" if one.replayed else ""
@@ -98,7 +98,7 @@ def show(outcome: Outcome, spec: str) -> None:
 
 
 def verdict(audit: dict[str, Any], page: str | None) -> None:
-    """What an audit found, in a few lines."""
+    """Print the findings of an audit in a few lines."""
     for name, found in audit["violations"].items():
         click.echo(f"violation: {name}, {found['count']:,} times: {found['meaning']}")
     if audit["ok"]:

@@ -1,11 +1,11 @@
-"""A shard of a run, in a process of its own: begins each job in a slot, and tells the parent of it.
+"""A shard of a run, in a process of its own: begins each job in a slot, and reports it to the parent.
 
 The parent writes JSON lines to its standard input: first the queue's options, then `job`s, then `end` (no
-more jobs), `stop` (begin no more) or `kill` (and end those that run). When that input closes without a word
-the parent is dead, and the shard ends whatever it has running. It answers on standard output: `ready` for
-jobs; `begins` before a job's program is started, so that a job is known to have begun even if its shard dies,
-`runs` with its process, and `ended`; `failed` when it can't begin jobs any more; after `stop`, `unused`
-slots, which the parent gives back together with those of the other shards; `bye` at its end.
+more jobs), `stop` (begin no more) or `kill` (also end the running ones). If the input closes without such a
+message, the parent is dead, and the shard ends whatever it runs. It answers on standard output: `ready` for
+jobs; `begins` before a job's program is started, so that a job is known to have begun even if its shard dies;
+`runs` with its process; `ended`; `failed` when it can't begin jobs any more; after `stop`, `unused` slots,
+which the parent gives back together with those of the other shards; and `bye` at its end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOKS: Final = 3
 """Round trips before the first job."""
 
 _FAREWELL: Final = 10.0
-"""Seconds that the store gets to take unused tickets back; without it they lapse, each an empty slot."""
+"""Seconds allowed for giving unused tickets back to the store; otherwise each leaves an empty slot."""
 
 
 class ShardProcess:
@@ -41,12 +41,12 @@ class ShardProcess:
         self._running: set[int] = set()
         self._no_more = anyio.Event()
         self._closing = self._killing = False
-        # Each program needs some descriptors here, and running out of them would fail jobs.
+        # Each program needs some descriptors in this process, and running out of them would fail jobs.
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._room = anyio.Semaphore(max(1, (min(soft, 1 << 20) - 64) // 4))
 
     async def serve(self) -> None:
-        """Until the parent has no more jobs and all that began have ended."""
+        """Run until the parent has no more jobs and all started ones have ended."""
         shard = self._queue.shard()
         async with anyio.create_task_group() as background:
             background.start_soon(self._heed_signals)
@@ -62,7 +62,7 @@ class ShardProcess:
             background.cancel_scope.cancel()
 
     async def _get_ready(self) -> None:
-        """Know the store and its clock before the first job: first round trips are slow, and say little."""
+        """Learn the store's clock before the first job: the first round trips are slow, and inexact."""
         try:
             for _ in range(_LOOKS):
                 with suppress(QueueNotFound):
@@ -93,7 +93,7 @@ class ShardProcess:
         try:
             shard = self._queue.shard()
         except QueueClosed:
-            return  # told to end before this job was looked at
+            return  # told to end before this job's turn
         ids: set[int] = set()
 
         def runs(pid: int) -> None:
@@ -123,13 +123,13 @@ class ShardProcess:
         )  # fmt: skip
 
     async def _fail(self, why: str) -> None:
-        """Begin no more jobs here: other shards may be able to."""
+        """Begin no more jobs in this shard; other shards may be able to."""
         if not self._closing:
             self._wire.send(failed=why)
             await self._stop()
 
     async def _stop(self, *, keeps: bool = False) -> None:
-        """Begin no more jobs. `keeps`: the parent gives back what all shards did not use."""
+        """Begin no more jobs. `keeps`: keep unused slots; the parent gives back those of all shards."""
         shard = self._queue.shard() if keeps and not self._closing else None
         if shard is not None:
             shard.conversation.kept = []
@@ -141,7 +141,7 @@ class ShardProcess:
             self._tell_unused(shard)
 
     def _tell_unused(self, shard: Shard) -> None:
-        """Tell the parent, once, what it is to give back: jobs may run on for long."""
+        """Tell the parent, once, which slots to give back; don't wait for running jobs, which may be long."""
         kept, shard.conversation.kept = shard.conversation.kept, None
         if kept is not None:
             generation = "" if shard.state is None else shard.state.generation
@@ -158,13 +158,13 @@ class ShardProcess:
     async def _heed_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for received in signals:
-                await self._fail(f"it was told to end by {received.name}")
+                await self._fail(f"it received {received.name}")
 
 
 async def _kill_later(asked: frozenset[int]) -> None:
-    """Kill what is left of these process groups after a while, or return as soon as nothing is."""
+    """Kill what is left of these process groups after a grace period; return as soon as nothing is left."""
     with anyio.move_on_after(GRACE):
-        while any(_has_members(pid) for pid in asked):  # noqa: ASYNC110 - nothing tells of groups
+        while any(_has_members(pid) for pid in asked):  # noqa: ASYNC110 - the end of a group can't be awaited
             await anyio.sleep(0.02)
     for pid in asked:
         end_program(pid, kill=True)

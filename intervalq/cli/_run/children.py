@@ -1,4 +1,4 @@
-"""The parent's side of one shard: its process, the jobs that it has, and what it says of them."""
+"""The parent's side of one shard: its process, its jobs, and its messages about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Task:
     job: Job
     attempt: int
     last_attempt: int
-    """If this one fails too, the job has failed."""
+    """The attempt after whose failure the job has failed."""
 
 
 @dataclass(slots=True)
@@ -44,23 +44,23 @@ class Running:
 
 
 class Shard:
-    """One shard. `heard` is called with each message but those that are kept account of here."""
+    """One shard. `heard` is called with each message that this class doesn't handle itself."""
 
     def __init__(
         self, number: int, options: dict[str, Any], heard: Callable[[Shard, dict[str, Any]], None]
     ) -> None:
         self.number = number
         self.waiting: dict[int, Task] = {}
-        """Given to the shard, and not begun there."""
+        """Tasks that were given to the shard and have not begun."""
         self.running: dict[int, Running] = {}
         self.open = False
-        """Takes jobs."""
+        """Whether it takes jobs."""
         self.calls = 0
         self.unused: list[Slot] = []
-        """What it had to use when the run was stopped, in the record of `generation`."""
+        """Its unused slots when the run was stopped, in the record of `generation`."""
         self.generation = ""
         self.has_stopped = False
-        """Begins no more jobs, and has told what it did not use."""
+        """Whether it begins no more jobs and has reported its unused slots."""
         self.ended_well = False
         self._options = options
         self._heard = heard
@@ -69,9 +69,9 @@ class Shard:
         self._to_send = anyio.Event()
 
     async def live(self) -> str:
-        """Run the process, from its start to its end, and say how it ended."""
-        # -P: a file in the working directory must not stand for a module. No option is an argument: `ps`
-        # shows those to everybody, and a store's URL may hold a password.
+        """Run the process from its start to its end, and say how it ended."""
+        # -P: a file in the working directory must not shadow a module. Options are not passed as arguments:
+        # `ps` shows these to everybody, and a store's URL may contain a password.
         command = [sys.executable, "-P", "-m", "intervalq.cli._run.child"]
         try:
             # A session of its own: Ctrl-C in the terminal is for the parent alone.
@@ -89,19 +89,19 @@ class Shard:
         finally:
             self.open = False
             for running in self.running.values():
-                if running.pid is not None:  # nobody would hear how it ends
+                if running.pid is not None:  # nobody would learn how it ends
                     end_program(running.pid, kill=True)
         if code < 0:
             return f"died of signal {-code} ({signal.strsignal(-code)})"
         return f"ended with exit code {code}"
 
     def give(self, task: Task) -> None:
-        """Let the shard run a job."""
+        """Give the shard a job to run."""
         self.waiting[task.number] = task
         self.send(job=task.number, argv=task.job.argv)
 
     def send(self, **message: object) -> None:
-        """Say something to the shard, soon."""
+        """Queue a message to the shard."""
         self._unsent += _line(message)
         self._to_send.set()
 
@@ -117,7 +117,7 @@ class Shard:
     async def _send_all(self) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # listening shows how it ended
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `live` says how it ended
             while True:
                 while self._unsent:
                     data, self._unsent = bytes(self._unsent), bytearray()

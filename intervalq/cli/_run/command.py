@@ -1,4 +1,4 @@
-"""`intervalq run`: its options, and what they mean."""
+"""`intervalq run`: its options and their meaning."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def run(
 
 
 def _lookahead(text: str | None) -> int | None:
-    """A number of tickets; 0 stands for all of them, None for what suits the pace."""
+    """A number of tickets; 0 stands for all, None for a number that suits the pace."""
     if text is None:
         return None
     if text == "all":

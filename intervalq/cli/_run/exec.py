@@ -20,10 +20,10 @@ from intervalq.cli._run.program import NOT_FOUND, NOT_STARTED
 from intervalq.errors import InvalidOption
 
 _TEMPORARY = 75
-"""EX_TEMPFAIL of sysexits.h: it may work later."""
+"""EX_TEMPFAIL of sysexits.h: a later try may succeed."""
 
 _FAREWELL = 5.0
-"""Seconds that the store gets for a last word."""
+"""Seconds allowed for the last call to the store."""
 
 
 @click.command(
@@ -53,7 +53,7 @@ def exec_(
     command.
     """
     if not command:
-        raise InvalidOption("give the command to become after --, for example: -- echo hello")
+        raise InvalidOption("give the command to run after --, for example: -- echo hello")
     queue = IntervalQueue(name, interval=interval, rate=rate, store=store)
     shared_store(store)
     seconds = wait_of(timeout)
@@ -62,7 +62,7 @@ def exec_(
 
 
 def _check(program: str) -> None:
-    """Know before the wait that there is nothing to wait for."""
+    """Fail before the wait if the program can't be run."""
     if shutil.which(program) is not None:
         return
     if os.path.dirname(program) and os.path.exists(program):  # noqa: PTH110, PTH120 - text, as execvp takes it
@@ -71,7 +71,7 @@ def _check(program: str) -> None:
 
 
 async def _become(queue: IntervalQueue, seconds: float | None, command: tuple[str, ...]) -> int:
-    """Returns only if the command could not begin: the exit code."""
+    """Become the command in the next slot; returns, with the exit code, only if it could not begin."""
     code = _TEMPORARY
     async with anyio.create_task_group() as group:
 
@@ -95,10 +95,10 @@ async def _turn(queue: IntervalQueue, command: tuple[str, ...]) -> NoReturn:
         try:
             shard, slot = await queue.acquire(Waiter(), None)
         finally:
-            # Connections are closed in order: a ticket that isn't used goes back, a slot stays used.
+            # Connections are closed cleanly: an unused ticket is given back, a used slot stays used.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
                 await queue.close(drain=False)
-        # The last check: nothing but the system stands between it and the command.
+        # The last check: only the system call comes between it and the command.
         if shard.is_open(slot):
             _exec(command)
         queue = queue.twin()
@@ -107,10 +107,10 @@ async def _turn(queue: IntervalQueue, command: tuple[str, ...]) -> NoReturn:
 def _exec(command: tuple[str, ...]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and what is ignored stays so
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and the command would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)  # noqa: S606 - what this is for
+        os.execvp(command[0], command)  # noqa: S606 - the purpose of this command
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
         sys.stderr.write(f"intervalq: {command[0]}: {error.strerror}\n")

@@ -16,7 +16,7 @@ _CHUNK: Final = 1 << 16
 
 
 class Input:
-    """Numbered lines. A regular file can be read twice; anything else gives each line once, as it comes."""
+    """Numbered lines. A regular file can be read twice; other input yields each line once, as it arrives."""
 
     def __init__(self, path: str | None) -> None:
         self.name = "standard input" if path is None else os.fspath(path)
@@ -26,7 +26,7 @@ class Input:
         self._start = os.lseek(self._file, 0, os.SEEK_CUR) if self.regular else 0
 
     def scan(self) -> Iterator[tuple[int, str]]:
-        """All lines of a regular file, from where it stood when it was opened; then it stands there again.
+        """All lines of a regular file from its initial position, which is restored afterwards.
 
         Raises:
             BadLine: a line is too long.
@@ -38,7 +38,7 @@ class Input:
         os.lseek(self._file, self._start, os.SEEK_SET)
 
     async def lines(self) -> AsyncIterator[tuple[int, str]]:
-        """The lines as they come.
+        """The lines as they arrive.
 
         Raises:
             BadLine: a line is too long.
@@ -56,18 +56,18 @@ class Input:
         else:
             try:
                 await anyio.wait_readable(self._file)
-            except PermissionError:  # an event loop can't wait for everything: /dev/null is always ready
+            except PermissionError:  # the event loop can't watch this kind of file; /dev/null is always ready
                 await anyio.lowlevel.checkpoint()
         return os.read(self._file, _CHUNK)
 
     def close(self) -> None:
-        """Close a file that was opened here."""
+        """Close the file if it was opened here."""
         if self._own:
             os.close(self._file)
 
 
 class _Splitter:
-    """Bytes to numbered lines."""
+    """Splits bytes into numbered lines."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -92,6 +92,6 @@ class _Splitter:
         if len(line) > LONGEST:
             raise BadLine(self._name, self._number, f"is longer than {LONGEST} bytes")
         if self._number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
-        # Not every file name is UTF-8: as elsewhere in Python, other bytes pass through as they are.
+            line = line.removeprefix(b"\xef\xbb\xbf")  # the UTF-8 mark of some editors
+        # Not every file name is UTF-8: as elsewhere in Python, other bytes are passed through unchanged.
         return self._number, line.removesuffix(b"\r").decode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Lines of input to jobs: what a line says, and the words of the command that it becomes. Pure."""
+"""Turns lines of input into jobs: parses a line, and builds the words of its command. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from intervalq._spec import strict_json
 from intervalq.errors import IntervalqError
 
 LONGEST: Final = 1 << 20
-"""A line of more bytes than this is a mistake: no system takes it as one argument."""
+"""The most bytes of a line: a longer one is a mistake, because no system accepts it as one argument."""
 
 _DEEPEST: Final = 100
-"""An object that is nested deeper is taken for text."""
+"""A JSON object that is nested deeper counts as text."""
 
 _FIELD: Final = re.compile(r"\{\{([A-Za-z_][\w-]*|)\}\}|\{([A-Za-z_][\w-]*|)\}", re.ASCII)
 
 
 def has_field(word: str) -> bool:
-    """Whether something of a line goes into a word of a command."""
+    """Whether a word of a command has a placeholder for the line or a field of it."""
     return any(found[2] is not None for found in _FIELD.finditer(word))
 
 
 class BadLine(IntervalqError, ValueError):
-    """A line of the input is no job; `source` is the file and `number` the line."""
+    """A line of the input is not a job; `source` is the file and `number` the line."""
 
     def __init__(self, source: str, number: int, why: str) -> None:
         self.source, self.number = source, number
@@ -39,26 +39,26 @@ class Job:
     """One job of a run."""
 
     shown: str | dict[str, Any]
-    """The line, or the object that it holds: how results name the job."""
+    """The line, or its JSON object: the name of the job in results."""
     argv: tuple[str, ...]
 
     @property
     def key(self) -> str:
-        """The same for equal jobs."""
+        """A text that is the same for equal jobs."""
         return key_of(self.shown)
 
 
 def key_of(shown: str | dict[str, Any]) -> str:
-    """The same text for equal jobs; two ways to write the same JSON object are equal."""
+    """A text that is the same for equal jobs; JSON objects are equal however they are written."""
     return shown if isinstance(shown, str) else json.dumps(shown, sort_keys=True)
 
 
 class Lines:
     """Turns lines into jobs.
 
-    Without a command a line is one itself, split as a shell would but run without any. With a command, `{}`
-    becomes the line, and `{name}` that field of the JSON object which the line is; a command without either
-    gets the line as its last argument. `{{name}}` is left as `{name}`, for commands that have such a text.
+    Without a command, each line is one itself, split as by a shell but run without a shell. In a command,
+    `{}` is replaced by the line, and `{name}` by that field of the line's JSON object; a command without
+    either gets the line as its last argument. `{{name}}` becomes a literal `{name}`.
     """
 
     def __init__(self, source: str, command: tuple[str, ...]) -> None:
@@ -72,7 +72,7 @@ class Lines:
         """The job on a line; None: the line is empty.
 
         Raises:
-            BadLine: it can't be run.
+            BadLine: the line can't be run.
         """
         if not line.strip():
             return None
@@ -97,15 +97,15 @@ class Lines:
                 raise _Unusable(why or "ends in a backslash that quotes nothing") from None
         if self._named and found is None:
             raise _Unusable(
-                f"is no JSON object, but the command names the field {{{self._named}}}: use {{}} for the "
-                f"whole line, or write {{{{{self._named}}}}} for braces that are meant as they are"
+                f"is not a JSON object, but the command names the field {{{self._named}}}: use {{}} for the "
+                f"whole line, or write {{{{{self._named}}}}} for literal braces"
             )
         words = tuple(_FIELD.sub(lambda field: _filled(field, line, found), word) for word in self._command)
         return (*words, line) if self._appends else words
 
 
 class _Unusable(Exception):
-    """Why a line is no job."""
+    """The reason why a line is not a job."""
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _is_deep(value: object) -> bool:
-    """Whether it is nested so deep that it may not be possible to write it again, wherever that is done."""
+    """Whether a value is nested so deeply that writing it as JSON may fail, depending on the call stack."""
     level = [value]
     for _ in range(_DEEPEST):
         level = [
@@ -137,11 +137,11 @@ def _is_deep(value: object) -> bool:
 def _check(argv: tuple[str, ...]) -> None:
     for word in argv:
         if "\0" in word:
-            raise _Unusable("has a NUL character, which no argument can hold")
+            raise _Unusable("has a NUL character, which no argument can contain")
         try:
             os.fsencode(word)
         except UnicodeEncodeError:
-            raise _Unusable("has half of a surrogate pair, which is no text") from None
+            raise _Unusable("has half of a surrogate pair, which is not text") from None
 
 
 def _filled(field: re.Match[str], line: str, found: dict[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""The parent of a run: hands jobs to shards as they have room, collects results, and ends it all in order."""
+"""The parent of a run: hands jobs to shards as they have room, collects results, and ends the run cleanly."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from intervalq.cli._run.tally import Tally
 from intervalq.rules import Slot
 
 _AHEAD: Final = 64
-"""Jobs that are read before a shard has room for them."""
+"""The most jobs that are read before a shard has room for them."""
 
 _MAX_UNWRITTEN: Final = 256
-"""With more results than this that could not be written yet, no more jobs are begun."""
+"""While there are more unwritten results than this, no job is begun."""
 
 _FIRST_PAUSE: Final = 1.0
 """Seconds: see `backoff`."""
 
 
 class Runner:
-    """One run. `run` gives the signal that stopped it, if one did."""
+    """One run of `intervalq run`."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Runner:
         write: Callable[[str], Awaitable[None]],
         give_back: Callable[[Runner], Coroutine[Any, Any, None]],
     ) -> None:
-        """`give_back` is called once all shards of a run that was stopped have told what they didn't use."""
+        """`give_back` is called once all shards of a stopped run have reported their unused slots."""
         self.tally = tally
         self.bad_line: BadLine | None = None
         self.output_error: OSError | None = None
         self.shard_errors: list[str] = []
         self.stopped_by: int | None = None
-        """The first signal."""
+        """The first signal, if one came."""
         self.killed = False
-        """A second one ended the jobs that ran."""
+        """Whether a second signal ended the running jobs."""
         self.read_all = False
         self.calls = 0
         self._jobs = jobs
@@ -71,7 +71,7 @@ class Runner:
         self._reading = anyio.CancelScope()
 
     async def run(self) -> None:
-        """Until every job has its result, or the run was stopped and what was running has ended."""
+        """Run until every job has its result, or the run was stopped and its running jobs have ended."""
         async with anyio.create_task_group() as background:
             self._background = background
             background.start_soon(self._heed_signals)
@@ -98,7 +98,7 @@ class Runner:
             self._has_given_back = True
             self._endings.start_soon(self._give_back, self)
 
-    # --- jobs in ------------------------------------------------------------------------------------
+    # --- jobs ---------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         numbers = count(1)
@@ -138,7 +138,7 @@ class Runner:
             for shard in self._shards:
                 shard.send(end=True)
 
-    # --- what shards say ----------------------------------------------------------------------------
+    # --- messages of the shards ---------------------------------------------------------------------
 
     async def _serve(self, shard: Shard) -> None:
         how = await shard.live()
@@ -171,7 +171,7 @@ class Runner:
             warn(f"shard {shard.number}: {message['log']}")
 
     def _take_back(self, shard: Shard) -> None:
-        """Jobs that a shard won't begin any more go to the others, in their order."""
+        """Give the jobs that a shard won't begin any more to the others, in their order."""
         self._backlog.extendleft(reversed(shard.waiting.values()))
         shard.waiting.clear()
         self._wake()
@@ -198,7 +198,7 @@ class Runner:
             self._backlog.appendleft(task)
             self._wake()
 
-    # --- results out --------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------
 
     def _record(self, result: Result) -> None:
         self.tally.done += 1
@@ -226,7 +226,7 @@ class Runner:
 
     async def _heed_signals(self) -> None:
         wanted = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup, stay
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup, it is ignored
             wanted.append(signal.SIGHUP)
         with anyio.open_signal_receiver(*wanted) as signals:
             async for received in signals:
@@ -238,7 +238,7 @@ class Runner:
             running = sum(len(shard.running) for shard in self._shards)
             if running:
                 again = f"a second {received.name} kills them"
-                warn(f"no more jobs are begun; waiting for {running} to end; {again}")
+                warn(f"no more jobs start; waiting for {running} to end; {again}")
             self._stop()
         elif not self.killed:
             self.killed = True
@@ -248,7 +248,7 @@ class Runner:
         else:
             for shard in self._shards:
                 shard.kill()
-            os._exit(128 + self.stopped_by)  # whatever hangs, perhaps the reader of the output
+            os._exit(128 + self.stopped_by)  # even if something hangs, for example the reader of the output
 
     def _stop(self) -> None:
         if not self._stopping:
@@ -272,7 +272,7 @@ class Runner:
         self._changed = anyio.Event()
 
     async def _change(self) -> None:
-        """Until something has changed."""
+        """Wait until something has changed."""
         await self._changed.wait()
 
 

@@ -1,4 +1,4 @@
-"""One program of a run: started in a session of its own, its output caught, its end awaited."""
+"""One program of a run: starts it in a session of its own, captures its output, and waits for its end."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import anyio
 import anyio.to_thread
 
 MAX_OUTPUT: Final = 1 << 20
-"""Bytes that are kept of each of a job's two outputs."""
+"""The most bytes that are kept of each of a job's two outputs."""
 
 NOT_FOUND: Final = 127
 NOT_STARTED: Final = 126
-"""Exit codes of programs that can't be started, as shells have them."""
+"""Exit codes for programs that can't be started, as in shells."""
 
 GRACE: Final = 2.0
-"""Seconds that programs get to end by themselves before they are killed."""
+"""Seconds that programs have to end by themselves before they are killed."""
 
 _CHUNK: Final = 1 << 16
 
 _LINGER: Final = 2.0
-"""Seconds that output may still come after a program ended: what it left running may keep its pipes open."""
+"""Seconds to wait for output after a program ended: processes that it left may keep its pipes open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ async def run_program(
     Args:
         argv: the program and its arguments.
         clock: read once, when it ends.
-        started: called with its process id as soon as there is one. That is the id of its session and process
-            group as well: signals of a terminal pass it by, and it can be ended with all that it started.
+        started: called with its process id as soon as there is one. This is also the id of its session and
+            process group, so it gets no signals from a terminal, and can be ended with all that it started.
     """
     try:
-        # Not by the event loop, which would tell the process id a moment later: whoever is killed in that
-        # moment leaves a program behind that nobody knows of.
+        # Not started through the event loop, which would report the process id a moment later: if this
+        # process were killed in that moment, nobody would know of the program.
         process = Popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, bufsize=0, start_new_session=True)  # noqa: ASYNC220, S603
     except OSError as error:
         code = NOT_FOUND if error.errno in {errno.ENOENT, errno.ENOTDIR} else NOT_STARTED
@@ -68,7 +68,7 @@ async def run_program(
     try:
         return await _caught(process, clock)
     finally:
-        if process.poll() is None:  # nobody waits for it any more
+        if process.poll() is None:  # this task was cancelled
             end_program(process.pid, kill=True)
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
@@ -94,7 +94,7 @@ def _threads() -> anyio.CapacityLimiter:
 
 async def _exit_code(process: Popen[bytes]) -> int:
     if sys.platform == "linux":
-        with suppress(OSError):  # too old a kernel
+        with suppress(OSError):  # the kernel is too old
             descriptor = os.pidfd_open(process.pid)
             try:
                 await anyio.wait_readable(descriptor)
@@ -106,13 +106,13 @@ async def _exit_code(process: Popen[bytes]) -> int:
 
 def end_program(pid: int, *, kill: bool) -> None:
     """Ask a program and all that it started to end, or end them."""
-    # Gone already is as good; and of another user's program (sudo) there is no more to be done.
+    # It may have ended already, and a program of another user (sudo) can't be ended.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL if kill else signal.SIGTERM)
 
 
 class _Output:
-    """The beginning of what a program prints; the rest is read, and only counted."""
+    """The beginning of a program's output; the rest is read, but only counted."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -130,5 +130,5 @@ class _Output:
     def text(self) -> str:
         text = self._kept.decode(errors="replace")
         if self._size > MAX_OUTPUT:
-            text += f"\n[intervalq: cut here; these are {MAX_OUTPUT} of {self._size} bytes]\n"
+            text += f"\n[intervalq: cut here, after {MAX_OUTPUT} of {self._size} bytes]\n"
         return text

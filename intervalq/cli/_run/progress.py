@@ -1,4 +1,4 @@
-"""How a run is going, on standard error: a bar on a terminal, else a line now and then."""
+"""The progress of a run on standard error: a bar on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from intervalq._show import console, seconds
 from intervalq.cli._run.tally import Tally
 
 _FRAME: Final = 0.2
-"""Seconds from one look of the bar to the next."""
+"""Seconds between two updates of the bar."""
 
 _LINE: Final = 10.0
-"""Seconds from one line to the next, where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 
 _RECENT: Final = 50
-"""Starts that the present rate is taken from."""
+"""The number of latest starts from which the present rate is computed."""
 
 
 async def show_bar(tally: Tally) -> None:
-    """A bar, until this is cancelled."""
+    """Show a bar until this is cancelled."""
     columns: list[ProgressColumn] = [SpinnerColumn("line"), BarColumn(24), TextColumn("{task.description}")]
     with Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -33,7 +33,7 @@ async def show_bar(tally: Tally) -> None:
 
 
 async def show_lines(tally: Tally) -> None:
-    """A line now and then, until this is cancelled."""
+    """Print a line from time to time until this is cancelled."""
     while True:
         await anyio.sleep(_LINE)
         sys.stderr.write(f"intervalq: {said(tally)}\n")
@@ -41,7 +41,7 @@ async def show_lines(tally: Tally) -> None:
 
 
 def said(tally: Tally) -> str:
-    """How the run is going, in a few words."""
+    """The progress of the run in a few words."""
     total = "" if tally.total is None else f"/{tally.total}"
     words = [f"{tally.done}{total} done"]
     recent = tally.started[-_RECENT:]

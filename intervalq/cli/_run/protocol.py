@@ -19,7 +19,7 @@ _CHUNK: Final = 1 << 16
 
 
 class Pipes:
-    """Standard input and output of a shard's process. What is said goes out while the event loop runs."""
+    """Standard input and output of a shard's process. Messages are sent in the background."""
 
     def __init__(self) -> None:
         self._unsent = bytearray()
@@ -29,7 +29,7 @@ class Pipes:
         os.set_blocking(_OUT, False)
 
     def send(self, **message: object) -> None:
-        """Say something, soon."""
+        """Send a message without waiting."""
         self._unsent += json.dumps(message).encode() + b"\n"
         self._write()
         if self._unsent and not self._sending:
@@ -37,13 +37,13 @@ class Pipes:
             spawn(self._send_rest)
 
     def flush(self) -> None:
-        """Return when all is said: the parent always listens, so this takes no time worth mentioning."""
+        """Block until all messages are sent: the parent always reads, so this takes almost no time."""
         while self._unsent:
             select.select([], [_OUT], [])
             self._write()
 
     async def receive(self) -> dict[str, Any] | None:
-        """What the parent says next; None: it is gone."""
+        """The parent's next message; None: the parent is gone."""
         while not self._heard:
             await anyio.wait_readable(_IN)
             chunk = os.read(_IN, _CHUNK)
@@ -68,12 +68,12 @@ class Pipes:
                 del self._unsent[: os.write(_OUT, self._unsent[:_CHUNK])]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # nobody listens any more; that the parent is gone shows at the other pipe
+        except BrokenPipeError:  # the parent is gone, which the other pipe will show
             self._unsent.clear()
 
 
 class Forward(logging.Handler):
-    """Sends what the package logs to the parent, which has the terminal."""
+    """Sends the package's log messages to the parent, which has the terminal."""
 
     def __init__(self, wire: Pipes) -> None:
         super().__init__(logging.WARNING)

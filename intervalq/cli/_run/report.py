@@ -11,49 +11,49 @@ from typing import Any, Final
 from intervalq._show import exact, seconds
 
 SHORT: Final = 0.9
-"""A gap of less than this share of the interval is called short."""
+"""A gap is called short if it is less than this share of the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What is known of a run beside its starts."""
+    """Figures of a run besides its starts."""
 
     interval: float
-    """Seconds."""
+    """In seconds."""
     shards: int
     jobs: int
     """Jobs that have a result."""
     failed: int
-    """Of those, the ones that did not end with 0."""
+    """Those of them that did not exit with 0."""
     skipped: int
-    """Jobs that were done already (--resume)."""
+    """Jobs that were already done (--resume)."""
     not_run: int | None
-    """Jobs that were read and have no result, because the run was stopped; None: not known how many."""
+    """Jobs that were read and have no result, because the run was stopped; None: the number is unknown."""
     issued: int | None
-    """Tickets that the queue issued during the run, to anybody; None: not known."""
+    """Tickets that the queue issued during the run, to anybody; None: unknown."""
     spanned: int
-    """Slots from the first that was used to the last: tickets that were given back are of later ones."""
+    """Slots from the first used one to the last; tickets that were given back have later ones."""
     calls: int
     """Commands that the shards sent to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How well a run was paced. Times are seconds; None: there were too few starts to tell."""
+    """How well a run was paced. Times are in seconds; None: there were too few starts."""
 
     jobs: int
     failed: int
     skipped: int
     not_run: int | None
     starts: int
-    """One for each attempt."""
+    """The number of starts: one for each attempt."""
     shards: int
     interval: float
     rate: float | None
     """Starts per second, from the first to the last."""
     rate_possible: float
     rate_share: float | None
-    """How much of the possible rate was reached."""
+    """The share of the possible rate that was reached."""
     gap_smallest: float | None
     gap_p1: float | None
     gap_p50: float | None
@@ -65,12 +65,12 @@ class Report:
     inversions: int
     """Pairs of starts in the wrong order."""
     slots_unused: int | None
-    """Slots that stayed empty, or that others used: tickets issued, less those used and those given back."""
+    """Slots that stayed empty or were used by others: issued tickets minus used and returned ones."""
     calls_per_job: float | None
     """Commands to the store for each start."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as a JSON object."""
         return asdict(self)
 
 
@@ -97,7 +97,7 @@ def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -
         gap_p1=_rounded(percentile(gaps, 1)),
         gap_p50=_rounded(percentile(gaps, 50)),
         gap_p99=_rounded(percentile(gaps, 99)),
-        # Times have microseconds: a gap of exactly 0.9 intervals is none that is shorter.
+        # Times are whole microseconds, so a gap of exactly 0.9 intervals must not count as shorter.
         gaps_short=bisect_left(gaps, SHORT * figures.interval - 5e-7) / len(gaps) if gaps else None,
         in_order=inversions == 0,
         inversions=inversions,
@@ -109,7 +109,7 @@ def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest value that at least so many percent of all are not above; None: there are none."""
+    """The smallest value that at least `percent` percent of the values don't exceed; None: there are none."""
     if not ordered:
         return None
     rank = -(-len(ordered) * percent // 100)  # rounded up
@@ -117,7 +117,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 
 def count_inversions(numbers: Sequence[int]) -> int:
-    """How many pairs of numbers stand in falling order; counted by a merge sort."""
+    """The number of pairs in descending order, counted by a merge sort."""
     if len(numbers) < 2:
         return 0
     middle = len(numbers) // 2
@@ -134,13 +134,13 @@ def count_inversions(numbers: Sequence[int]) -> int:
 
 
 def lines(made: Report) -> list[tuple[str, str]]:
-    """The report as names and values for people."""
+    """The report as names and values, for people."""
     failed = f", {made.failed} failed" if made.failed else ""
-    skipped = f", {made.skipped} done before" if made.skipped else ""
+    skipped = f", {made.skipped} already done" if made.skipped else ""
     not_run = f", {made.not_run} not run" if made.not_run else ""
     said = [("jobs", f"{made.jobs}{failed}{skipped}{not_run}")]
     if made.starts != made.jobs:
-        said.append(("starts", f"{made.starts}, with further attempts"))
+        said.append(("starts", f"{made.starts}, including further attempts"))
     if made.rate is not None and made.rate_share is not None:
         reached = (
             f"{_per_time(made.rate)}, {made.rate_share:.1%} of the possible {_per_time(made.rate_possible)}"
@@ -154,13 +154,13 @@ def lines(made: Report) -> list[tuple[str, str]]:
     pairs = "pair" if made.inversions == 1 else "pairs"
     said.append(("order", "kept" if made.in_order else f"not kept: {made.inversions} {pairs} out of order"))
     unused = "not known" if made.slots_unused is None else str(made.slots_unused)
-    calls = "" if made.calls_per_job is None else f"; store calls a job: {made.calls_per_job:.2f}"
+    calls = "" if made.calls_per_job is None else f"; store calls per job: {made.calls_per_job:.2f}"
     said.append(("slots unused", unused + calls))
     return said
 
 
 def _per_time(rate: float) -> str:
-    """A rate per second, or per a longer time if that reads better."""
+    """A rate per second, or per longer unit if that reads better."""
     for unit, length in (("s", 1), ("min", 60), ("h", 3_600), ("day", 86_400)):
         if rate * length >= 1 or unit == "day":
             return f"{rate * length:.4g}/{unit}"

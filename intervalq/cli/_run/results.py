@@ -1,4 +1,4 @@
-"""Results as JSON lines: written one a job, and read again to go on with a run."""
+"""Results as JSON lines: one is written for each job, and they are read again to resume a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK: Final = 1 << 16
 
 
 class BadResults(IntervalqError, ValueError):
-    """A file to go on from has a line that is no result; `path` is the file and `number` the line."""
+    """A file given to --resume has a line that is not a result; `path` is the file and `number` the line."""
 
     def __init__(self, path: str, number: int, why: str) -> None:
         self.path, self.number = path, number
@@ -35,31 +35,31 @@ class Result:
     started: float
     ended: float
     exit_code: int | None
-    """Negative: the signal that ended the job. None: its shard died, so nobody knows."""
+    """Negative: the signal that ended the job. None: its shard died, so the exit code is unknown."""
     stdout: str
     stderr: str
     attempt: int
 
     def to_json(self) -> str:
-        """One line, without its end."""
+        """One line of JSON, without a newline."""
         return as_json({name: getattr(self, name) for name in self.__slots__})
 
 
 class Done:
-    """What a results file says of each job: how often it is done, and how often attempts failed.
+    """What a results file says about each job: how often it is done, and how often attempts failed.
 
-    Equal jobs are told apart by number only: an input that has a line three times is done when the file has
-    three results of it with exit code 0.
+    Equal jobs are only counted: an input that has a line three times is done when the file has three results
+    for it with exit code 0.
     """
 
     def __init__(self) -> None:
         self._succeeded: dict[str, int] = {}
-        self._failed: dict[str, list[int]] = {}  # the last attempt of each job that is still to be done
+        self._failed: dict[str, list[int]] = {}  # the last attempts of jobs that are not done
 
     def add(self, key: str, exit_code: int | None, attempt: int) -> None:
-        """Take a result in, in the order in which they were written."""
+        """Add a result; call this in the order in which results were written."""
         failed = self._failed.setdefault(key, [])
-        # A later attempt stands for the earlier one of the same job.
+        # A later attempt replaces the earlier one of the same job.
         earlier = max((one for one in failed if one < attempt), default=None)
         if earlier is not None:
             failed.remove(earlier)
@@ -69,7 +69,7 @@ class Done:
             failed.append(attempt)
 
     def chooser(self) -> Callable[[Job], int | None]:
-        """A function of each job of the input, in turn: which attempt is its next; None: it is done."""
+        """A function to call with each job of the input in turn: gives its next attempt; None: it is done."""
         succeeded = dict(self._succeeded)
         failed = {key: sorted(attempts) for key, attempts in self._failed.items()}
 
@@ -84,12 +84,12 @@ class Done:
 
 
 def read_results(path: Path) -> tuple[Done, int]:
-    """What a results file says, and how many of its bytes are whole lines.
+    """The content of a results file, and how many of its bytes are complete lines.
 
-    A last line that was cut off while it was written isn't one of them.
+    A last line that was cut off while it was written is not complete.
 
     Raises:
-        BadResults: any other line is no result.
+        BadResults: any other line is not a result.
     """
     done = Done()
     whole = 0
@@ -113,9 +113,9 @@ def _result(line: bytes) -> tuple[str, int | None, int] | None:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
-        raise ValueError("is no JSON object") from None
+        raise ValueError("is not a JSON object") from None
     if not isinstance(value, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004 - a broken file, not a wrong type
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - a broken file, not a wrong type
     job, code, attempt = value.get("job"), value.get("exit_code", ""), value.get("attempt")
     if (
         not isinstance(job, str | dict)
@@ -124,7 +124,7 @@ def _result(line: bytes) -> tuple[str, int | None, int] | None:
         or isinstance(attempt, bool)
         or attempt < 1
     ):
-        raise ValueError("has no job, exit_code and attempt of a result")
+        raise ValueError("lacks the job, exit_code and attempt of a result")
     return key_of(job), code, attempt
 
 
@@ -132,8 +132,8 @@ def open_output(path: Path, whole: int | None) -> int:
     """A descriptor to append results to.
 
     Args:
-        path: made if it isn't there.
-        whole: of a file to go on from, the size of its whole lines: what comes after is cut off.
+        path: created if it doesn't exist.
+        whole: when resuming, the size of the file's complete lines; what comes after is cut off.
     """
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     size = os.fstat(file).st_size
@@ -146,6 +146,6 @@ def open_output(path: Path, whole: int | None) -> int:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all of it, however little is taken at a time."""
+    """Write all of the data, in as many writes as it takes."""
     while data:
         data = data[os.write(file, data) :]

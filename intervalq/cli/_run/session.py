@@ -1,4 +1,4 @@
-"""A run as a whole: from what was asked for, over the run itself, to the report and the exit code."""
+"""A run as a whole: from the request, over the run itself, to the report and the exit code."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from intervalq.cli._run.tally import Tally
 from intervalq.rules import Advance, Finish
 
 _COVER: Final = 0.5
-"""Seconds of starts that the jobs waiting in the shards cover: more than the round trips of a slow store."""
+"""Seconds of starts for which jobs wait in the shards: more than the round trips of a slow store."""
 
 _LEAST, _MOST = 2, 16
-"""How many jobs wait in one shard, if nothing else is asked for: few, so that all shards finish together."""
+"""The least and most jobs that wait in one shard by default: few, so that all shards finish together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a user asked for; see the options of `run`."""
+    """The user's request; see the options of `run`."""
 
     name: str
     interval: str | None
@@ -46,7 +46,7 @@ class Request:
     store: str | None
     shards: int
     lookahead: int | None
-    """0: all; None: what suits the pace."""
+    """0: all; None: a number that suits the pace."""
     tolerance: str | None
     burst: int | None
     max_running: int | None
@@ -59,7 +59,7 @@ class Request:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For `IntervalQueue`, as JSON can say them."""
+        """The arguments of `IntervalQueue`, as JSON values."""
         return {
             "name": self.name,
             "interval": self.interval,
@@ -73,15 +73,15 @@ class Request:
 
     @property
     def results(self) -> Path | None:
-        """The file that results are appended to; None: they are printed."""
+        """The file to which results are appended; None: they are printed."""
         return self.output or self.resume
 
 
 def run_session(request: Request) -> int:
-    """Run, and give the exit code.
+    """Run, and return the exit code.
 
     Raises:
-        IntervalqError: nothing was begun.
+        IntervalqError: nothing was started.
     """
     IntervalQueue(**request.options)  # checks them
     shared_store(request.store)
@@ -97,7 +97,7 @@ def run_session(request: Request) -> int:
         if source.regular:
             tally.total = _checked(source, lines, done)
         elif request.jobs is None and sys.stdin.isatty():
-            warn("reading jobs from the terminal, one a line; Ctrl-D ends them")
+            warn("reading jobs from the terminal, one per line; end with Ctrl-D")
         session = _Session(request, source, lines, done, tally)
         if request.results is not None:
             same = request.resume is not None and request.results.resolve() == request.resume.resolve()
@@ -108,7 +108,7 @@ def run_session(request: Request) -> int:
 
 
 def _checked(source: Input, lines: Lines, done: Done) -> int:
-    """How many jobs of a regular file are to be run; a line that is no job is found here."""
+    """Count the jobs of a regular file that are to be run; this finds lines that are not jobs."""
     choose = done.chooser()
     jobs = (lines.job(line, number) for number, line in source.scan())
     return sum(job is not None and choose(job) is not None for job in jobs)
@@ -125,7 +125,7 @@ class _Session:
         request = self._request
         before = await self._attached()
         if before.held:
-            warn(f"queue {before.name} is held ({condition(before)}): jobs begin when that ends")
+            warn(f"queue {before.name} is held ({condition(before)}): jobs start when that ends")
         runner = Runner(
             self._jobs(),
             options=request.options,
@@ -138,7 +138,7 @@ class _Session:
         )
         async with anyio.create_task_group() as progress:
             if not request.as_json:
-                # A bar that is drawn again and again would tear results on the same terminal apart.
+                # A bar that is constantly redrawn would break up results on the same terminal.
                 bar = sys.stderr.isatty() and not os.isatty(self.output)
                 progress.start_soon(show_bar if bar else show_lines, self._tally)
             await runner.run()
@@ -148,9 +148,9 @@ class _Session:
         return self._exit_code(runner)
 
     async def _attached(self) -> QueueState:
-        """The queue as it is, made if need be; an error if it runs with other settings than those."""
+        """The queue's state, created if needed; raises an error if it runs with other settings."""
         async with IntervalQueue(**self._request.options) as queue:
-            # A look compares no settings; this does, and changes nothing.
+            # Inspecting compares no settings; this command does, and changes nothing.
             await queue.shard().command(Finish())
             return await queue.inspect()
 
@@ -161,12 +161,12 @@ class _Session:
         return None
 
     async def _give_back(self, runner: Runner) -> None:
-        """Give back, in one step, what the shards of a run that was stopped did not use.
+        """Give back, in one step, the unused slots of all shards of a stopped run.
 
-        Only the last slots become free again, so each shard by itself would leave those of the others between
-        the last start and the next. By a handle without settings: they may have been changed meanwhile.
+        Only the last slots can become free again: if each shard gave back its own, those of the others would
+        stay empty. The handle has no settings, because these may have been changed in the meantime.
         """
-        with suppress(IntervalqError):  # what stays away is an empty slot
+        with suppress(IntervalqError):  # slots that are not given back stay empty
             async with IntervalQueue(self._request.name, store=self._request.store) as queue:
                 if unused := runner.unused((await queue.inspect()).generation):
                     await queue.shard().command(Advance(release=unused))
@@ -187,10 +187,10 @@ class _Session:
         data = result.encode() + b"\n"
         if stat.S_ISREG(os.fstat(self.output).st_mode):
             write_all(self.output, data)
-        else:  # whoever reads a pipe may be slow
+        else:  # the reader of a pipe may be slow
             await anyio.to_thread.run_sync(partial(write_all, self.output, data))
 
-    # --- what is said at the end --------------------------------------------------------------------
+    # --- the report ---------------------------------------------------------------------------------
 
     def _report(self, interval: float, issued: int | None, runner: Runner) -> None:
         tally = self._tally
@@ -220,7 +220,7 @@ class _Session:
             left = [f"{tally.left} job{'s' if tally.left > 1 else ''}"] if tally.left else []
             rest = [f"the rest of {self._source.name}"] if figures.not_run is None else []
             results = self._request.results or "FILE (what was printed here)"
-            again = f"to go on, run the same again with --resume {results}"
+            again = f"to continue, run the same command with --resume {results}"
             warn(f"not run: {' and '.join(left + rest)}; {again}")
         sys.stderr.flush()
 
@@ -234,14 +234,14 @@ class _Session:
 
 
 def _window(request: Request, interval: float) -> float:
-    """How many jobs may wait in one shard."""
+    """The number of jobs that may wait in one shard."""
     if request.lookahead is not None:
         return request.lookahead or math.inf
     return max(_LEAST, min(_MOST, math.ceil(_COVER / (interval * request.shards))))
 
 
 def _issued(before: QueueState, after: QueueState | None) -> int | None:
-    """How many tickets the queue issued in between; None: it can't be told, or its record was made anew."""
+    """How many tickets the queue issued in between; None: unknown, or its record was recreated."""
     if after is None or before.generation != after.generation:
         return None
     return after.ticket - before.ticket

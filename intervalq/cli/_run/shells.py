@@ -1,4 +1,4 @@
-"""Finds places of a command where a line of input would become a script of a shell. Pure."""
+"""Finds places in a command where a line of input would become the script of a shell. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WITH_VALUE: Final = frozenset({"o", "O"})
 
 
 def refuse_scripts(command: tuple[str, ...]) -> None:
-    """Make sure that no field is inside of what a shell takes for its script, wherever the shell is named.
+    """Make sure that no placeholder is inside the script of a shell, wherever the command names a shell.
 
     Raises:
-        InvalidOption: one is. What a line holds would be run, whatever quotes are around the field.
+        InvalidOption: one is. The shell would run the text of the line, whatever quotes surround it.
     """
     for place, word in enumerate(command):
         if word.rpartition("/")[2] not in _SHELLS:
@@ -25,17 +25,17 @@ def refuse_scripts(command: tuple[str, ...]) -> None:
         if script is None:
             continue
         if script == "" and not any(map(has_field, command)):
-            script = "{}"  # the line is put behind the command
+            script = "{}"  # the line is appended to the command
         if has_field(script):
             raise InvalidOption(
-                f"{short(script)} is a script of {short(word)}, which would run whatever a line holds: hand "
-                """it over as an argument, as in sh -c 'echo "$1"' sh {}; if lines are scripts themselves, """
+                f"{short(script)} is a script of {short(word)}, which would run whatever a line contains: "
+                """pass it as an argument, as in sh -c 'echo "$1"' sh {}; if lines are scripts themselves, """
                 """sh -c 'eval "$1"' sh {}"""
             )
 
 
 def _script(words: tuple[str, ...]) -> str | None:
-    """What comes before or after these words of a shell as its script; None: it has none. Empty: it lacks."""
+    """The script among these arguments of a shell; None: it has none; empty: -c without a script."""
     is_script = False
     said = ""
     rest = iter(words)

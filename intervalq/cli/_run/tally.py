@@ -1,4 +1,4 @@
-"""What a run has come to so far: counted by the run, read by its progress bar and its report."""
+"""The counts of a run so far: kept by the run, read by its progress bar and its report."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What a run has come to so far."""
+    """The counts of a run so far."""
 
     total: int | None = None
-    """Jobs that it is to run; None: nobody knows yet."""
+    """The number of jobs to run; None: not known yet."""
     read: int = 0
     done: int = 0
     failed: int = 0
-    """Of those done, the ones that did not end with 0."""
+    """Those of the done jobs that did not exit with 0."""
     skipped: int = 0
-    """Done before."""
+    """Jobs that were done before the run."""
     due_first: float = 0.0
     due_last: float = 0.0
     started: array[float] = field(default_factory=lambda: array("d"))
     tickets: array[int] = field(default_factory=lambda: array("q"))
 
     def begins(self, started: float, ticket: int, due: float) -> None:
-        """Another attempt begins."""
+        """Note that another attempt begins."""
         self.due_first = min(due, self.due_first) if self.started else due
         self.due_last = max(due, self.due_last)
         self.started.append(started)
@@ -32,5 +32,5 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """Jobs to be run yet, as far as is known."""
+        """Jobs that are still to be run, as far as is known."""
         return (self.read if self.total is None else self.total) - self.done

@@ -1,4 +1,4 @@
-"""Work in steps on a terminal: a bar, and Ctrl-C that ends it between two steps."""
+"""Work in steps on a terminal: a progress bar, and a Ctrl-C that ends the work between two steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.by: int | None = None
-        """The signal that came; None: none has."""
+        """The signal that came; None: none came yet."""
         self._came = anyio.Event()
 
     async def heed(
@@ -38,10 +38,10 @@ class Interrupt:
                     return
                 self.by = int(received)
                 self._came.set()
-                warn("ending after this step; once more ends it at once")
+                warn("stopping after this step; a second Ctrl-C stops at once")
 
     async def or_until(self, function: Callable[[], Awaitable[T]]) -> T | None:
-        """What a function gives, or None if a signal comes before, or the stream that it reads has ended."""
+        """The function's result, or None if a signal comes first or the stream that it reads has ended."""
         given: T | None = None
         async with anyio.create_task_group() as group:
 
@@ -57,7 +57,7 @@ class Interrupt:
 
 
 class Bar:
-    """How far it is, on a terminal; elsewhere nothing."""
+    """A progress bar, if there is a terminal."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         columns: list[ProgressColumn] = [
@@ -83,7 +83,7 @@ class Bar:
             self._bar.stop()
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Note that `count` more are done."""
         self._done += count
         if self._bar is not None:
             total = "" if self._total is None else f" of {self._total}"

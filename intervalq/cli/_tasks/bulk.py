@@ -1,4 +1,4 @@
-"""Changes to many tasks by hand: a thousand at a time, each task once, with account of what can't be."""
+"""Changes many tasks for a command: in large steps, each task once, with a record of those that can't be."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from intervalq.tasks.rules import Change, Count, Delete, Modify, Row, Select
 from intervalq.tasks.store import MAX_ROWS
 
 _STEP: Final = MAX_ROWS // 2
-"""How many tasks to change in one step: to move one takes NATS two of the messages that a step may have."""
+"""How many tasks to change in one step: on NATS, a move takes two of the messages that a step may have."""
 
 _TURNS: Final = 5
-"""How often a task is looked at again that others change meanwhile."""
+"""How many times a task is read again if others change it in the meantime."""
 
 
 class BulkEdit:
-    """Does something to tasks. What is not done is in `refused`, with why."""
+    """Applies a change to tasks. `refused` has the tasks that were not changed, with the reasons."""
 
     def __init__(
         self, handle: Tasks, make: Callable[[Row], Change | Delete | str], word: str, *, force: bool
@@ -30,19 +30,19 @@ class BulkEdit:
         self.done = 0
         self.refused: dict[str, str] = {}
         self.unsure = 0
-        """Tasks of a step whose end nobody knows."""
+        """The number of tasks in a step whose outcome is unknown."""
         self.error: IntervalqError | None = None
-        """Why it ended before its time."""
+        """The error that ended it early."""
         self._handle, self._make, self._word, self._force = handle, make, word, force
         self._interrupt = Interrupt()
 
     @property
     def by(self) -> int | None:
-        """The signal that ended it before its time."""
+        """The signal that ended it early."""
         return self._interrupt.by
 
     async def these(self, ids: Sequence[str]) -> None:
-        """Do it to the tasks of these ids."""
+        """Change the tasks with these ids."""
         every = list(dict.fromkeys(ids))
         await self._in_steps(len(every), lambda bar: self._these(every, bar))
 
@@ -53,18 +53,18 @@ class BulkEdit:
             some = ids[start : start + _STEP]
             rows = await self._handle.apply(Select(ids=tuple(some), values=False))
             for id_ in set(some) - {row.id for row in rows}:
-                self.refused[id_] = "is not there"
+                self.refused[id_] = "does not exist"
             await self._step(rows)
             bar.advance(len(some))
 
     async def all_of(self, queue: str) -> None:
-        """Do it to all tasks of a queue."""
+        """Change all tasks of a queue."""
         stats = await self._handle.apply(Count(names=(queue,)))
         total = sum(each.size for each in stats)
         await self._in_steps(total, lambda bar: self._all_of(queue, bar))
 
     async def _all_of(self, queue: str, bar: Bar) -> None:
-        seen: set[str] = set()  # what couldn't be done stays in the queue, and what was done may come back
+        seen: set[str] = set()  # refused tasks stay in the queue, and changed ones may come back
         limit = _STEP
         while self.by is None:
             rows = await self._handle.apply(Select(queue=queue, limit=limit, values=False))
@@ -90,7 +90,7 @@ class BulkEdit:
                 group.cancel_scope.cancel()
 
     async def _step(self, rows: Iterable[Row]) -> None:
-        """Do it to some tasks at once; those that can't be are left out, and the rest is tried again."""
+        """Change some tasks in one step; leave out those that can't be changed, and retry with the rest."""
         pending = self._parts(rows)
         for _ in range(_TURNS):
             if not pending:
@@ -110,7 +110,7 @@ class BulkEdit:
                 self.done += len(pending)
                 return
         for id_ in pending:
-            self.refused[id_] = "is changed by others all the time: try again"
+            self.refused[id_] = "is constantly being changed by others: try again"
 
     def _parts(self, rows: Iterable[Row]) -> dict[str, Change | Delete]:
         parts: dict[str, Change | Delete] = {}
@@ -131,7 +131,7 @@ class BulkEdit:
         )
 
     async def _without(self, pending: dict[str, Change | Delete], error: DependencyError) -> None:
-        """Take out of a step what is claimed or gone, and look again at what was changed meanwhile."""
+        """Remove claimed and missing tasks from a step, and read those again that others have changed."""
         failed = (*error.claims, *error.changes, *error.deletes)
         rows = {row.id: row for row in await self._handle.apply(Select(ids=failed, values=False))}
         for id_ in failed:
@@ -149,4 +149,4 @@ class BulkEdit:
                     self.refused[id_] = "was claimed a moment ago: try again"
                 else:
                     who = holder(row.session, sessions)
-                    self.refused[id_] = f"is claimed by {who}: let that end it, or give --force"
+                    self.refused[id_] = f"is claimed by {who}: wait until that ends, or give --force"

@@ -1,4 +1,4 @@
-"""`intervalq tasks retry | move | delete`: what people do by hand to tasks that are there."""
+"""`intervalq tasks retry | move | delete`: manual changes to existing tasks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from intervalq.tasks.rules import Change, Delete, Row
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_SAID = 10
-"""Tasks of which it is said why nothing was done about them."""
+"""The most unchanged tasks for which to print the reason."""
 
 
 def _chosen(function: F) -> F:
-    """The options that say which tasks: their ids, or all of a queue."""
+    """The options that select tasks: their ids, or all of a queue."""
     for add in (
         json_option,
         tasks_store_option,
         click.option(
             "--force",
             is_flag=True,
-            help="Even if a worker has claimed the task, or it was changed meanwhile.",
+            help="Do it even if a worker has claimed the task, or somebody changed it in the meantime.",
         ),
         click.option("--all", "all_", is_flag=True, help="All tasks of --queue."),
         click.option("--queue", metavar="QUEUE", help="With --all: the queue of the tasks."),
@@ -56,14 +56,14 @@ def retry(ctx: click.Context, /, **given: Any) -> None:
     """
     queue = given["queue"]
     if queue is not None and dead_queue(queue) != queue:
-        raise InvalidOption(f"--queue {queue!r} is no dead-letter queue: give {dead_queue(queue)}")
+        raise InvalidOption(f"--queue {queue!r} is not a dead-letter queue: give {dead_queue(queue)}")
     ctx.exit(_do(_retried, ("put back", "put back"), **given))
 
 
 def _retried(row: Row) -> Change | str:
     queue = living_queue(row.queue)
     if queue == row.queue:
-        return f"is in queue {queue}, which is no dead-letter queue"
+        return f"is in queue {queue}, which is not a dead-letter queue"
     return Change(row.id, row.version, queue=queue, delay=0, attempt=0, error="")
 
 
@@ -83,12 +83,12 @@ def move(ctx: click.Context, /, to: str, **given: Any) -> None:
     """
     queue_name(to)
     if given["queue"] == to:
-        raise InvalidOption(f"--to {to} is the queue that they are in: name another one")
+        raise InvalidOption(f"--to {to} is the queue that the tasks are in: give another one")
     is_dead = dead_queue(to) == to
 
     def moved(row: Row) -> Change | str:
         if row.queue == to:
-            return "is in that queue already"
+            return "is already in that queue"
         anew = 0 if living_queue(row.queue) != row.queue and not is_dead else None
         return Change(row.id, row.version, queue=to, attempt=anew)
 
@@ -113,7 +113,7 @@ def delete(ctx: click.Context, /, *, yes: bool, **given: Any) -> None:
             if not click.confirm(escaped(f"Delete {which} for good?"), err=True):
                 raise Failed("nothing was deleted")
         elif given["all_"]:
-            raise InvalidOption("--yes is needed to delete all tasks of a queue where nobody can be asked")
+            raise InvalidOption("give --yes to delete all tasks of a queue without a terminal")
     ctx.exit(_do(lambda row: Delete(row.id, row.version), ("deleted", "deleted"), **given))
 
 
@@ -128,18 +128,18 @@ def _do(
     store: str | None,
     as_json_: bool,
 ) -> int:
-    """Do something to each of the chosen tasks, say what was done, and give the exit code.
+    """Change each of the selected tasks, report the outcome, and return the exit code.
 
     Args:
-        make: what to do to a task, or why not.
-        words: how that is called.
+        make: gives the change of a task, or the reason why it can't be made.
+        words: names of the change, for messages.
         ids, queue, all_, force, store, as_json_: the options.
     """
     _check_choice(ids, queue, all_=all_)
     if force:
         warn(
-            "--force: a worker that has claimed a task goes on until it hears of it, up to a second later, "
-            "and can't commit then; what it did is done again or never"
+            "--force: a worker that has claimed a task continues until it learns of the change, up to a "
+            "second later, and then can't commit; its work is repeated or lost"
         )
 
     async def do(handle: Tasks) -> BulkEdit:
@@ -154,9 +154,9 @@ def _do(
     else:
         click.echo(f"{many(hands.done)} {words[1]}")
         for id_, why in list(hands.refused.items())[:_MAX_SAID]:
-            warn(f"task {id_} is not {words[0]}: it {why}")
+            warn(f"task {id_} was not {words[0]}: it {why}")
         if (more := len(hands.refused) - _MAX_SAID) > 0:
-            warn(f"{more} more are not {words[0]}")
+            warn(f"{more} more were not {words[0]}")
     return _end(hands, words[0])
 
 
@@ -166,15 +166,15 @@ def _end(hands: BulkEdit, word: str) -> int:
         warn(f"{hands.error}{unsure}")
         return 1
     if hands.by is not None:
-        warn(f"interrupted: the others are as they were{unsure}")
+        warn(f"interrupted: the other tasks are unchanged{unsure}")
         return 128 + hands.by
     return 1 if hands.refused else 0
 
 
 def _check_choice(ids: tuple[str, ...], queue: str | None, *, all_: bool) -> None:
     if ids and (queue is not None or all_):
-        raise InvalidOption("give ids, or --queue QUEUE --all, not both")
+        raise InvalidOption("give either ids or --queue QUEUE --all, not both")
     if not ids and not (queue is not None and all_):
-        raise InvalidOption("say which tasks: give ids, or --queue QUEUE --all")
+        raise InvalidOption("select the tasks: give ids, or --queue QUEUE --all")
     if queue is not None:
         queue_name(queue)

@@ -1,4 +1,4 @@
-"""`intervalq tasks`: the group of commands on durable tasks, and those that only look."""
+"""`intervalq tasks`: the group of commands on durable tasks, and those that only show something."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tasks() -> None:
 
 
 def tasks_store_option(function: F) -> F:
-    """`--store`, of commands on tasks."""
+    """`--store` of the commands on tasks."""
     return click.option("--store", metavar="URL", help=_STORE_HELP)(function)
 
 
@@ -81,10 +81,10 @@ def limit_option(function: F) -> F:
 
 
 def on_tasks(store: str | None, action: Callable[[Tasks], Awaitable[R]]) -> R:
-    """Do something with the tasks of a store that other processes see, too, and close it.
+    """Run an action on the tasks of a store that other processes can see, too, and close it.
 
     Raises:
-        InvalidOption: it is memory, which ends with this process.
+        InvalidOption: it is in memory, which ends with this process.
         UnknownStore, MissingExtra, StoreError: as for `open_task_store`.
     """
     if open_task_store(store).url.startswith("memory:"):
@@ -156,9 +156,7 @@ def show(id_: str, store: str | None, *, as_json_: bool) -> None:
 async def _found(handle: Tasks, id_: str) -> tuple[Task, dict[str, WorkerSession]]:
     found = await handle.tasks(ids=[id_])
     if not found:
-        raise Failed(
-            f"there is no task {short(id_)}: it is done, or it was deleted, or it is in another store"
-        )
+        raise Failed(f"there is no task {short(id_)}: it is done, was deleted, or is in another store")
     return found[0], {session.id: session for session in await handle.sessions()}
 
 

@@ -33,12 +33,12 @@ from intervalq.tasks.rules import Insert
 from intervalq.tasks.store import MAX_ROWS
 
 _MAX_BYTES: Final = 4 << 20
-"""Of values in one change: what a store takes in one piece, and keeps in memory for it."""
+"""The most bytes of values in one change, which a store receives in one piece and keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """How tasks are made of what is given; see the options."""
+    """Makes tasks from given values; see the options."""
 
     queue: str
     text: bool
@@ -51,7 +51,7 @@ class Made:
     replace: bool
 
     def task(self, handle: Tasks, given: str) -> Insert:
-        """One of them.
+        """The task for one value.
 
         Raises:
             InvalidTask and the other errors of `Tasks.new`.
@@ -68,11 +68,11 @@ class Made:
             replace=self.replace,
         )
 
-    def _value(self, given: str) -> Any:  # noqa: ANN401 - whatever JSON can say
+    def _value(self, given: str) -> Any:  # noqa: ANN401 - any JSON value
         try:
             given.encode()
         except UnicodeEncodeError:
-            raise InvalidTask(f"{short(given)} is not UTF-8, so it can be no task's value") from None
+            raise InvalidTask(f"{short(given)} is not UTF-8, so it can't be a task's value") from None
         if self.text:
             return given
         try:
@@ -125,10 +125,11 @@ def insert(
     store: str | None,
     as_json_: bool,
 ) -> None:
-    """Insert a task, or many.
+    """Insert one task or many.
 
-    VALUE is JSON. Without it, or with -, values come from standard input, one per line, and all options apply
-    to each. The command stops at the first line that is not valid JSON; earlier lines are already inserted.
+    VALUE is JSON. Without it, or with -, values are read from standard input, one per line, and all options
+    apply to each. The command stops at the first line that is not valid JSON; earlier lines are already
+    inserted.
 
     Prints the id of the task, or the number of tasks. The exit code is 1 if some were not inserted, 2 for
     wrong use and for a line that is not valid, 130 after Ctrl-C.
@@ -141,9 +142,9 @@ def insert(
         on_tasks(store, lambda handle: _one(handle, made, value, as_json_=as_json_))
         return
     if id_ is not None or dedupe_key is not None:
-        raise InvalidOption("--id and --dedupe-key are about one task: give a VALUE with them")
+        raise InvalidOption("--id and --dedupe-key apply to a single task: give a VALUE with them")
     if sys.stdin.isatty():
-        warn("reading values from the terminal, one a line; Ctrl-D ends them")
+        warn("reading values from the terminal, one per line; end with Ctrl-D")
     source = Input(None)
     lines = _Lines(source, made)
     on_tasks(store, lines.insert)
@@ -163,13 +164,13 @@ async def _one(handle: Tasks, made: Made, value: str, *, as_json_: bool) -> None
 
 
 class _Lines:
-    """Standard input on its way into a queue: in batches of what has come, the order kept."""
+    """Inserts the lines of standard input into a queue, in order and in batches of what has arrived."""
 
     def __init__(self, source: Input, made: Made) -> None:
         self._source, self._made = source, made
         self._inserted = 0
-        self._at = 0  # the last line of which that is known
-        self._tried = 0  # the last line of a batch that went to the store
+        self._at = 0  # the last line that is known to be inserted
+        self._tried = 0  # the last line of a batch that was sent to the store
         self._bad: tuple[int, IntervalqError] | None = None
         self._error: IntervalqError | None = None
         self._interrupt = Interrupt()
@@ -196,7 +197,7 @@ class _Lines:
                 self._bad = (error.number, error)
             except (InvalidTask, InvalidInterval) as error:
                 self._bad = (number, error)
-            except anyio.BrokenResourceError:  # the store takes no more of them
+            except anyio.BrokenResourceError:  # inserting has ended with an error
                 return
 
     async def _write(self, handle: Tasks, receive: MemoryObjectReceiveStream[tuple[int, Insert]]) -> None:
@@ -215,7 +216,7 @@ class _Lines:
     async def _batch(
         self, receive: MemoryObjectReceiveStream[tuple[int, Insert]]
     ) -> list[tuple[int, Insert]]:
-        """What has come by now, at least one; nothing: there is no more."""
+        """The lines that have arrived by now, at least one; an empty list at the end."""
         batch: list[tuple[int, Insert]] = []
         size = 0
         while len(batch) < MAX_ROWS and size < _MAX_BYTES:
@@ -235,7 +236,7 @@ class _Lines:
         return [] if self._interrupt.by is not None else batch
 
     def end(self, *, as_json_: bool) -> int:
-        """Say what was done, and give the exit code."""
+        """Report what was done, and return the exit code."""
         if as_json_:
             click.echo(as_json({"inserted": self._inserted}))
         else:
@@ -267,5 +268,5 @@ def _time(given: str) -> float | datetime:
         return datetime.fromisoformat(given)
     except ValueError:
         raise Failed(
-            f"--at {short(given)} is no time: give 2030-01-31T08:00+01:00, or seconds since 1970", 2
+            f"--at {short(given)} is not a time: give 2030-01-31T08:00+01:00, or seconds since 1970", 2
         ) from None

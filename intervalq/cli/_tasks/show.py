@@ -1,4 +1,4 @@
-"""Tasks, their queues and sessions as people and programs read them."""
+"""Tasks, their queues and sessions in forms for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks.rules import COUNTED
 
 _WIDEST: Final = 60
-"""Characters of a value or an error in a table; `show` has all of it."""
+"""The most characters of a value or an error in a table; `show` prints all of it."""
 
 
 _WIDE: Final = 300
 
 
 def fields(task: Task) -> dict[str, Any]:
-    """A task, for programs."""
+    """The fields of a task for JSON output."""
     row = task.row
     at, created, modified = (None, None, None) if row.is_plain else (task.at, task.created, task.modified)
     return {
@@ -46,8 +46,8 @@ def fields(task: Task) -> dict[str, Any]:
     }
 
 
-def value_of(task: Task) -> Any:  # noqa: ANN401 - whatever it is
-    """A task's value; of one that a codec wrote, or that is damaged, the text that is in the store."""
+def value_of(task: Task) -> Any:  # noqa: ANN401 - any JSON value
+    """A task's value; the stored text if a codec wrote it or it is damaged."""
     try:
         return task.value
     except UnreadableValue:
@@ -55,10 +55,10 @@ def value_of(task: Task) -> Any:  # noqa: ANN401 - whatever it is
 
 
 def condition(task: Task, now: float) -> str:
-    """What a task does just now, as far as the clock of this machine is right."""
+    """The present state of a task in words, by the clock of this machine."""
     row = task.row
     if row.waiting:
-        return "behind its key"
+        return "waiting for its key"
     if row.held(round(now * 1e6)):
         return "claimed"
     if task.at > now:
@@ -67,7 +67,7 @@ def condition(task: Task, now: float) -> str:
 
 
 def task_table(tasks: Sequence[Task]) -> Table:
-    """Tasks, a line each."""
+    """Tasks, one per line."""
     made = _table("id", "queue", "key", "state", "attempt", "value")
     now = time.time()
     for task in tasks:
@@ -83,7 +83,7 @@ def task_table(tasks: Sequence[Task]) -> Table:
 
 
 def dead_table(tasks: Sequence[Task]) -> Table:
-    """Dead-letter tasks and why they are, a line each."""
+    """Dead-letter tasks and their errors, one per line."""
     made = _table("id", "queue", "attempts", "died", "error")
     now = time.time()
     for task in tasks:
@@ -98,7 +98,7 @@ def dead_table(tasks: Sequence[Task]) -> Table:
 
 
 def queue_table(queues: Sequence[QueueStats]) -> Table:
-    """Queues, a line each."""
+    """Queues, one per line."""
     made = _table("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
     for queue in queues:
         figures = (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims)
@@ -107,12 +107,12 @@ def queue_table(queues: Sequence[QueueStats]) -> Table:
 
 
 def _about(figure: int, *, exact: bool) -> str:
-    """A number; with a mark, if it is estimated."""
+    """A number, marked if it is an estimate."""
     return str(figure) if exact or figure <= COUNTED else f"~{figure}"
 
 
 def session_table(sessions: Sequence[WorkerSession]) -> Table:
-    """Sessions, a line each."""
+    """Sessions, one per line."""
     made = _table("session", "process", "consumer", "started", "last beat", "lapses after")
     now = time.time()
     for session in sessions:
@@ -156,7 +156,7 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
 
 
 def holder(session: str, sessions: Mapping[str, WorkerSession]) -> str:
-    """Who has claimed something."""
+    """The process that holds a claim."""
     known = sessions.get(session)
     return f"session {escaped(session)}" + ("" if known is None else f" ({process(known)})")
 
@@ -167,15 +167,15 @@ def process(session: WorkerSession) -> str:
 
 
 def moment(at: float) -> str:
-    """A time as people and other programs read it."""
+    """A time in ISO form, for people and programs."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
-    except (ValueError, OverflowError):  # no year that a calendar has
+    except (ValueError, OverflowError):  # outside of the calendar
         return f"{at:.0f} seconds after 1970"
 
 
 def many(count: int, what: str = "task") -> str:
-    """So many of something."""
+    """A count with its noun, in the singular or plural."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -184,7 +184,7 @@ def _lines(text: str) -> Iterable[tuple[int, str]]:
 
 
 def print_table(table: Table) -> None:
-    """On a terminal as wide as that; elsewhere nothing has to be cut."""
+    """Print a table, as wide as the terminal; without a terminal, nothing is cut."""
     terminal = console()
     if not terminal.is_terminal:
         terminal.width = _WIDE
@@ -202,6 +202,6 @@ def _table(*columns: str) -> Table:
         made.add_column(
             column,
             justify="right" if column in figures else "left",
-            no_wrap=column not in {"value", "error"},  # of which there is as much as fits
+            no_wrap=column not in {"value", "error"},  # these are cut to fit
         )
     return made

@@ -1,8 +1,10 @@
-"""A process of `intervalq work` among several: told what to do by its parent, and tells it what it did.
+"""One of several processes of `intervalq work`: it gets its plan from its parent and reports to it.
 
-Its argument is a descriptor, and what to do as JSON. On the descriptor it writes JSON lines: `ready` once the
-store has answered, `counts` now and then and at its end, `failed` when it can't work. It reads bytes from it:
-`STOP` as if by a first signal, `END` as by a second. When it closes the parent is dead, and it stops.
+Its arguments are a descriptor and the plan as JSON. To the descriptor it writes JSON lines: `ready` once the
+store has answered, `counts` from time to time and at its end, and `failed` if it can't work. From it, it
+reads
+bytes: `STOP`, which acts like a first signal, and `END`, like a second one. If the descriptor is closed, the
+parent is dead, and the process stops.
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ STOP: Final = b"s"
 END: Final = b"e"
 
 _TELL: Final = 0.1
-"""Seconds between two accounts of what was done."""
+"""Seconds between two reports to the parent."""
 
 
 class Parent:
-    """Who started this process."""
+    """The connection to the parent process."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
 
     def tell(self, **message: object) -> None:
-        """Say something, if the parent lives."""
+        """Send a message, if the parent is alive."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     async def heed(self, ends: _work_run.Ends) -> None:
-        """Do as the parent says, until it ends."""
+        """Obey the parent until it ends."""
         said = STOP
         while said:
             await anyio.wait_readable(self._socket)

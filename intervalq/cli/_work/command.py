@@ -55,10 +55,10 @@ def work(
     MODULE is imported from the working directory or from the installed packages. NAME is the Tasks object in
     it; the default is "tasks". The store comes from the module's Tasks(...) or from INTERVALQ_STORE.
 
-    After SIGTERM or Ctrl-C no more tasks start, and running tasks end. Those that still run after --grace are
-    cancelled and given back. A second signal ends them at once. Failures are logged on standard error, and a
-    summary is printed at the end. The exit code is 0, also after a signal; 1 if the store or the module can't
-    be used; 2 for wrong use; 128 plus the signal's number after a second signal.
+    After SIGTERM or Ctrl-C no further task starts, and running tasks may end. Those that still run after
+    --grace are cancelled and given back. A second signal ends them at once. Failures are logged on standard
+    error, and a summary is printed at the end. The exit code is 0, even after a signal; 1 if the store or the
+    module can't be used; 2 for wrong use; 128 plus the signal's number after a second signal.
     """
     seconds = parse.duration(grace, what="grace") / 1e6
     plan = _work_run.Plan(

@@ -1,4 +1,4 @@
-"""Several processes that run the same workers: another one begins when one dies, and all end together."""
+"""Several processes that run the same workers: one that dies is replaced, and all end together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from intervalq.cli._work.worker import AT_ONCE, SLACK, Plan, heard, say_stopping
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
-"""Seconds before another process begins: more each time, as long as they die with nothing done."""
+"""The longest pause before a process is replaced; pauses grow while processes die with nothing done."""
 
 _CHUNK: Final = 1 << 16
 
@@ -41,7 +41,7 @@ class Fleet:
         self._children: set[_Child] = set()
 
     async def run(self) -> int:
-        """Until all have ended; gives the exit code.
+        """Run until all processes have ended, and return the exit code.
 
         Raises:
             Failed: they can't work.
@@ -83,7 +83,7 @@ class Fleet:
             child.kill()
 
     async def _keep(self, number: int) -> None:
-        """One place of the fleet: a process, and another one when it has died."""
+        """Keep one place of the fleet filled: replace its process when it has died."""
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
             child = _Child(self._plan)
@@ -102,7 +102,7 @@ class Fleet:
             if child.counts.total():
                 pause = _FIRST_PAUSE
             how = child.failed or _how(code)
-            warn(f"process {number} ({child.pid}) {how}: another one begins in {seconds(pause)}")
+            warn(f"process {number} ({child.pid}) {how}: it is replaced in {seconds(pause)}")
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -122,9 +122,9 @@ class _Child:
         self._unread = b""
 
     async def live(self, ready: Callable[[], None]) -> int:
-        """Run the process to its end, and give its exit code; negative: a signal's."""
+        """Run the process to its end, and return its exit code; a negative one is a signal."""
         ours, theirs = socket.socketpair()
-        # -P: a file in the working directory must not stand for a module of ours; `load` adds that folder.
+        # -P: a file in the working directory must not shadow a module of ours; `load` adds that folder.
         command = [sys.executable, "-P", "-m", "intervalq.cli._work.child", str(theirs.fileno())]
         ours.setblocking(False)
         self._socket = ours
@@ -144,13 +144,13 @@ class _Child:
         return code
 
     def tell(self, what: bytes) -> None:
-        """Say something to it. Not by signals, of which two that come at the same moment are one."""
+        """Send a message to it. Not by signals: two that arrive at the same moment count as one."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(what)
 
     def kill(self) -> None:
-        """End it, if it lives."""
+        """Kill it, if it is alive."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
@@ -175,7 +175,7 @@ class _Child:
 
 
 def _rest(ours: socket.socket) -> bytes:
-    """What has come by now."""
+    """The data that has arrived by now."""
     data = bytearray()
     with suppress(BlockingIOError, ConnectionError):
         while chunk := ours.recv(_CHUNK):

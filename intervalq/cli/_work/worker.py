@@ -1,4 +1,4 @@
-"""One process of `intervalq work`: finds the handle of tasks, runs its workers, and ends when it is told."""
+"""One process of `intervalq work`: finds the handle of tasks, runs its workers, and ends on signals."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from intervalq.errors import InvalidOption, short
 from intervalq.tasks import Tasks
 
 AT_ONCE: Final = 5.0
-"""Seconds that the end may take after the second signal; then it is no orderly one."""
+"""Seconds that the end may take after the second signal; then the process is ended forcibly."""
 
 SLACK: Final = 20.0
-"""Seconds that the end may take after the grace; the same then."""
+"""Seconds that the end may take after the grace period; then the process is ended forcibly."""
 
 _FAREWELL: Final = 5.0
-"""Seconds that the store gets to be closed."""
+"""Seconds that closing the store may take."""
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a process shall do; see the options of `work`."""
+    """What a process has to do; see the options of `work`."""
 
     target: str
     concurrency: int
@@ -56,17 +56,17 @@ def load(target: str) -> Tasks:
     """The handle that `MODULE:NAME` names; modules of the working directory are found, too.
 
     Raises:
-        InvalidOption: there is none.
-        Failed: the module can't be imported; why is on standard error.
+        InvalidOption: there is no such handle.
+        Failed: the module can't be imported.
     """
     module_name, _, name = target.partition(":")
     name = name or "tasks"
     for what in (module_name, name):
         if not _NAME.fullmatch(what):
             raise InvalidOption(
-                f"{short(target)} is no MODULE:NAME: give for example app:tasks for `tasks` in app.py"
+                f"{short(target)} is not MODULE:NAME: give for example app:tasks for `tasks` in app.py"
             )
-    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - a path as text, as it stands in there
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - a path as text, as in sys.path
         sys.path.insert(0, here)
     found: object = _module(module_name)
     for part in name.split("."):
@@ -77,7 +77,7 @@ def load(target: str) -> Tasks:
             others = f"; it has {', '.join(names)}" if names else ""
             raise InvalidOption(f"module {module_name} has no {name}{others}") from None
     if not isinstance(found, Tasks):
-        raise InvalidOption(f"{module_name}:{name} is no Tasks but {short(found)}")
+        raise InvalidOption(f"{module_name}:{name} is not a Tasks object but {short(found)}")
     if not found.jobs:
         raise InvalidOption(
             f"{module_name}:{name} has no workers: decorate functions with @{name}.worker(...), in a module "
@@ -95,12 +95,12 @@ def _module(name: str) -> ModuleType:
                 f"there is no module {error.name}, neither in {os.getcwd()} nor installed"  # noqa: PTH109
             ) from None
         raise _broken(name, error) from None
-    except Exception as error:  # noqa: BLE001 - whatever its top level does
+    except Exception as error:  # noqa: BLE001 - whatever its top level raises
         raise _broken(name, error) from None
 
 
 def _broken(name: str, error: Exception) -> Failed:
-    """An error in somebody's module; where it is they want to know."""
+    """The error of a user's module, with its place."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
@@ -114,16 +114,16 @@ def _broken(name: str, error: Exception) -> Failed:
 
 
 def heard() -> list[signal.Signals]:
-    """The signals that end workers; what is ignored from the beginning (by `nohup`) stays so."""
+    """The signals that end workers; one that is ignored from the beginning (by `nohup`) stays ignored."""
     every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [number for number in every if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Ends:
-    """Heeds signals: the first one stops the workers, the second one ends them at once.
+    """Handles signals: the first one stops the workers, the second one ends them at once.
 
-    Signal handlers of Python's are used, not those of the event loop: workers that block the loop must not
-    keep the process from ending.
+    It uses Python's signal handlers, not those of the event loop: workers that block the loop must not keep
+    the process from ending.
     """
 
     def __init__(self, handle: Tasks, scope: anyio.CancelScope, plan: Plan) -> None:
@@ -136,7 +136,7 @@ class Ends:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """While this is open."""
+        """Handle signals while this context is open."""
         before = {number: signal.signal(number, self._came) for number in heard()}
         try:
             yield
@@ -145,7 +145,7 @@ class Ends:
                 signal.signal(number, old)
 
     def stop(self) -> None:
-        """Begin no more tasks, let those that run end."""
+        """Start no more tasks, and let running ones end."""
         self.stopping = True
         if self._plan.alone:
             say_stopping(self._plan)
@@ -166,13 +166,13 @@ class Ends:
             self._loop.call_soon_threadsafe(self._scope.cancel)
 
     def end(self) -> None:
-        """End them at once, as by a second signal."""
+        """End the workers at once, as a second signal does."""
         self.stopping = True
         self._came(signal.SIGTERM, None)
 
 
 def _exit_after(pause: float, number: int) -> None:
-    """End the process though the event loop is blocked, or the end takes too long."""
+    """End the process even if the event loop is blocked, or the end takes too long."""
     timer = threading.Timer(pause, os._exit, [128 + number])
     timer.daemon = True
     timer.start()
@@ -187,13 +187,13 @@ async def run(
     ready: Callable[[], None] = lambda: None,
     background: Callable[[Ends], Coroutine[Any, Any, None]] | None = None,
 ) -> int:
-    """Run the workers to their end, and give the exit code.
+    """Run the workers to their end, and return the exit code.
 
     Args:
-        handle: whose workers.
-        plan: how.
+        handle: the handle that has the workers.
+        plan: how to run them.
         ready: called once the store has answered.
-        background: runs beside it, and may stop the workers.
+        background: runs at the same time, and may stop the workers.
 
     Raises:
         InvalidOption: there are other processes, and the store is one that they don't share.
@@ -222,7 +222,7 @@ async def run(
 
 
 def end(code: int) -> NoReturn:
-    """End the process, though functions that nobody waits for any more may still run in threads."""
+    """End the process, even if abandoned functions still run in threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
@@ -232,22 +232,22 @@ def end(code: int) -> NoReturn:
 
 def say_stopping(plan: Plan) -> None:
     """Say what the first signal does."""
-    warn(f"stopping: tasks that run may go on for {seconds(plan.grace)}; once more ends them at once")
+    warn(f"stopping: running tasks may continue for {seconds(plan.grace)}; a second signal ends them at once")
 
 
 def summary(counts: Counter[str]) -> str:
-    """What became of the tasks, in a line."""
+    """The outcomes of the tasks, in one line."""
     said = [f"{counts[what]} {what}" for what in ("done", "failed", "dead", "given back")]
     if counts["lost"]:
         said.append(f"{counts['lost']} lost")
     return ", ".join(said)
 
 
-# --- what is said meanwhile ---------------------------------------------------------------------------
+# --- logging ------------------------------------------------------------------------------------------
 
 
 class _Lines(logging.Formatter):
-    """Lines that nobody's text can command a terminal with."""
+    """Log lines whose control characters are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = "\n".join(map(escaped, record.message.split("\n")))
@@ -255,7 +255,7 @@ class _Lines(logging.Formatter):
 
 
 def log_to_stderr(*, process: bool) -> None:
-    """Show what is logged, unless the user's module has said where that shall go."""
+    """Log to standard error, unless the user's module has configured logging."""
     root = logging.getLogger()
     if root.handlers:
         return

@@ -1,4 +1,4 @@
-"""One call of the user's function, async or plain, and the check of what it gave."""
+"""One call of the user's function, async or plain, and the check of its result."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Caller:
         self._threads = anyio.CapacityLimiter(job.concurrency) if job.blocks else None
 
     def context(self, run: str, key: str, queue: IntervalQueue | None, client: Client) -> CallContext:
-        """What a row's calls get beside the row."""
+        """The context that a row's calls get with the row."""
         return (BlockingContext if self._blocks else CallContext)(run, key, queue, client)
 
     async def call(self, row: dict[str, Any], context: CallContext) -> Any:  # noqa: ANN401 - as the user has it
-        """Call it, and give what it gives."""
+        """Call the function, and return its result."""
         if not self._blocks:
             return await self._function(row, context)
         return await to_thread.run_sync(
@@ -38,21 +38,21 @@ class Caller:
         )
 
     def checked(self, key: str, value: object) -> dict[str, Any]:
-        """What a call gave, if it fits the schema.
+        """A call's result, if it fits the schema.
 
-        Values are looked at one by one only where one that doesn't fit must be told from the others: to keep
-        them in a ledger, and to report them in a column. Else they are when the batch is made.
+        Values are checked one by one only if a single bad row must be identified: to keep results in a
+        ledger, or to report errors in a column. Otherwise they are checked when the batch is built.
 
         Raises:
-            BadResult: it doesn't.
+            BadResult: it doesn't fit.
         """
         if value is None:
             value = {}
         if not isinstance(value, Mapping):
-            raise BadResult(key, f"it gave {type(value).__name__}, not a dict of columns (or None)")
+            raise BadResult(key, f"it is a {type(value).__name__}, not a dict of columns (or None)")
         if not value.keys() <= self._names:
             more = ", ".join(sorted(map(str, value.keys() - self._names)))
-            raise BadResult(key, f"it gave more than the columns of the schema: {more}")
+            raise BadResult(key, f"it has columns that are not in the schema: {more}")
         if not self._columns:
             return dict(value)
         return {field.name: check(key, field, value.get(field.name)) for field in self._columns}

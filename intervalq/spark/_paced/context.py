@@ -1,4 +1,4 @@
-"""What a row's function gets beside its row, and what a Python worker keeps from one call to the next."""
+"""The context that a function gets with each row, and the client that a Python worker keeps between calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from intervalq import IntervalQueue
 
 _SPACE: Final = UUID("c29eab6c-1f43-4f53-8a63-2f1ad54a9c2e")
-"""Makes idempotency keys of this library different from everybody else's; any number will do."""
+"""The UUID namespace of this library's idempotency keys; an arbitrary number."""
 
 Setup = Callable[[], Any]
 
@@ -27,7 +27,7 @@ class CallContext:
 
     Attributes:
         key: the idempotency key: a UUID (version 5, RFC 9562) that is the same for every call of this row in
-            this run, and no other's. Send it along, and a service that knows such keys does the work once.
+            this run, and unique to it. A service that knows such keys does the work only once.
         row_key: the row's key, as text; empty without a key.
         ticket: the place in the queue; 0 without a queue.
         due: the slot, in seconds since 1970 on the store's clock; 0 without a queue.
@@ -54,11 +54,11 @@ class CallContext:
 
     @property
     def http(self) -> Any:  # noqa: ANN401 - whatever `setup` made
-        """What `setup` gave; without one, an `aiohttp.ClientSession`. One for each Python worker."""
+        """The client that `setup` created, or else an `aiohttp.ClientSession`. One for each Python worker."""
         return self._client.made
 
     def cool_down(self, seconds: float) -> Awaitable[None]:
-        """Stop every executor's starts for a while: see `IntervalQueue.cool_down`. To be awaited."""
+        """Stop every executor's starts for a while: see `IntervalQueue.cool_down`. Await the result."""
         if self._queue is None:
             raise InvalidOption("there is nothing to cool down: this stage has no queue")
         return self._queue.cool_down(seconds)
@@ -79,7 +79,7 @@ async def _awaited(what: Awaitable[None]) -> None:
 
 
 class Client:
-    """What `setup` made, in the one place of this process where it is kept for the next task."""
+    """The client that `setup` created, kept in this process for the next task."""
 
     def __init__(self, setup: Setup | None, identity: str) -> None:
         self._setup = setup
@@ -90,14 +90,14 @@ class Client:
 
     @property
     def made(self) -> Any:  # noqa: ANN401 - whatever `setup` made
-        """The client; the default one is made when it is first asked for."""
+        """The client; the default one is created at its first use."""
         if self._made is None and self._setup is None:
             self._made = _default()
             self._stack.push_async_callback(self._made.close)
         return self._made
 
     async def open(self) -> None:
-        """Call `setup`; if it gives a context manager, enter it."""
+        """Call `setup`; if it returns a context manager, enter it."""
         if self._setup is None:
             return
         made = self._setup()
@@ -110,7 +110,7 @@ class Client:
         self._made = made
 
     async def close(self) -> None:
-        """Leave what was entered."""
+        """Exit the context manager, if one was entered."""
         await self._stack.aclose()
 
 
@@ -126,18 +126,18 @@ _kept: Client | None = None
 
 
 def prepare(function: Callable[..., Any], setup: Setup | None) -> None:
-    """Import what the default client needs, if the function looks as if it asked for it.
+    """Import what the default client needs, if the function seems to use it.
 
-    In the event loop the import would hold up the first slots for a second or more.
+    In the event loop, the import would delay the first slots by a second or more.
     """
     code = getattr(function, "__code__", None)
     if setup is None and code is not None and "http" in code.co_names:
-        with suppress(ImportError):  # it is said where it is asked for
+        with suppress(ImportError):  # reported when it is used
             import aiohttp  # noqa: F401, PLC0415 - an extra
 
 
 async def client(setup: Setup | None, identity: str) -> Client:
-    """The client of this process: the one that is there if it is of the same `setup`, else a new one."""
+    """The client of this process: the existing one if its `setup` is the same, else a new one."""
     global _kept  # noqa: PLW0603 - there is one for each process
     if _kept is not None and (_kept.identity, _kept.process) != (identity, os.getpid()):
         old, _kept = _kept, None

@@ -1,4 +1,4 @@
-"""Where the three threads of a task meet: who reads the input, the event loop, who writes the output."""
+"""The exchange between the three threads of a task: the input's reader, the event loop, and the writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 class Stamp(NamedTuple):
-    """How a row's call went: what the log says of it. Instants are seconds since 1970."""
+    """The log entry of a row's call. Instants are seconds since 1970."""
 
     ticket: int = 0
     due: float = 0.0
@@ -35,7 +35,7 @@ class Done(NamedTuple):
 
 
 class Exchange:
-    """Rows on their way: at most `window` are between input and result."""
+    """Rows in progress: at most `window` of them are between input and result."""
 
     def __init__(self, window: int, flush_rows: int, flush_s: float) -> None:
         self._window = window
@@ -50,7 +50,7 @@ class Exchange:
         self._error: BaseException | None = None
 
     def enter(self, rows: int) -> bool:
-        """Wait for room for some rows (the reader's thread); False: it is over, no more are wanted."""
+        """Wait for room for some rows (reader's thread); False: the task is ending, and wants no more."""
         with self._lock:
             while self._held and self._held + rows > self._window and not self._over:
                 self._room.wait()
@@ -58,7 +58,7 @@ class Exchange:
             return not self._over
 
     def finish(self, rows: list[Done]) -> None:
-        """Hand rows on that have ended (the event loop's thread)."""
+        """Hand over rows that have ended (event loop's thread)."""
         with self._lock:
             self._held -= len(rows)
             self._finished += rows
@@ -67,7 +67,7 @@ class Exchange:
                 self._results.notify()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say that no more rows will end, because all have or because of an error. The first one counts."""
+        """Note that no more rows will end: all have, or there was an error. The first error counts."""
         with self._lock:
             if not self._over:
                 self._over, self._error = True, error
@@ -75,10 +75,10 @@ class Exchange:
             self._results.notify_all()
 
     def take(self) -> list[Done]:
-        """Wait for rows to write (the writer's thread); none: that was all.
+        """Wait for rows to write (writer's thread); an empty list at the end.
 
         Raises:
-            BaseException: what `end` was told, once all rows that ended before it are written.
+            BaseException: the error given to `end`, once all rows that ended before it are written.
         """
         due = time.monotonic() + self._flush_s
         with self._lock:

@@ -1,4 +1,4 @@
-"""What a stage is told: checked on the driver, pickled to the executors, and no more than configuration."""
+"""The configuration of a stage: checked on the driver, and pickled to the executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intervalq._spec.codec import Codec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """See `paced`. Times are seconds."""
+    """See `paced`. Times are in seconds."""
 
     function: Callable[..., Any] = field(repr=False)
     blocks: bool

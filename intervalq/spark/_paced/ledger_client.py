@@ -1,4 +1,4 @@
-"""A task's side of the ledger: rows claimed, started and recorded, many to a call, and one session's beat."""
+"""A task's client of the ledger: claims, starts and records rows, many per call, and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ from intervalq.spark._paced.values import coder
 A = TypeVar("A")
 
 _EXPIRY: Final = 5.0
-"""Seconds after which the rows of a process that died are free. It must outlast what may stop a live one: a
-long collection, a disk that hangs, a function that blocks its event loop."""
+"""Seconds after which the rows of a dead process are free. It must be longer than pauses of a live one:
+garbage collection, a slow disk, a function that blocks its event loop."""
 
 _BEAT: Final = 1.0
 
 _LOOK_AGAIN: Final = (0.05, 1.0)
-"""Seconds between two looks at who else is at work: the first, doubled up to the second."""
+"""Seconds between two checks for other active sessions: the first, doubled up to the second."""
 
 _MAX_AT_ONCE: Final = 1 << 22
-"""Characters of results in one command: large ones must not hold up the store for others."""
+"""The most characters of results in one command: large ones must not block the store for others."""
 
 _OUTAGE: Final = 60.0
-"""Seconds that the store may be away, as for queues, before the task fails."""
+"""Seconds for which the store may be unreachable, as for queues, before the task fails."""
 
 
 class End(NamedTuple):
-    """How a row ended, as the ledger keeps it."""
+    """The end of a row, as the ledger keeps it."""
 
     value: dict[str, Any] | None
     stamp: Stamp
@@ -74,7 +74,7 @@ class Claims:
         fail: Callable[..., None],
         codec: Codec | None = None,
     ) -> None:
-        """`again`: rows of unknown outcome may be called again. `fail`: is told of what ends the task."""
+        """`again`: rows of unknown outcome may be called again. `fail`: called with fatal errors."""
         self._codec = codec
         self._store = store
         self._run = run
@@ -87,38 +87,39 @@ class Claims:
         self._open = True
         self._wake = anyio.Event()
         self.start = Batch[str](self._start).ask
-        """Note a row as started; the verdict must be `mine`, or it must not be called."""
+        """Mark a row as started; it may be called only if the verdict is `mine`."""
         self._record = Batch[Ended](self._recorded).ask
 
     @property
     def marks(self) -> bool:
-        """Whether a row must be noted as started before it is called: else it counts so once claimed.
+        """Whether a row must be marked as started before its call; else it counts as started once claimed.
 
-        Only when unknown outcomes are not called again does the difference matter, and a call pays for it.
+        The difference matters only if rows of unknown outcome are not called again; it costs one call per
+        row.
         """
         return not self._again
 
     @property
     def sure(self) -> bool:
-        """Whether nobody else can have taken this task's rows for dead; if not, claim them again."""
+        """Whether this task's session can't have expired for others; if it may have, claim the rows again."""
         return time.monotonic() - self._heard < _EXPIRY * 0.75
 
     async def claim(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
-        """Take rows, and hear of those that others have or had."""
+        """Claim rows; the verdicts also tell about those that others have or had."""
         command = Claim(self._session, self._expiry, keys, started=self._again, again=self._again)
         return (await self._apply(command)).verdicts
 
     async def record(self, key: str, text: str, *, failed: bool) -> Verdict:
-        """Write down how a row ended; the verdict tells the end that counts: an earlier one, if there is."""
+        """Record how a row ended; the verdict has the end that counts: an earlier one, if there is one."""
         return await self._record(Ended(key, text, failed))
 
     async def release(self, keys: tuple[str, ...]) -> None:
-        """Give rows back that were not called, or whose call failed and is to be made again."""
+        """Give back rows that were not called, or whose call failed and is to be repeated."""
         for first in range(0, len(keys), MAX_ROWS):
             await self._apply(Release(self._session, keys[first : first + MAX_ROWS]))
 
     async def beat(self) -> None:
-        """Say that this process lives, until `leave`."""
+        """Send heartbeats until `leave`."""
         while self._open:
             with anyio.move_on_after(_BEAT):
                 await self._wake.wait()
@@ -133,7 +134,7 @@ class Claims:
             await self._apply(Leave(self._session))
 
     async def until_alone(self) -> None:
-        """Wait, after `leave`, until no other session of this run lives, or it is cancelled no more."""
+        """Wait, after `leave`, until this run has no other live session, or is no longer cancelled."""
         pause = _LOOK_AGAIN[0]
         while True:
             answer = await self._apply(Count())
@@ -156,13 +157,13 @@ class Claims:
         if len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE:
             raise BadResult(
                 key,
-                f"its JSON is longer than the {MAX_VALUE} bytes that a ledger keeps: return where it "
-                "can be found instead, or use ledger=None",
+                f"its JSON is longer than the {MAX_VALUE} bytes that a ledger keeps: return a reference to "
+                "it instead, or use ledger=None",
             )
         return text
 
     def read(self, key: str, text: str) -> End:
-        """The end that a text tells of.
+        """The end that a text describes.
 
         Raises:
             UnreadableValue: it was written with another codec, or damaged.
@@ -187,7 +188,7 @@ class Claims:
         return tuple(verdicts)
 
     async def _apply(self, command: Command) -> Answer:
-        """Send a command until it is answered: each finds what it did, should it come twice."""
+        """Send a command until it is answered: every command is safe to repeat."""
         began = asked = time.monotonic()
         pause = 0.05
         while True:
@@ -201,14 +202,14 @@ class Claims:
             pause = min(2.0, pause * 2)
             asked = time.monotonic()
         if not isinstance(command, Leave | Release):
-            self._heard = asked  # the lease counts from when it was asked for, at the latest
+            self._heard = asked  # the lease runs from the time of the request, at the latest
         if answer.cancelled:
             self._fail()
         return answer
 
 
 class Batch(Generic[A]):
-    """Joins questions that come while one is on its way: the next call carries them all."""
+    """Batches requests: those that come while one is in flight are sent together in the next call."""
 
     def __init__(self, send: Callable[[tuple[A, ...]], Awaitable[tuple[Verdict, ...]]]) -> None:
         self._send = send
@@ -235,7 +236,7 @@ class Batch(Generic[A]):
                 verdicts = await self._send(tuple(question.item for question in some))
                 for question, verdict in zip(some, verdicts, strict=True):
                     question.verdict = verdict
-            except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            except BaseException as error:  # noqa: BLE001 - it is raised in the waiting callers
                 for question in some:
                     question.error = error
             for question in some:
@@ -256,5 +257,5 @@ class _Question(Generic[A]):
 
 @cache
 def ledger_store(url: str | None) -> LedgerStore:
-    """The store at a URL, one for each process, with its connection kept from task to task."""
+    """The store at a URL: one for each process, whose connection is kept from task to task."""
     return open_ledger_store(url)

@@ -43,42 +43,44 @@ def paced(
     log: str | None = "_iq",
     barrier: bool = False,
 ) -> Transform:
-    """A transformation that calls a function for each row, and adds what it gives as columns.
+    """A transformation that calls a function for each row, and adds its results as columns.
 
     `df.transform(paced(fetch, "status int, body string", queue=api, key="id", run="visits-2026-11"))`
 
-    All executors share the queue's pace. With a ledger the call of a row is effectively once: a row whose
-    call has ended is neither called nor given a slot again, when a task is retried, a speculative copy runs,
-    a plan is evaluated twice, or the job is run again. Rows come out as they end, in any order. Works on
+    All executors share the queue's pace. With a ledger, the call of a row is effectively once: a row whose
+    call has ended is not called again, and takes no slot, when a task is retried, a speculative copy runs, a
+    plan is evaluated twice, or the job is run again. Rows come out as they end, in any order. This works on
     classic Spark and Spark Connect, in batch and in streams; intervalq must be installed on the executors.
 
     Args:
-        function: `async def f(row, ctx)`, or a plain one, which runs in a thread: a dict of the row, and a
-            `CallContext`. It gives a dict of the schema's columns; a column left out is null.
-        schema: the columns that it gives, as DDL or StructType.
-        queue: the pace; its store must be one that the executors reach. None: no limit.
-        key: the column whose value tells a row from all others: text, a whole number, or a date.
-        run: the name of this run, and of its ledger: the same name continues it, a new one calls anew.
-        ledger: `"store"`: kept where the queue is. A URL: kept there. None: no memory, for calls that may be
-            repeated; then key and run are not needed.
-        codec: an object with `encode(bytes)` and `decode(bytes)`, which travels to the executors: what the
-            ledger keeps of results goes through it, for example to be encrypted; keys don't. None: as JSON.
-        concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. The
-            calls in flight that a pace needs are its rate times the latency: see `plan`.
+        function: `async def f(row, ctx)`, or a plain function, which runs in a thread. It gets a dict of the
+            row and a `CallContext`, and returns a dict of the schema's columns; omitted columns are null.
+        schema: the columns of its result, as DDL or StructType.
+        queue: the pace; the executors must be able to reach its store. None: no limit.
+        key: the column whose value identifies a row: text, a whole number, or a date.
+        run: the name of this run and of its ledger: the same name continues it, a new one calls all rows
+            anew.
+        ledger: `"store"`: in the store of the queue. A URL: in that store. None: no ledger, for calls that
+            may be repeated; then key and run are not needed.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, which is pickled to the executors. The
+            results in the ledger pass through it, for example to be encrypted; keys don't. None: they are
+            kept as JSON.
+        concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. A
+            pace needs as many calls in flight as its rate times the latency: see `plan`.
         window: the most rows that one task holds between input and result; at least `concurrency`.
-        on_unknown: what to do with a row that a process had started which died: `"retry"` calls it again
+        on_unknown: what to do with a row that was started by a process that died: `"retry"` calls it again
             (at least once, with the same idempotency key), `"fail"` reports it (at most once; a row whose
             call failed isn't called by a retried task either, only by `retries`).
         errors: `"raise"`: a row whose last attempt failed fails the task, once calls in flight have ended.
             `"column"`: its columns are null, and the log's `error` says why.
-        retries: more attempts of a row within the task, each in a slot of its own. None: the queue's.
-        setup: makes `ctx.http` once for each Python worker; what it gives may be awaitable, and a context
-            manager. None: an `aiohttp.ClientSession` on first use.
-        order_by: a column: each task calls its rows in this order. (A sort of the whole would evaluate the
-            input twice.)
-        flush_rows, flush_s: rows leave in batches of so many, or after so many seconds.
+        retries: further attempts of a row within the task, each in a slot of its own. None: the queue's.
+        setup: creates `ctx.http` once for each Python worker; its result may be awaitable, and may be a
+            context manager. None: an `aiohttp.ClientSession` at first use.
+        order_by: a column: each task calls its rows in this order. (Sorting the whole DataFrame would
+            evaluate the input twice.)
+        flush_rows, flush_s: rows leave a task in batches of this size, or after this many seconds.
         drain: how long calls in flight may take to end when a task fails.
-        log: the name of the struct column that tells when each row started, and where. None: none.
+        log: the name of the struct column that says when and where each row started. None: no such column.
         barrier: run all tasks at the same time or none, without speculation.
 
     A Retry-After of status 429 or 503 (httpx, requests, aiohttp) cools the queue down for every executor.
@@ -128,13 +130,13 @@ def _check_columns(
 ) -> None:
     for what, column in (("key", key), ("order_by", order_by)):
         if column is not None and column not in there:
-            raise InvalidOption(f"{what}={column!r} is no column: there are {', '.join(there)}")
+            raise InvalidOption(f"{what}={column!r} is not a column: there are {', '.join(there)}")
     more = [*new, *([] if log is None else [log])]
-    # Spark tells columns apart without regard to case, unless it is told otherwise.
+    # By default, names of columns are not case-sensitive in Spark.
     taken = {name.lower() for name in there}
     twice = [name for at, name in enumerate(more) if name.lower() in taken | {n.lower() for n in more[:at]}]
     if twice:
         raise InvalidOption(
-            f"the result would have two columns {', '.join(twice)}: name them otherwise in the schema (or "
-            "in log=)"
+            f"the result would have two columns {', '.join(twice)}: choose other names in the schema (or in "
+            "log=)"
         )

@@ -1,4 +1,4 @@
-"""What runs in a Python worker: the input is read, rows flow through the event loop, batches come out."""
+"""The code in a Python worker: reads the input, passes rows through the event loop, and yields batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBa
 
 
 def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the batches of one task, a few rows at a time."""
+    """Yield the batches of one task, a few rows at a time."""
     prepare(job.function, job.setup)
     exchange = Exchange(job.window, job.flush_rows, job.flush_s)
     began: Future[Flow] = Future()
@@ -73,7 +73,7 @@ async def _run(job: Job, exchange: Exchange, began: Future[Flow]) -> None:
 
 
 _queues: Final[dict[object, IntervalQueue]] = {}
-"""The queues of this process, with their connections, for the tasks that come after this one."""
+"""The queues of this process, with their connections, which later tasks use again."""
 
 
 def _queue_of(job: Job) -> IntervalQueue | None:
@@ -87,7 +87,7 @@ def _queue_of(job: Job) -> IntervalQueue | None:
 
 
 def _read(job: Job, batches: Iterator[pa.RecordBatch], exchange: Exchange, flow: Flow) -> None:
-    """Read the input, as fast as rows end (in a thread of its own: reading blocks while Spark computes)."""
+    """Read the input as fast as rows end, in a thread of its own: reading blocks while Spark computes."""
     try:
         for batch in batches:
             for rows in _rows(job, batch):
@@ -117,14 +117,14 @@ def _text(column: str, value: Any) -> str:  # noqa: ANN401 - whatever the column
     elif isinstance(value, int | Decimal | dt.date) and not isinstance(value, bool):
         text = str(value)
     elif value is None:
-        raise InvalidOption(f"column {column!r} is the key and has a null: drop such rows, or fill it")
+        raise InvalidOption(f"the key column {column!r} has a null: drop such rows, or fill them in")
     else:
         raise InvalidOption(
             f"column {column!r} can't be a key, it has a {type(value).__name__}: cast it to string"
         )
     if not 0 < len(text) <= MAX_KEY or "\0" in text:
         raise InvalidOption(
-            f"{short(text)} in column {column!r} can't be a key: 1 to {MAX_KEY} characters without NUL; "
-            "of something longer, use a hash such as sha2(column, 256)"
+            f"{short(text)} in column {column!r} can't be a key: use 1 to {MAX_KEY} characters without NUL; "
+            "for longer text, use a hash such as sha2(column, 256)"
         )
     return text

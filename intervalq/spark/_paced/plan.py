@@ -1,4 +1,4 @@
-"""How many tasks a pace needs, said before a job runs: most jobs have a thousand times too many."""
+"""How many tasks a pace needs, computed before a job runs: most jobs have far too many."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a paced stage over a DataFrame needs. Times are seconds."""
+    """What a paced stage over a DataFrame needs. Times are in seconds."""
 
     rows: int
     rate: float
-    """Starts a second."""
+    """Starts per second."""
     in_flight: float
     """Calls in flight when the pace is reached: rate times latency."""
     tasks_needed: int
@@ -46,10 +46,10 @@ class Plan:
 
 
 def plan(df: DataFrame, queue: IntervalQueue, *, latency: Duration, concurrency: int = 16) -> Plan:
-    """What it takes to call each row at the queue's pace, and what is in the way. Runs a job that counts.
+    """What it takes to call each row at the queue's pace, and what is in the way. This runs a counting job.
 
     Args:
-        df: the DataFrame that `paced` will get.
+        df: the DataFrame for `paced`.
         queue: its queue; one without an interval must exist in its store.
         latency: how long a call takes.
         concurrency: as for `paced`.
@@ -93,11 +93,11 @@ def _interval(queue: IntervalQueue) -> float:
     try:
         return seen(queue).interval
     except QueueNotFound as missing:
-        raise InvalidOption(f"{queue!r} has no interval, and is not in its store: give it one") from missing
+        raise InvalidOption(f"{queue!r} has no interval and isn't in its store: give it one") from missing
 
 
 def _setting(spark: SparkSession, name: str, otherwise: str) -> str:
-    """A setting; on Connect some can't be read, and count as not set."""
+    """A setting of Spark; on Connect, some can't be read, and count as not set."""
     try:
         return spark.conf.get(name, otherwise) or otherwise
     except Exception:  # noqa: BLE001 - whatever the server thinks of the name
@@ -108,12 +108,13 @@ def _warnings(spark: SparkSession, needed: int, partitions: int, cpus: float, se
     found: list[str] = []
     if partitions > 4 * needed:
         found.append(
-            f"you need {needed} tasks, not {partitions:,}: the others hold a Spark slot and wait; "
+            f"you need {needed} tasks, not {partitions:,}: the others hold a Spark slot and wait; call "
             f"df.coalesce({needed}) first"
         )
     elif partitions < needed:
         found.append(
-            f"{partitions} tasks keep too few calls in flight: df.repartition({needed}), or more concurrency"
+            f"{partitions} tasks keep too few calls in flight: use df.repartition({needed}), or more "
+            "concurrency"
         )
     if cpus >= 1 and seconds > 3_600 and not found:
         found.append(
@@ -128,8 +129,8 @@ def _warnings(spark: SparkSession, needed: int, partitions: int, cpus: float, se
         )
     if _setting(spark, "spark.speculation", "false") == "true":
         found.append(
-            "speculation starts copies of slow tasks, and paced tasks are slow by intent: with a ledger a "
-            "copy calls nothing twice, but it holds a Spark slot; with barrier=True there are none"
+            "speculation starts copies of slow tasks, and paced tasks are slow on purpose: with a ledger a "
+            "copy calls nothing twice, but it holds a Spark slot; with barrier=True there are no copies"
         )
     return found
 

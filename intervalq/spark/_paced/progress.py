@@ -1,4 +1,4 @@
-"""What a driver asks while a run is on, before it goes on, and to end it: progress, remaining, cancel."""
+"""The driver's view of a run: its progress, the remaining rows, and how to cancel it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A queue, and a run of it, at one instant. It is read from the store, so that every driver can."""
+    """A queue, and one of its runs, at one instant. It is read from the store, so any driver can do that."""
 
     at: float
     """The store's clock, in seconds since 1970."""
     interval: float
     starts: int
-    """Slots that were granted since the queue was made."""
+    """Slots that were granted since the queue was created."""
     waiting: int
-    """Tickets taken and not granted."""
+    """Tickets that were taken and not granted."""
     held: bool
-    """Paused or cooling down."""
+    """Whether the queue is paused or cooling down."""
     done: int | None
-    """Rows of the run that have a result; None: no run was named, or it has not begun."""
+    """Rows of the run that have a result; None: no run was given, or it has not begun."""
     failed: int | None
     """Rows of the run whose error was kept."""
     in_flight: int | None
     """Rows of the run that a live task holds."""
     unknown: int | None
-    """Rows of the run that a process had started which died."""
+    """Rows of the run that were started by a process that died."""
 
     def rate(self, since: Progress) -> float:
-        """Starts a second since an earlier look; 0 if no time has passed."""
+        """Starts per second since an earlier look; 0 if no time has passed."""
         return (self.starts - since.starts) / (self.at - since.at) if self.at > since.at else 0.0
 
     def possible(self, since: Progress) -> float:
@@ -47,11 +47,11 @@ class Progress:
 
 
 def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
-    """How far it is. Blocks for a round trip to the store or two.
+    """The progress of a queue and a run. This blocks for one or two round trips to the store.
 
     Args:
         queue: as given to `paced`.
-        run: the run whose rows are to be told, too; its ledger is where the queue is.
+        run: the run whose rows are counted, too; its ledger must be in the store of the queue.
 
     Raises:
         QueueNotFound: nothing has started yet.
@@ -86,7 +86,7 @@ def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
 
 
 def seen(queue: IntervalQueue) -> QueueState:
-    """The queue as its store has it."""
+    """The state of the queue in its store."""
     handle = queue.twin()
 
     async def look() -> QueueState:
@@ -101,21 +101,21 @@ def seen(queue: IntervalQueue) -> QueueState:
 def remaining(df: DataFrame, path: str, key: str) -> DataFrame:
     """The rows of `df` whose key isn't among the results published under `path`.
 
-    A ledger remembers a run; published results remember for ever. Ask for what they lack first, and a ledger
-    need only outlive the run.
+    If you call only rows that are missing in the published results, a ledger is needed only until its run
+    ends.
 
     Args:
         df: rows to be called.
-        path: a folder of Parquet files; where there is none yet, nothing is published.
-        key: the column that tells rows apart, in both.
+        path: a folder of Parquet files; if it doesn't exist, nothing is published yet.
+        key: the column that identifies rows, in both.
 
     Raises:
-        InvalidOption: `key` is no column of `df` or of what is published.
+        InvalidOption: `key` is not a column of `df` or of the published results.
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415 - an extra
 
     if key not in df.columns:
-        raise InvalidOption(f"key={key!r} is no column: there are {', '.join(df.columns)}")
+        raise InvalidOption(f"key={key!r} is not a column: there are {', '.join(df.columns)}")
     try:
         published = df.sparkSession.read.parquet(path)
         columns = published.columns
@@ -124,21 +124,22 @@ def remaining(df: DataFrame, path: str, key: str) -> DataFrame:
             return df
         raise
     if key not in columns:
-        raise InvalidOption(f"key={key!r} is no column of {path}: there are {', '.join(columns)}")
+        raise InvalidOption(f"key={key!r} is not a column of {path}: there are {', '.join(columns)}")
     return df.join(published.select(key), key, "left_anti").select(*df.columns)
 
 
 def cancel(run: str, *, store: IntervalQueue | str | None = None) -> None:
-    """Stop a run on every executor: no row of it is claimed or begun any more, calls in flight end.
+    """Stop a run on every executor: no further row is claimed or begun, and calls in flight end.
 
-    Its tasks hear of it within two seconds or so, and fail with `RunCancelled` together, once no call of the
-    run is in flight any more, or after twice `drain` or so: Spark stops all tasks as soon as one has failed.
-    What ended is kept in its ledger, and `intervalq ledger uncancel RUN` lets the run go on. (A run without a
-    ledger has no name: pause its queue.)
+    Its tasks learn of it within about two seconds. They fail with `RunCancelled` together, once no call of
+    the run is in flight, or after about twice `drain`, because Spark stops all tasks as soon as one has
+    failed. Ended rows are kept in the ledger, and `intervalq ledger uncancel RUN` lets the run go on. (A run
+    without a ledger has
+    no name: pause its queue instead.)
 
     Args:
         run: as given to `paced`.
-        store: the queue, or the URL, where its ledger is; None: the default store.
+        store: the queue, or the URL of the store, that has its ledger; None: the default store.
 
     Raises:
         LedgerNotFound: there is no such run.

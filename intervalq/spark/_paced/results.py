@@ -1,4 +1,4 @@
-"""Arrow batches out of rows that have ended: the input's columns, the function's, and the log."""
+"""Builds Arrow batches from ended rows: the input's columns, the function's columns, and the log."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ LOG_FIELDS: Final[dict[str, pa.DataType]] = {
     "replayed": pa.bool_(),
     "error": pa.string(),
 }
-"""The fields of the log's struct. `due` and `ticket` are null without a queue, times for a call not made."""
+"""The fields of the log's struct. `due` and `ticket` are null without a queue, times without a call."""
 
 LOG_DDL: Final = (
     "struct<key:string,ticket:bigint,due:double,started:double,ended:double,host:string,pid:bigint,"
     "attempt:int,calls:int,replayed:boolean,error:string>"
 )
-"""The same as Spark says it."""
+"""The same as a schema of Spark."""
 
 
 class Builder:
-    """Makes batches with the declared schema: Spark casts nothing."""
+    """Builds batches with exactly the declared schema, because Spark casts nothing."""
 
     def __init__(self, columns: pa.Schema, log: str | None) -> None:
-        """`columns`: what the function gives. `log`: the name of the log's column; None: there is none."""
+        """`columns`: those of the function's result. `log`: the name of the log's column; None: no log."""
         self._columns = columns
         self._log = log
 
@@ -70,11 +70,11 @@ class Builder:
             raise
 
 
-def check(key: str, field: pa.Field, value: Any) -> Any:  # noqa: ANN401 - whatever a function gave
-    """What Arrow makes of a value in its column.
+def check(key: str, field: pa.Field, value: Any) -> Any:  # noqa: ANN401 - any result of a function
+    """A value converted by Arrow to the type of its column.
 
     Raises:
-        BadResult: it can't be of that type.
+        BadResult: it doesn't fit that type.
     """
     try:
         return pa.scalar(value, field.type).as_py()

@@ -1,4 +1,4 @@
-"""The event loop's part of a task: rows are claimed, wait for slots, are called, recorded, handed on."""
+"""The event loop's part of a task: claims rows, waits for slots, calls the function, records results."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.ledger_client import Claims, End, ledger_store
 
 _ASK_AGAIN: Final = (0.1, 1.0)
-"""Seconds between two looks at rows that another task holds: the first, doubled up to the second."""
+"""Seconds between two requests for rows that another task holds: the first, doubled up to the second."""
 
 _PARTING: Final = 10.0
-"""Seconds that giving rows back may take; what can't be given back lapses."""
+"""Seconds that giving rows back may take; otherwise their claims expire."""
 
 _LONGEST_ERROR: Final = 1_000
 
@@ -47,11 +47,11 @@ class Row(NamedTuple):
     place: int
     data: dict[str, Any]
     key: str
-    """As text; empty without a key."""
+    """The key as text; empty without a key."""
 
 
 class Flow:
-    """One task's rows. It lives in the event loop; other threads reach it by `call_soon_threadsafe` only."""
+    """One task's rows. It belongs to the event loop; other threads use it only by `call_soon_threadsafe`."""
 
     def __init__(self, job: Job, queue: IntervalQueue | None, exchange: Exchange) -> None:
         self.loop = asyncio.get_running_loop()
@@ -74,11 +74,11 @@ class Flow:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._busy: list[Row] = []
         self._followers: dict[str, list[Row]] = {}
-        """The keys that are on their way here, and further rows of the same key."""
+        """The keys in progress in this task, and further rows with the same key."""
         self._attempts: dict[str, int] = {}
-        """How often rows were claimed, if more than once."""
+        """How many times rows were claimed, if more than once."""
         self._cut: set[str] = set()
-        """Rows whose call began and was not seen to end."""
+        """Rows whose call began and has no known end."""
         self._out: list[Done] = []
         self._left = 0
         self._fed = False
@@ -100,25 +100,25 @@ class Flow:
             self._begin(self._claim, rows)
 
     def no_more(self) -> None:
-        """Hear that the input has ended."""
+        """Note that the input has ended."""
         self._fed = True
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Begin no more calls, let those in flight end, then end the task. The first error counts."""
+        """Begin no more calls, let those in flight end, then fail the task. The first error counts."""
         if self._error is not None or (self._fed and not self._left):
             return
         self._error = error
         self._stop.set()
         self._calls.deadline = self.loop.time() + self._job.drain
         self._wake()
-        if self._queue is not None:  # whoever waits for a slot is told, and tickets go back
+        if self._queue is not None:  # waiting jobs get an error, and tickets are given back
             self._begin(_closed, self._queue)
 
     # --- the whole task -----------------------------------------------------------------------------
 
     async def run(self, began: Callable[[Flow], None]) -> None:
-        """Work until all rows have ended, or the task failed. Never raises: the writer is told."""
+        """Work until all rows have ended or the task has failed. Errors go to the writer; none is raised."""
         try:
             self._client = await client(self._job.setup, self._job.setup_identity)
             began(self)
@@ -140,23 +140,23 @@ class Flow:
         self._exchange.end(self._error)
 
     def _begin(self, function: Callable[..., Awaitable[None]], *args: Any) -> asyncio.Task[None]:
-        """Begin something beside the calls; not in a group of anyio's, which callbacks can't use."""
+        """Start a task besides the calls; not in an anyio task group, which callbacks can't use."""
         task = self.loop.create_task(self._guarded(function, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _guarded(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Let an error end the task in order."""
+        """Let an error end the task cleanly."""
         try:
             await function(*args)
         except Exception as error:  # noqa: BLE001 - it is raised in the writer's thread
             self.fail(error)
 
     async def _part(self, claims: Claims) -> None:
-        """Give back what was not called, and end the session; after a failure once all answers have come.
+        """Give back uncalled rows, and end the session; after a failure, once all answers have come.
 
-        A claim or an end that is still on its way would else come after the release, and undo it.
+        Otherwise a claim or an end that is still in flight would arrive after the release, and undo it.
         """
         with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
             coming = self._tasks - {self._beating}
@@ -165,8 +165,8 @@ class Flow:
             await claims.release(tuple(self._followers.keys() - self._cut))
             await claims.leave()
         if isinstance(self._error, RunCancelled):
-            # Spark kills what is at work elsewhere as soon as a task has failed for good, and with it calls
-            # whose answers were paid for.
+            # As soon as a task has failed for good, Spark kills the others, and the results of their calls in
+            # flight would be lost.
             with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
                 await claims.until_alone()
 
@@ -187,7 +187,7 @@ class Flow:
             self._idle.clear()
 
     async def _claim(self, rows: list[Row]) -> None:
-        """Ask the ledger for rows; one that is here already is not asked for twice."""
+        """Claim rows in the ledger, except those that this task already has."""
         new: list[Row] = []
         for row in rows:
             if row.key in self._followers:
@@ -206,7 +206,7 @@ class Flow:
             self._put(mine)
 
     def _settled(self, row: Row, verdict: Verdict) -> bool:
-        """Do what a verdict asks for; False: the row is to be called."""
+        """Act on a verdict; False: the row is to be called."""
         assert self._claims is not None
         if verdict.kind == "mine":
             if verdict.attempt > 1:
@@ -223,14 +223,14 @@ class Flow:
         return True
 
     def _known(self, row: Row, end: End) -> None:
-        """A row has ended elsewhere, or before."""
+        """Take the end of a row that has ended before, or in another task."""
         if end.error is not None and self._job.raises:
             self.fail(RowFailed(self._job.run, row.key, end.error))
         else:
             self._finish(row, *end, replayed=True)
 
     async def _ask_again(self) -> None:
-        """Ask for rows that others held until they have ended there, or are free."""
+        """Ask again for rows that others hold, until they have ended there or are free."""
         pause, most = _ASK_AGAIN
         while True:
             with anyio.move_on_after(pause):
@@ -253,7 +253,7 @@ class Flow:
                 self._out.append(Done(again.batch, again.place, row.key, value, stamp, True, error))
 
     def _hand_on(self) -> None:
-        """Give the writer what has ended since the last time."""
+        """Give the writer the rows that have ended since the last time."""
         if self._out:
             done, self._out = self._out, []
             self._left -= len(done)
@@ -263,7 +263,7 @@ class Flow:
     # --- calls --------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Call rows one after the other: one of `concurrency`."""
+        """Call rows one after the other; `concurrency` of these run at the same time."""
         while self._error is None:
             if self._ready:
                 await self._row(self._ready.popleft())
@@ -289,7 +289,7 @@ class Flow:
             except QueueClosed:
                 if not self._stop.is_set():
                     raise
-                return  # the task is failing, and this row goes back
+                return  # the task is failing, and this row is given back
             if failure is None:
                 return
             error, stamp = failure
@@ -306,7 +306,7 @@ class Flow:
                     await self._stop.wait()
 
     async def _try(self, row: Row, context: CallContext) -> tuple[Exception, Stamp] | None:
-        """Call a row's function in its slot; what it raised, and when."""
+        """Call a row's function in its slot; returns its error, if any, and the log entry."""
         claims = self._claims
         if claims is not None:
             if not claims.sure:
@@ -336,7 +336,7 @@ class Flow:
         return Stamp(context.ticket, context.due, started, time.time(), *self._here, attempt, context.attempt)
 
     async def _failed(self, row: Row, error: Exception, stamp: Stamp) -> None:
-        """A row's last call failed."""
+        """Handle a row whose last call failed."""
         end = End(None, stamp, f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
         if self._job.raises:
             error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
@@ -351,7 +351,7 @@ class Flow:
             await self._record(row, end, self._claims.written(row.key, end))
 
     async def _record(self, row: Row, end: End, text: str) -> None:
-        """Write down a row's end, then hand it on: nothing leaves this task that another would do again."""
+        """Record a row's end, then hand it over: no row leaves this task that another would call again."""
         assert self._claims is not None
         verdict = await self._claims.record(row.key, text, failed=end.error is not None)
         self._cut.discard(row.key)

@@ -1,4 +1,4 @@
-"""What `paced` is asked for, checked on the driver before anything runs."""
+"""Checks the arguments of `paced` on the driver, before anything runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def job_maker(
     drain: Duration,
     log: str | None,
 ) -> Callable[[StructType], Job]:
-    """What makes the job once the schema is known, which needs a session. Arguments as for `paced`."""
+    """A factory of the job, for when the schema is known, which needs a session. Arguments as for `paced`."""
     _check_function(function, setup)
     has_ledger = ledger is not None
     _check_ledger(ledger, queue, key, run, codec)
@@ -51,7 +51,7 @@ def job_maker(
         if value not in known:
             raise InvalidOption(f"{what}={short(value)} must be {known[0]!r} or {known[1]!r}")
     if errors == "column" and log is None:
-        raise InvalidOption('errors="column" needs the log: its field `error` is where they are told')
+        raise InvalidOption('errors="column" needs the log, whose field `error` reports them')
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
@@ -83,7 +83,7 @@ def job_maker(
 def _maker(
     function: Callable[..., Any], setup: Callable[[], Any] | None, **settings: Any
 ) -> Callable[[StructType], Job]:
-    """What makes the job once the schema is known, which needs a session."""
+    """A factory of the job, called once the schema is known, which needs a session."""
 
     def job_of(given: StructType) -> Job:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - an extra
@@ -105,9 +105,9 @@ def _maker(
 
 
 def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
-    """The same queue for a task: one ticket at a time, so that a thousand of them hold a thousand slots."""
+    """The same queue for a task, with one ticket at a time, so that 1,000 tasks hold 1,000 slots."""
     if queue.has_own_store:
-        raise InvalidOption(f"{queue!r} has a store object, which can't travel: give the queue a URL")
+        raise InvalidOption(f"{queue!r} has a store object, which can't be pickled: give the queue a URL")
     return queue._like(replace(queue._options, lookahead=1))  # noqa: SLF001 - its own package
 
 
@@ -115,11 +115,11 @@ def _check_ledger(
     ledger: str | None, queue: IntervalQueue | None, key: str | None, run: str | None, codec: Codec | None
 ) -> None:
     if codec is not None and ledger is None:
-        raise InvalidOption("codec= is for what a ledger keeps, and ledger=None keeps nothing: leave it out")
+        raise InvalidOption("codec= applies to results in a ledger, but ledger=None keeps none: omit it")
     if ledger is not None and (key is None or run is None):
         raise InvalidOption(
-            "a ledger needs key= (the column that tells rows apart) and run= (a name that a repeated job has "
-            "again); with ledger=None rows may be called more than once"
+            "a ledger needs key= (the column that identifies a row) and run= (a name that a repeated job "
+            "uses again); with ledger=None rows may be called more than once"
         )
     if ledger == "store" and queue is None:
         raise InvalidOption("without a queue, give ledger= the URL of a store, or None")
@@ -128,14 +128,14 @@ def _check_ledger(
 def _check_store(url: str | None) -> None:
     if url is not None and sound_url(url, otherwise="file")[0] == "memory":
         raise InvalidOption(
-            "memory:// is of one process, and every Python worker is another: use sqlite:// or a path on one "
-            "machine, redis:// or postgresql:// on several"
+            "memory:// belongs to one process, and every Python worker is another: use sqlite:// or a path "
+            "on one machine, redis:// or postgresql:// on several"
         )
 
 
 def _check_function(function: object, setup: object) -> None:
     if not callable(function):
-        raise InvalidOption(f"{short(function)} is no function: give one of a row and its context")
+        raise InvalidOption(f"{short(function)} is not a function: give one that takes a row and its context")
     try:
         inspect.signature(function).bind({}, None)
     except TypeError:
@@ -143,9 +143,9 @@ def _check_function(function: object, setup: object) -> None:
             f"{short(function)} must take two arguments, the row and its context: (row, ctx)"
         ) from None
     except ValueError:
-        pass  # one of C's, which can't say
+        pass  # a function of C code, whose signature is unknown
     if setup is not None and not callable(setup):
-        raise InvalidOption(f"setup={short(setup)} is no function: give one that makes a client")
+        raise InvalidOption(f"setup={short(setup)} is not a function: give one that creates a client")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -154,7 +154,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _identity(setup: Callable[[], Any] | None) -> str:
-    """What is the same for the same `setup` in every task of a job."""
+    """A text that is the same for the same `setup` in every task of a job."""
     if setup is None:
         return ""
     from pyspark import cloudpickle  # noqa: PLC0415 - an extra

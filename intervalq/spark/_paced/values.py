@@ -1,4 +1,4 @@
-"""Results as JSON and back, by their Arrow type: a ledger keeps what people can read, and no code."""
+"""Converts results to JSON and back, by their Arrow types: a ledger contains readable values, and no code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 
 class Coder(NamedTuple):
-    """How values of one type become JSON, and how they are read again. None stays None."""
+    """Converts values of one type to JSON and back. None stays None."""
 
     write: Convert
     read: Convert
@@ -26,10 +26,10 @@ _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf
 
 
 def coder(kind: pa.DataType) -> Coder:
-    """The coder of a type; its values are those that Arrow gives to Python (`as_py`).
+    """The coder of a type, for the Python values that Arrow gives (`as_py`).
 
     Raises:
-        TypeError: there is none for this type.
+        TypeError: there is no coder for this type.
     """
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_null(kind) or _is_text(kind):
         return _AS_IT_IS

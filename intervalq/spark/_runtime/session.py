@@ -1,4 +1,4 @@
-"""The usual session of Spark on this machine: found Java, little noise, nothing that others can reach."""
+"""A local Spark session with good defaults: it finds Java, logs little, and is not reachable from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""Settings of a session, on whichever master or server."""
+"""Settings of a session on any master or server."""
 
 _OURS: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
@@ -27,30 +27,30 @@ _OURS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Settings of a local Spark that is started here."""
+"""Settings of a local Spark that this module starts."""
 
 
 def session(name: str = "intervalq", /, **conf: object) -> SparkSession:
-    """Give the active session of Spark, or start a local one with settings that fit paced calls.
+    """Return the active session of Spark, or start a local one with settings that suit paced calls.
 
-    Without an active session and without another place named, it starts `local[*]` with the Java that
-    `java_home()` finds, logs of errors only, no web page, everything bound to 127.0.0.1, conversion by Arrow,
-    and UTC as the session's time zone (so that days in logs are the same everywhere). Its Python workers run
-    this interpreter unless PYSPARK_PYTHON says otherwise. Both JAVA_HOME and PYSPARK_PYTHON are set in
-    `os.environ`, for PySpark to see.
+    Without an active session, and unless another place is configured, this starts `local[*]` with the Java
+    that `java_home()` finds, logs only errors, has no web page, binds everything to 127.0.0.1, converts by
+    Arrow, and uses UTC as the session's time zone (so that days in logs are the same everywhere). Its Python
+    workers run this interpreter unless PYSPARK_PYTHON says otherwise. JAVA_HOME and PYSPARK_PYTHON are set in
+    `os.environ` for PySpark.
 
-    Another place is named by `conf`, by SPARK_REMOTE (`sc://...` needs no Java here), by PYSPARK_SUBMIT_ARGS
-    or MASTER, by `spark-submit`, or by SPARK_HOME and SPARK_CONF_DIR: there only time zone and Arrow are set,
-    where nothing was said about them, and the rest is as that place has it.
+    Another place can be configured by `conf`, by SPARK_REMOTE (`sc://...` needs no local Java), by
+    PYSPARK_SUBMIT_ARGS or MASTER, by `spark-submit`, or by SPARK_HOME and SPARK_CONF_DIR. There, only time
+    zone and Arrow are set, unless they are configured, and everything else is left as it is.
 
     Args:
-        name: the application's name; of no effect on a session that is active.
+        name: the application's name; it has no effect on an active session.
         conf: Spark's settings by their full names: `session(**{"spark.driver.memory": "4g"})`, and `master`
-            and `remote` for short. They go before all others; True and False may be used, None leaves a
-            setting as Spark has it. On an active session those are set that Spark lets change.
+            and `remote` for short. They override all others; values may be True and False, and None keeps
+            Spark's own. On an active session, only settings that Spark allows to change are set.
 
-    Raises `InvalidOption` for a name that isn't one of Spark, `JavaNotFound`, and for a setting that can't
-    change while a session is active Spark's `AnalysisException`.
+    Raises `InvalidOption` for a name that isn't a setting of Spark, `JavaNotFound`, and Spark's
+    `AnalysisException` for a setting that can't be changed in an active session.
     """
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - takes half a second, for all of these
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -85,13 +85,13 @@ def session(name: str = "intervalq", /, **conf: object) -> SparkSession:
 
 
 def _checked(conf: Mapping[str, object]) -> dict[str, str | None]:
-    """The settings as Spark writes them: text; None is kept, and means: not ours either."""
+    """The settings as text, as Spark expects them; None is kept, and means: don't use our default either."""
     given: dict[str, str | None] = {}
     for key, value in conf.items():
         full = f"spark.{key}" if key in {"master", "remote"} else key
         if not full.startswith("spark."):
             raise InvalidOption(
-                f"{short(key)} is no setting of Spark: they begin with 'spark.', as in its manual"
+                f"{short(key)} is not a setting of Spark: these begin with 'spark.', as in its manual"
             )
         given[full] = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return given
@@ -104,7 +104,7 @@ def _set_after(session: SparkSession, conf: Mapping[str, str | None]) -> None:
 
 
 def _is_here(given: Mapping[str, str | None]) -> bool:
-    """Whether nobody named another place than this machine, or started Spark's Java already."""
+    """Whether no other place is configured, and Spark's Java is not running yet."""
     if master := given.get("spark.master"):
         return master.startswith("local")
     named = ("PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_HOME", "SPARK_CONF_DIR")

@@ -1,4 +1,4 @@
-"""The data source `intervalq`: durable tasks, ledgers and logs where Spark reads and writes tables."""
+"""The Spark data source `intervalq`: reads and writes durable tasks, and reads ledgers and logs."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ if TYPE_CHECKING:
 
 
 class IntervalqSource(DataSource):
-    """Tasks of `intervalq.tasks` written and read by Spark, and ledgers and logs read.
+    """Writes and reads tasks of `intervalq.tasks` with Spark, and reads ledgers and logs.
 
-    Writing, `df.write.format("intervalq")....mode("append").save()` or `df.writeStream`: each row becomes a
-    task, exactly once, whatever of Spark fails and is done again. Nothing is inserted before all is written,
-    and then all of it at once; meanwhile (4 s for 100,000 rows) nobody else can change a SQLite file.
-    Options:
+    Writing, with `df.write.format("intervalq")....mode("append").save()` or `df.writeStream`: each row
+    becomes a task exactly once, whatever part of Spark fails and is repeated. Nothing is inserted before
+    everything is staged, and then all of it at once; meanwhile (4 s for 100,000 rows) nobody else can change
+    a SQLite file. Options:
 
     - `store`: as for `Tasks`; a SQLite file on one machine, `postgresql://` on a cluster. Default: the
-      environment's `INTERVALQ_STORE` on the driver, else the SQLite file that `Tasks()` uses.
-    - `queue`: where the tasks go; without it the column `queue` says it.
-    - `key`: a column that identifies a row in its write: ids of tasks are made of it; null or the same key
-      twice is an error, and nothing is inserted. Default: the row's place in its partition.
-    - `value`: a column with the value, JSON text or anything else. Default: all columns, as an object in
+      environment variable `INTERVALQ_STORE` on the driver, else the SQLite file that `Tasks()` uses.
+    - `queue`: the queue of the tasks; without it, the column `queue` has it.
+    - `key`: a column that identifies a row within the write, from which ids of tasks are derived. If it is
+    null
+      or occurs twice, the write fails, and nothing is inserted. Default: the row's place in its partition.
+    - `value`: a column with the value, JSON text or any other type. Default: all columns, as an object in
       which timestamps are ISO texts (UTC), decimals texts, binary values base64, intervals seconds.
-    - `exclusive_key`: a column whose tasks run one after the other, where it isn't null.
-    - `run`: a name for a batch write; under the same name nothing is inserted a second time, and another
+    - `exclusive_key`: a column; tasks with the same value run one after the other, unless it is null.
+    - `run`: a name for a batch write: nothing is inserted a second time under the same name, and a different
       number of rows is an error. Default: each `save` inserts.
-    - `max_bytes`: how large a value may be, as JSON. Default: 262144.
+    - `max_bytes`: the largest size of a value, as JSON. Default: 262144.
 
-    Reading, `spark.read.format("intervalq")`, with `table`: `tasks` (default; of `queue`, or of all queues
-    but those named `intervalq.*`), `queues`, `ledger` (with `ledger`), `log` (with `path`: a file or files
-    that `intervalq run --output` wrote). Plain tasks of Postgres (`Tasks.put`) are counted by `queues`, and
-    are no rows of `tasks`. A table is read while it changes: it is no snapshot of one moment.
+    Reading, with `spark.read.format("intervalq")` and `table`: `tasks` (default; of `queue`, or of all queues
+    except those named `intervalq.*`), `queues`, `ledger` (with `ledger`), `log` (with `path`: a file or files
+    that `intervalq run --output` wrote). Plain tasks of Postgres (`Tasks.put`) are counted in `queues`, but
+    are not rows of `tasks`. A table is read while it changes, so it is not a snapshot.
 
-    A stream, `spark.readStream.format("intervalq")` with `queue` and `stream`: claims tasks, up to
-    `max_tasks` (10,000) a batch, and keeps them in the queue `intervalq.stream.NAME` until the checkpoint has
-    them: those of the last batch until there is another one. A query that starts again reads the same tasks
-    in a batch that had not ended. Each query needs a `stream` of its own.
+    Streaming, with `spark.readStream.format("intervalq")`, `queue` and `stream`: claims tasks, up to
+    `max_tasks` (10,000) per batch, and keeps them in the queue `intervalq.stream.NAME` until the checkpoint
+    has them, which is known for a batch when the next one begins. A restarted query reads the same tasks
+    again in a batch that had not ended. Each query needs a `stream` of its own.
 
     Raises:
-        InvalidOption, InvalidName, UnknownStore, MissingExtra: an option can't be used. Spark shows these and
-            all others in errors of its own.
+        InvalidOption, InvalidName, UnknownStore, MissingExtra: an option can't be used. Spark wraps these and
+            all other errors in its own.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name for `format`."""
         return "intervalq"
 
     def schema(self) -> str:
@@ -86,7 +87,7 @@ class IntervalqSource(DataSource):
 def _check(schema: StructType, table: str) -> None:
     names = [column.split()[0] for column in SCHEMAS[table].split(", ")]
     if schema.names != names:
-        raise InvalidOption(f"table {table} has the columns {', '.join(names)}: leave .schema(...) out")
+        raise InvalidOption(f"table {table} has the columns {', '.join(names)}: omit .schema(...)")
 
 
 def _refuse(overwrite: bool) -> None:
@@ -97,10 +98,10 @@ def _refuse(overwrite: bool) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source `intervalq` known to a session.
+    """Register the data source `intervalq` with a session.
 
-    Spark finds it by itself where intervalq is installed when the session starts; this is for sessions that
-    look nowhere, and those of Spark Connect whose server has no intervalq.
+    Spark finds it by itself if intervalq is installed when the session starts; this is for sessions that
+    don't search for data sources, and for Spark Connect servers without intervalq.
     """
     spark.dataSource.register(IntervalqSource)
 

@@ -1,4 +1,4 @@
-"""Results of `intervalq run` as rows: JSON lines, which are cut into pieces that Spark reads side by side."""
+"""Results of `intervalq run` as rows: JSON lines, split into pieces that Spark reads in parallel."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Piece(InputPartition):
 
 
 def pieces(path: str) -> Iterator[Piece]:
-    """Those of a file, of the files of a folder, or of those that fit a pattern.
+    """The pieces of a file, of the files in a folder, or of those that match a pattern.
 
     Raises:
-        InvalidOption: there are none.
+        InvalidOption: there are no such files.
     """
     pattern = os.path.join(glob.escape(path), "*") if os.path.isdir(path) else path  # noqa: PTH112, PTH118 - text
     found = sorted(name for name in glob.glob(pattern) if os.path.isfile(name))  # noqa: PTH113, PTH207 - a pattern
     if not found:
-        raise InvalidOption(f"path={short(path)} is no file: give one that `intervalq run --output` wrote")
+        raise InvalidOption(f"path={short(path)} is not a file: give one that `intervalq run --output` wrote")
     for name in found:
         size = os.path.getsize(name)  # noqa: PTH202 - text
         for begin in range(0, size, _PIECE):
@@ -43,10 +43,10 @@ def pieces(path: str) -> Iterator[Piece]:
 
 
 def results(piece: Piece) -> Iterator[tuple[Any, ...]]:
-    """The rows of a piece. A last line that was cut off while it was written isn't one.
+    """The rows of a piece. A last line that was cut off while it was written is ignored.
 
     Raises:
-        InvalidTask: a line is no result.
+        InvalidTask: a line is not a result.
     """
     with open(piece.path, "rb") as file:  # noqa: PTH123 - text
         place = piece.begin
@@ -72,14 +72,14 @@ def _checked(line: bytes, piece: Piece, place: int) -> tuple[Any, ...]:
         return _row(line)
     except (ValueError, RecursionError) as error:
         raise InvalidTask(
-            f"{piece.path}: the line that ends at byte {place} is no result of `intervalq run`: {error}"
+            f"{piece.path}: the line that ends at byte {place} is not a result of `intervalq run`: {error}"
         ) from error
 
 
 def _row(line: bytes) -> tuple[Any, ...]:
     value = json.loads(line)
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - a broken file, not a wrong type
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - a broken file, not a wrong type
     try:
         job, *times = (value[name] for name in ("job", *_TIMES))
         return (

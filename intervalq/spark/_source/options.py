@@ -1,4 +1,4 @@
-"""The options of the data source `intervalq`: which there are, and what each of them may be."""
+"""The options of the data source `intervalq`, and their checks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WRITE: Final = ("store", "queue", "key", "value", "exclusive_key", "run", "max_
 _READ: Final = ("store", "table", "queue", "ledger", "path")
 _STREAM: Final = ("store", "queue", "stream", "max_tasks")
 _OF_SPARK: Final = ("checkpointlocation", "queryname")
-"""What Spark hands to a source or sink of a stream beside its own options."""
+"""Options that Spark adds to those of a streaming source or sink."""
 
 _FILES: Final = ("sqlite", "file")
 _MAX_STREAM: Final = 100
-"""Characters of a stream's name, so that there is a queue that is named after it."""
+"""The longest name of a stream, in characters, so that a queue can be named after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class WriteOptions:
 
     store: str
     queue: str | None
-    """None: the column `queue` says it, row by row."""
+    """None: the column `queue` has it for each row."""
     key: str | None
     value: str | None
     exclusive_key: str | None
@@ -46,7 +46,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What is read as a table."""
+    """The table to read."""
 
     table: str
     store: str = ""
@@ -57,7 +57,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What a stream claims, and under which name it keeps what it has claimed."""
+    """What a stream claims, and the name under which it keeps its claims."""
 
     store: str
     queue: str
@@ -66,21 +66,23 @@ class StreamOptions:
 
 
 def write_options(options: Mapping[str, str], columns: list[str], *, streams: bool) -> WriteOptions:
-    """Those of a write of these columns.
+    """The options of a write of these columns.
 
     Raises:
         InvalidOption, InvalidName, UnknownStore, MissingExtra: something can't be used.
     """
     given = _known(options, _WRITE, "a write")
     if streams and "run" in given:
-        raise InvalidOption("run= names a batch write; a stream is known by its query: leave run out")
+        raise InvalidOption("run= names a batch write; a stream is identified by its query: omit run")
     queue = given.get("queue")
     if queue is None and "queue" not in columns:
-        raise InvalidOption("where the rows go is not known: give the option queue, or a column named queue")
+        raise InvalidOption("no queue is given for the rows: give the option queue, or a column named queue")
     for name in ("key", "value", "exclusive_key"):
         if name in given and given[name] not in columns:
             known = ", ".join(columns)
-            raise InvalidOption(f"{name}={short(given[name])} is no column of these rows; they have {known}")
+            raise InvalidOption(
+                f"{name}={short(given[name])} is not a column of these rows; they have {known}"
+            )
     run = given.get("run")
     return WriteOptions(
         store=_tasks_at(given),
@@ -94,7 +96,7 @@ def write_options(options: Mapping[str, str], columns: list[str], *, streams: bo
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Those of a read.
+    """The options of a read.
 
     Raises:
         InvalidOption, InvalidName, UnknownStore, MissingExtra: something can't be used.
@@ -102,14 +104,14 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given = _known(options, (*_READ, "stream", "max_tasks"), "a read")
     table = given.get("table", "tasks")
     if table not in TABLES:
-        raise InvalidOption(f"table={short(table)} is none; there are {', '.join(TABLES)}")
+        raise InvalidOption(f"there is no table={short(table)}; there are {', '.join(TABLES)}")
     if table == "log":
         if not given.get("path"):
             raise InvalidOption("give path= with table=log: the file that `intervalq run --output` wrote")
         return ReadOptions(table=table, path=os.path.abspath(given["path"]))  # noqa: PTH100 - may be a pattern
     if table == "ledger":
         if not given.get("ledger"):
-            raise InvalidOption("give ledger= with table=ledger: its name")
+            raise InvalidOption("give ledger= with table=ledger: the name of the ledger")
         return ReadOptions(table=table, store=_ledgers_at(given), ledger=given["ledger"])
     queue = given.get("queue")
     return ReadOptions(
@@ -120,7 +122,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """Those of a stream that is read.
+    """The options of a stream to read.
 
     Raises:
         InvalidOption, InvalidName, UnknownStore, MissingExtra: something can't be used.
@@ -128,7 +130,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     given = _known(options, _STREAM, "a stream")
     for name, why in (
         ("queue", "the queue whose tasks are claimed"),
-        ("stream", "a name under which tasks are kept until the checkpoint has them; each query its own"),
+        ("stream", "a name under which tasks are kept until the checkpoint has them; each query has its own"),
     ):
         if not given.get(name):
             raise InvalidOption(f"give {name}= to read a stream: {why}")
@@ -154,7 +156,7 @@ def _known(options: Mapping[str, str], names: tuple[str, ...], what: str) -> dic
 def _number(given: dict[str, str], name: str, usual: int, most: int) -> int:
     written = given.get(name, str(usual))
     if not written.isdecimal() or not written.isascii():
-        raise InvalidOption(f"{name}={short(written)} is no whole number from 1 to {most}")
+        raise InvalidOption(f"{name}={short(written)} is not a whole number from 1 to {most}")
     return whole(name, int(written[:20]), 1, most)
 
 
@@ -163,7 +165,7 @@ def _tasks_at(given: dict[str, str]) -> str:
     scheme, url = sound_url(url, otherwise="sqlite")
     _refuse_memory(scheme)
     store = open_task_store(url)
-    return store.url if scheme in _FILES else url  # with its whole path: workers run in other folders
+    return store.url if scheme in _FILES else url  # with an absolute path: workers run in other folders
 
 
 def _ledgers_at(given: dict[str, str]) -> str:
@@ -177,6 +179,6 @@ def _ledgers_at(given: dict[str, str]) -> str:
 def _refuse_memory(scheme: str) -> None:
     if scheme == "memory":
         raise InvalidOption(
-            "memory:// is within one process, and Spark runs several: give store= a SQLite file (one "
+            "memory:// belongs to one process, and Spark runs several: give store= a SQLite file (one "
             "machine) or postgresql:// (a cluster)"
         )

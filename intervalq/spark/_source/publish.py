@@ -1,20 +1,20 @@
-"""Rows of Spark become tasks exactly once: staged by attempts, published by one transaction.
+"""Turns rows of Spark into tasks exactly once: attempts stage them, and one transaction publishes them.
 
 An attempt at a partition may be repeated, copied, or killed at any moment, so it changes nothing that a
 worker sees: it *stages* its tasks in chunks, each of which is one task of a queue that nobody works on, with
 a time in the year 2200. Its message to the driver names those chunks. The driver's commit is one transaction
-of the tasks' store. For each chunk of the attempts that won, it inserts the tasks and deletes the chunk.
-It is right for this reason: a chunk is there until its tasks are, and never after, whatever dies between
-two statements and however often a commit is repeated. A page of one chunk at a time is in memory.
+in the store of the tasks: for each chunk of the winning attempts, it inserts the tasks and deletes the chunk.
+This is correct because a chunk exists until its tasks do, and never longer, whatever dies between two
+statements and however often a commit is repeated. Only one chunk at a time is in memory.
 
-What chunks can't tell is that the same rows were staged again: by a stream whose last batch is replayed, and
-by a batch write that has a name (`run`). So the transaction also keeps a record, a task in the queue
+Chunks can't show that the same rows were staged again, by a stream that replays its last batch or by a batch
+write with a name (`run`). So the transaction also keeps a record, which is a task in the queue
 `intervalq.writes`: one for each named write, with the number of its rows; and one for each query, with the
-number of its last batch, which is changed batch by batch, so that nothing piles up.
+number of its last batch, which is updated at each batch, so that nothing piles up.
 
-Chunks of attempts that didn't win are in the same staging queue, and removed after the commit or at the
-abort. An abort removes nothing else, so it may be called on what was published. What a dead driver has left
-is removed by a later write, after a week.
+Chunks of attempts that didn't win are in the same staging queue, and are removed after the commit or at the
+abort. An abort removes nothing else, so it is safe after a publication. What a dead driver has left behind is
+removed by a later write, after a week.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ WRITES: Final = "intervalq.writes"
 """The queue that has a record of each named write, and of each query."""
 
 STAGED: Final = "intervalq.staged."
-"""How the queues begin in which chunks are."""
+"""The prefix of queues with chunks."""
 
 NEVER: Final = datetime(2200, 1, 1, tzinfo=UTC)
-"""The time of tasks that nobody shall claim."""
+"""The time of tasks that nobody may claim."""
 
 CHUNK_BYTES: Final = 1 << 28
-"""What a task with a chunk may take; see `chunks` for what it does."""
+"""The largest size of a task with a chunk; see `chunks` for the usual size."""
 
 _ROWS: Final = 900
 _BYTES: Final = 1 << 20
 _PATIENCE: Final = 60.0
 _OLD: Final = 7 * 86_400
-"""Seconds. A chunk that is younger may belong to a write that still runs."""
+"""In seconds. A younger chunk may belong to a write that is still running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Which write it is, by the names under which its parts are kept."""
+    """A write, identified by the names under which its parts are kept."""
 
     ids: str
-    """What ids of its tasks are derived from, with the key or place of the row."""
+    """The text from which, with the key or place of a row, ids of its tasks are derived."""
     staging: str
     """The queue that has its chunks."""
     record: str | None = None
-    """Under which name it is written down that it was done; None: it is never done a second time."""
+    """The name under which its completion is recorded; None: it is never repeated."""
     batch: int | None = None
-    """Of a stream: the number of the batch. The record of the stream has the last one."""
+    """For a stream: the number of the batch. The record of the stream has the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class Written:
 
 
 def write_once(token: str, run: str | None) -> Write:
-    """A batch write; `token` is another one each time that it is done."""
+    """A batch write; `token` is different for each execution."""
     record = None if run is None else f"run {run}"
     return Write(record or f"write {token}", f"{STAGED}{token}", record)
 
 
 def write_of_batch(query: str, batch: int) -> Write:
-    """One batch of a stream, which may be done again, by another process."""
+    """One batch of a stream, which may be repeated by another process."""
     name = f"query {query} batch {batch}"
     return Write(name, f"{STAGED}{derived(name)}", f"query {query}", batch)
 
@@ -106,7 +106,7 @@ def write_of_batch(query: str, batch: int) -> Write:
 
 
 def chunks(rows: Iterable[Made]) -> Iterator[list[Made]]:
-    """Rows that are staged, and inserted, together: 900, or fewer with a megabyte of values."""
+    """Groups of rows that are staged and inserted together: 900 rows, or fewer with a megabyte of values."""
     chunk: list[Made] = []
     size = 0
     for row in rows:
@@ -120,10 +120,10 @@ def chunks(rows: Iterable[Made]) -> Iterator[list[Made]]:
 
 
 async def stage(tasks: Tasks, write: Write, attempt: str, number: int, chunk: list[Made]) -> None:
-    """Put a chunk where nobody works on it."""
+    """Insert a chunk into the staging queue, where nobody works on it."""
     rows = [[row.insert.queue, row.insert.json, row.insert.id, row.insert.key, row.name] for row in chunk]
     id_ = derived("chunk", attempt, number)
-    # Skipped if it is there: by a try before, whose answer was lost.
+    # Skipped if it exists, from an earlier try whose answer was lost.
     await patiently(lambda: tasks.insert(write.staging, rows, id=id_, at=NEVER, skip=True))
 
 
@@ -131,18 +131,18 @@ async def stage(tasks: Tasks, write: Write, attempt: str, number: int, chunk: li
 
 
 async def publish(tasks: Tasks, write: Write, written: Sequence[Written]) -> bool:
-    """Insert what the winners staged; False: it was inserted before.
+    """Insert what the winning attempts have staged; False: it was already inserted.
 
     Args:
         tasks: the store.
-        write: which one it is.
-        written: of each partition, what the attempt that won has staged.
+        write: the write.
+        written: for each partition, what the winning attempt has staged.
 
     Raises:
-        InvalidOption: keys come twice, or a run of this name had another number of rows. Nothing was done.
+        InvalidOption: keys occur twice, or a run of this name had another number of rows. Nothing was done.
         InvalidTask: staged rows are gone. Nothing was done.
-        StoreUnavailable: it could not be made sure within a minute whether it was done.
-        StoreError: one of the others; nothing was done.
+        StoreUnavailable: the outcome could not be determined within a minute.
+        StoreError: any other; nothing was done.
     """
     tries = 0
 
@@ -169,18 +169,18 @@ async def _publish(
         for number in range(one.chunks):
             found = await tasks.apply(Select(ids=(derived("chunk", one.attempt, number),)), connection)
             if not found and not first and not write.record:
-                return False  # the try before was committed, only its answer was lost
+                return False  # the previous try was committed, and only its answer was lost
             if not found:
                 raise InvalidTask(
                     f"rows that were staged for {write.ids} are gone, so none of it was inserted: somebody "
-                    f"deleted tasks of {write.staging}, or they were a week old; do the write again"
+                    f"deleted tasks of {write.staging}, or they were a week old; repeat the write"
                 )
             await _insert(tasks, connection, Task(found[0]))
     return True
 
 
 async def _record(tasks: Tasks, connection: Any, write: Write, rows: int) -> bool:  # noqa: ANN401 - see above
-    """Write down that it is done, in the same transaction; False: it was done before."""
+    """Record in the same transaction that the write is done; False: it was already done."""
     id_ = derived("record", write.record)
     found = [Task(row) for row in await tasks.apply(Select(ids=(id_,)), connection)]
     value = {"write": write.record, "rows": rows, "batch": write.batch}
@@ -198,12 +198,12 @@ async def _record(tasks: Tasks, connection: Any, write: Write, rows: int) -> boo
     try:
         await tasks.modify(part, connection=connection)
     except DependencyError as error:
-        raise _OtherError from error  # and when it is done, this one sees its record
+        raise _OtherError from error  # once the other is done, this one will see its record
     return True
 
 
 async def _insert(tasks: Tasks, connection: Any, chunk: Task) -> None:  # noqa: ANN401 - see above
-    """A chunk's tasks in its place."""
+    """Replace a chunk by its tasks."""
     rows = chunk.value
     inserts = [Insert(queue, json, id_, key) for queue, json, id_, key, _ in rows]
     double = [id_ for id_, count in Counter(insert.id for insert in inserts).items() if count > 1]
@@ -218,29 +218,29 @@ async def _insert(tasks: Tasks, connection: Any, chunk: Task) -> None:  # noqa: 
         names = {row[2]: row[4] or row[2] for row in rows}
         shown = ", ".join(short(names[id_]) for id_ in double[:3])
         raise InvalidOption(
-            "keys come twice in one write, or have tasks of a run of the same name, and nothing was "
+            "keys occur twice in one write, or have tasks of a run of the same name, so nothing was "
             f"inserted: {shown}{', ...' * (len(double) > 3)}; keep one row of each key "
             "(df.dropDuplicates), or write without key"
         )
 
 
 class _OtherError(Exception):
-    """Somebody else commits the same at the same time."""
+    """Another process commits the same write at the same time."""
 
 
 # --- what is left ------------------------------------------------------------------------------------------
 
 
 async def clean(tasks: Tasks, write: Write, *, sweep: bool) -> None:
-    """Remove the chunks of a write that nobody needs any more, and with `sweep` old ones of all others."""
+    """Remove the chunks of a write that are no longer needed; with `sweep`, also old ones of other writes."""
     try:
         await _remove(tasks, write.staging, math.inf)
         if sweep:
             for queue in await tasks.queues(prefix=STAGED, limit=100):
                 await _remove(tasks, queue.name, time.time() - _OLD)
     except (StoreError, DependencyError) as error:
-        # What was published is: a job must not fail for what a later one can clean up.
-        log.warning("staged rows of Spark were left behind, a later write removes them: %s", error)
+        # The write is published: a job must not fail because of what a later one can clean up.
+        log.warning("staged rows of Spark were left behind; a later write will remove them: %s", error)
 
 
 async def _remove(tasks: Tasks, queue: str, before: float) -> None:
@@ -253,7 +253,7 @@ async def _remove(tasks: Tasks, queue: str, before: float) -> None:
 
 
 async def patiently(step: Callable[[], Awaitable[A]]) -> A:
-    """Do what may be done again until the store answers, for a minute."""
+    """Repeat an idempotent step until the store answers, for at most a minute."""
     give_up = anyio.current_time() + _PATIENCE
     pause = 0.05
     while True:

@@ -40,22 +40,22 @@ SCHEMAS: Final = {
 _PAGE: Final = 1_000
 _OURS: Final = "intervalq."
 _RANGE: Final = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
-"""Microseconds that a `datetime` can say."""
+"""The range of a `datetime`, in microseconds since 1970."""
 
 
 @runtime_checkable
 class Paging(Protocol):
-    """A task store that can be read in pages, whatever happens in it between two of them."""
+    """A task store that can be read in pages, even if it changes between two of them."""
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[Sequence[Row], str]:
-        """Tasks of a queue (None: of all), about `limit` of them, and where the next page begins.
+        """Tasks of a queue (None: of all queues), about `limit` of them, and where the next page begins.
 
-        A task that is there all the time and stays in its queue comes in exactly one page.
+        A task that exists all the time and stays in its queue is in exactly one page.
 
         Args:
-            queue: see there.
-            cursor: what the page before gave; empty: at the beginning.
-            limit: see there.
+            queue: the queue; None: all queues.
+            cursor: the one of the previous page; empty: the beginning.
+            limit: the approximate number of tasks.
 
         Returns:
             The tasks, and the next cursor; empty: this was the last page.
@@ -64,13 +64,13 @@ class Paging(Protocol):
 
 
 class TableReader(DataSourceReader):
-    """`spark.read`: made on the driver, and pickled for the tasks that read."""
+    """`spark.read`: created on the driver, and pickled for the tasks that read."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """One, but for logs, which are cut into pieces."""
+        """One partition; several for logs, which are split into pieces."""
         if self.options.table == "log":
             return list(pieces(self.options.path))
         return [InputPartition(None)]
@@ -97,7 +97,7 @@ def task_row(row: Row) -> tuple[Any, ...]:
 
 
 def instant(micros: int) -> datetime | None:
-    """A time of a store; None: no calendar has it."""
+    """A time of a store; None: outside of the calendar."""
     if micros not in _RANGE:
         return None
     seconds, rest = divmod(micros, 1_000_000)
@@ -114,7 +114,7 @@ async def _tasks(options: ReadOptions) -> AsyncIterator[list[tuple[Any, ...]]]:
     try:
         while True:
             rows, cursor = await store.page(options.queue, cursor, _PAGE)
-            # Without a queue those of intervalq itself are left out: staged rows, buffers of streams.
+            # Without a queue, queues of intervalq itself are left out: staged rows, buffers of streams.
             yield [task_row(row) for row in rows if options.queue or not row.queue.startswith(_OURS)]
             if not cursor:
                 return
@@ -147,7 +147,7 @@ async def _ledger(options: ReadOptions) -> AsyncIterator[list[tuple[Any, ...]]]:
 
 
 def _blocking(pages: AsyncIterator[list[A]]) -> Iterator[A]:
-    """What pages have, for code that blocks; one page is in memory."""
+    """The items of pages, for blocking code; one page at a time is in memory."""
 
     async def following() -> list[A] | None:
         return await anext(pages, None)

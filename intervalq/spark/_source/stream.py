@@ -1,4 +1,4 @@
-"""Tasks of a queue as a stream: what Spark asks of it, on the driver and in the tasks that read."""
+"""Tasks of a queue as a stream: the interface that Spark uses on the driver and in the tasks that read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLICE: Final = 1_000
 """Tasks of one partition of a batch."""
 
 _WAIT: Final = 0.2
-"""Seconds that a look waits for the first task: Spark asks a hundred times a second."""
+"""Seconds that each request waits for the first task, because Spark asks a hundred times a second."""
 
 
 class Slice(InputPartition):
@@ -40,7 +40,7 @@ class Slice(InputPartition):
 
 
 class TaskStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the last task's number, see `StreamBuffer`. The driver makes it; executors only `read`."""
+    """The reader of a stream. Offsets are numbers of tasks: see `StreamBuffer`. Executors only `read`."""
 
     def __init__(self, options: StreamOptions) -> None:
         self.options = options
@@ -55,26 +55,26 @@ class TaskStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def buffer(self) -> StreamBuffer:
-        """That of this process."""
+        """The buffer of this process."""
         if self._buffer is None:
             self._buffer = StreamBuffer(self.options, uuid.uuid4().hex)
         return self._buffer
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - as Spark calls it
-        """Where a new checkpoint begins: with what no checkpoint had."""
+        """Where a new checkpoint begins: with the first task that no checkpoint had."""
         return {"task": BACKGROUND.call(self.buffer.head).committed}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: ANN401, N802 - as Spark calls it
-        """How many tasks a batch has at most."""
+        """The most tasks in a batch."""
         return ReadMaxRows(self.options.max_tasks)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as Spark calls it
-        """Read what can be claimed now, and no more."""
+        """Read only what can be claimed now."""
         head = BACKGROUND.call(self.buffer.head)
         self._target = head.moved + BACKGROUND.call(self.buffer.ready)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: ANN401, N802 - Spark's
-        """Claim tasks for the next batch, and say up to which number it goes."""
+        """Claim tasks for the next batch, and return the number of its last one."""
         head = BACKGROUND.call(self.buffer.head)
         begun = head.moved if start is None else int(start["task"])
         if begun > head.moved:
@@ -106,10 +106,10 @@ class TaskStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             BACKGROUND.call(buffer.aclose)
 
     def commit(self, end: dict[str, int]) -> None:
-        """The checkpoint has them: they are done."""
+        """Remove the tasks that the checkpoint has."""
         BACKGROUND.call(self.buffer.commit, end["task"])
 
     def stop(self) -> None:
-        """The query ends."""
+        """Clean up at the end of the query."""
         if self._buffer is not None:
             BACKGROUND.call(self._buffer.aclose)

@@ -1,14 +1,15 @@
 """The buffer of a stream: tasks that were claimed for it, by number, until its checkpoint has them.
 
 A stream must be able to read a planned batch again, by the numbers in its checkpoint, after its driver has
-died. A claim can't serve: it ends with the process, and the next one gets other tasks. So the driver moves
-tasks of the queue to a queue of its own, `intervalq.stream.NAME`: one change deletes some claimed tasks,
-inserts as many whose ids are derived from their numbers, and counts up the number in the stream's *head*,
-a task of that queue, too. Whatever dies, a task is in the queue or in the buffer, under one number.
-A second change removes tasks from the buffer when the checkpoint has them, and keeps up to which in the head.
+died. Claims are not enough: they end with the process, and the next one gets other tasks. So the driver moves
+tasks from the queue to a queue of its own, `intervalq.stream.NAME`: one change deletes some claimed tasks,
+inserts as many whose ids are derived from their numbers, and increases the number in the stream's *head*,
+which is a task of that queue, too. Whatever dies, a task is either in the queue or in the buffer, under one
+number. A second change removes tasks from the buffer when the checkpoint has them, and records that in the
+head.
 
-Who uses a buffer writes its name into the head, and so takes it from whoever had it before: two drivers that
-read the same stream can't both go on.
+A reader writes its name into the head, and so takes the buffer over from the previous one: two drivers that
+read the same stream can't both continue.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from intervalq.tasks import Claim, Task, Tasks
 from intervalq.tasks.rules import Change, Delete, Insert, Row
 
 BUFFERS: Final = "intervalq.stream."
-"""How the queues begin that are buffers."""
+"""The prefix of queues that are buffers."""
 
 _MOVED: Final = 480
-"""Tasks that are moved by one change, which has a thousand parts at most: two for each, and the head."""
+"""The most tasks moved by one change, which may have a thousand parts: two for each task, and the head."""
 
 _REMOVED: Final = 900
 _BYTES: Final = 1 << 22
@@ -46,18 +47,18 @@ class BufferTaken(IntervalqError):
         self.stream = stream
         super().__init__(
             f"stream {stream!r} was taken over by another query, so this one ends: give each query a "
-            "stream of its own, also two uses of one DataFrame in one query"
+            "stream of its own, and also each use of the DataFrame within one query"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a stream is: numbers of tasks, which begin at 1."""
+    """The progress of a stream, as numbers of tasks, which begin at 1."""
 
     moved: int = 0
-    """The last one that was moved to the buffer."""
+    """The last task that was moved to the buffer."""
     committed: int = 0
-    """The last one that the checkpoint has, and that is no longer there."""
+    """The last task that the checkpoint has and that was removed from the buffer."""
     owner: str = ""
 
 
@@ -67,7 +68,7 @@ class _Found(NamedTuple):
 
 
 class StreamBuffer:
-    """The buffer of one stream, in the hands of one reader. Lives in one event loop."""
+    """The buffer of one stream, used by one reader in one event loop."""
 
     def __init__(self, options: StreamOptions, owner: str) -> None:
         self._options = options
@@ -77,19 +78,19 @@ class StreamBuffer:
         self._queue = f"{BUFFERS}{options.stream}"
 
     async def head(self) -> Head:
-        """How far the stream is, whoever reads it."""
+        """The progress of the stream, whoever reads it."""
         return (await patiently(self._find)).head
 
     async def fill(self, begun: int, upto: int, wait: float = 0) -> int:
-        """Move what is ready, until the number `upto` is reached; the last number that is there then.
+        """Move ready tasks until the number `upto` is reached; returns the last number in the buffer.
 
         Args:
-            begun: up to where it was known to be filled.
-            upto: see there.
-            wait: while there is nothing after `begun`, seconds to wait for the first.
+            begun: the number up to which the buffer is known to be filled.
+            upto: the last number to reach.
+            wait: seconds to wait for the first task after `begun`.
 
         Raises:
-            BufferTaken: by another reader. Nothing was moved.
+            BufferTaken: another reader took it over. Nothing was moved.
         """
         try:
             while True:
@@ -100,7 +101,7 @@ class StreamBuffer:
                     return found.head.moved
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._tasks.aclose()  # gives back what it claimed and didn't move
+                await self._tasks.aclose()  # gives back claims that were not moved
             raise
 
     async def ready(self) -> int:
@@ -109,23 +110,23 @@ class StreamBuffer:
         return sum(queue.ready for queue in stats)
 
     async def rows(self, first: int, last: int) -> list[Row]:
-        """The tasks of these numbers, as they were in their queue.
+        """The tasks with these numbers, as they were in their queue.
 
         Raises:
-            InvalidOption: some are not there any more.
+            InvalidOption: some no longer exist.
         """
         ids = [self._id(number) for number in range(first, last + 1)]
         found = await patiently(lambda: self._tasks.tasks(ids=ids))
         if len(found) < len(ids):
             raise InvalidOption(
                 f"of the tasks {first} to {last} of stream {self._options.stream!r} only {len(found)} are "
-                f"there: another query has committed them, or somebody deleted tasks of {self._queue}; start "
-                "with a new checkpoint, which begins with what is there"
+                f"left: another query has committed them, or somebody deleted tasks of {self._queue}; start "
+                "with a new checkpoint, which begins with those that are left"
             )
         return [Row._make(task.value[field] for field in _FIELDS) for task in found]
 
     async def commit(self, upto: int) -> None:
-        """The checkpoint has all up to this number: remove them."""
+        """Remove all tasks up to this number, because the checkpoint has them."""
         while True:
             found = await patiently(self._own)
             first = found.head.committed + 1
@@ -135,7 +136,7 @@ class StreamBuffer:
             await patiently(partial(self._forget, found, first, last))
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._tasks.aclose()
 
     # --- the head -----------------------------------------------------------------------------------
@@ -148,10 +149,10 @@ class StreamBuffer:
         return _Found(Head(**found[0].value), found[0]) if found else _Found(Head(), None)
 
     async def _own(self) -> _Found:
-        """The head, which has the name of this reader.
+        """The head, with the name of this reader.
 
         Raises:
-            BufferTaken: it has another one by now.
+            BufferTaken: it has another reader's name by now.
         """
         while True:
             found = await self._find()
@@ -163,7 +164,7 @@ class StreamBuffer:
             await self._change(found, replace(found.head, owner=self._owner))
 
     async def _change(self, found: _Found, head: Head, parts: list[Any] | None = None) -> bool:
-        """Change the head with other things, or, if it is not as it was, nothing; whether it was done."""
+        """Change the head and other tasks, unless the head has changed; returns whether that was done."""
         value = asdict(head)
         part: Insert | Change
         if found.task is None:
@@ -173,7 +174,7 @@ class StreamBuffer:
         try:
             await self._tasks.modify(part, *(parts or ()))
         except DependencyError:
-            return False  # by a try whose answer was lost, or by others: who looks again, sees it
+            return False  # done by an earlier try whose answer was lost, or by others: read the head again
         return True
 
     async def _forget(self, found: _Found, first: int, last: int) -> None:
@@ -184,7 +185,7 @@ class StreamBuffer:
     # --- from the queue to the buffer ----------------------------------------------------------------
 
     async def _move(self, found: _Found, most: int, wait: float) -> bool:
-        """Move up to so many tasks; False: none is ready."""
+        """Move up to `most` tasks; False: none is ready."""
         pull = self._tasks.pull(
             self._options.queue, name=f"spark.{self._options.stream}", max_ack_pending=None
         )
@@ -195,7 +196,8 @@ class StreamBuffer:
         size = 0
         for claim in claims:
             if claim.row.is_plain or size > _BYTES:
-                # A plain task can't end with other changes. One that is given back is an ordinary one then.
+                # A plain task can't be settled together with other changes; given back, it becomes an
+                # ordinary one.
                 await claim.release()
                 continue
             moved.append(claim)
@@ -211,4 +213,4 @@ class StreamBuffer:
 
     async def _moved(self, found: _Found, head: Head, parts: list[Any]) -> None:
         if not await self._change(found, head, parts):
-            await self._tasks.aclose()  # what is still claimed is not in the buffer: back with it
+            await self._tasks.aclose()  # gives back claims that were not moved

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches as the tasks that they become: their JSON, their key, their id."""
+"""Converts rows of Arrow batches into tasks: their JSON, key and id."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Convert = Callable[[Any], Any]
 
 
 class Made(NamedTuple):
-    """A row as a task that has yet to be inserted."""
+    """A row as a task to insert."""
 
     insert: Insert
     name: str | None
-    """The row's key as text; None: rows have none."""
+    """The row's key as text; None: rows have no keys."""
 
 
 def derived(*parts: object) -> str:
-    """The id that these always give, and no others do."""
+    """The id derived from these parts: always the same, and different from that of other parts."""
     return str(uuid.uuid5(_SPACE, json.dumps(parts, separators=(",", ":"))))
 
 
@@ -43,11 +43,12 @@ def tasks_of(
 ) -> Iterator[Made]:
     """The tasks of the rows of one partition.
 
-    With a key an id depends on the write and the key only, however the rows are spread when they are
-    computed again; without one on the place of the row, which is the same as long as its partition is.
+    With a key, an id depends only on the write and the key, however the rows are distributed when they are
+    computed again. Without one, it depends on the place of the row, which stays as long as its partition
+    does.
 
     Raises:
-        InvalidTask, InvalidName: a row can't be a task; it says which, and why.
+        InvalidTask, InvalidName: a row can't be a task; the error says which, and why.
     """
     place = 0
     for batch in batches:
@@ -99,12 +100,12 @@ def _read(text: str) -> Any:  # noqa: ANN401 - whatever it says
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidTask(f"its value {short(text)} is no JSON: {error}") from error
+        raise InvalidTask(f"its value {short(text)} is not JSON: {error}") from error
 
 
 def _text(column: str, value: object) -> str:
     if value is None:
-        raise InvalidTask(f"its {column!r} is null: leave such rows out, or fill it in")
+        raise InvalidTask(f"its {column!r} is null: drop such rows, or fill it in")
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
@@ -112,7 +113,7 @@ def _text(column: str, value: object) -> str:
 
 
 def converter(kind: pa.DataType) -> Convert:
-    """What makes a value of this type one that JSON can hold."""
+    """A function that turns values of this type into JSON values."""
     from pyarrow import types  # noqa: PLC0415 - an optional part
 
     if types.is_map(kind):

@@ -1,4 +1,4 @@
-"""DataFrames and streams that are written as durable tasks: what Spark calls, on executors and the driver."""
+"""Writes DataFrames and streams as durable tasks: the interface that Spark uses."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SWEEP: Final = 100
-"""Batches of a stream between two looks for what others have left: it counts all tasks of the store."""
+"""Batches of a stream between two sweeps of old chunks, each of which counts all tasks of the store."""
 
 
 @dataclass(frozen=True)
 class Message(WriterCommitMessage):
-    """What an attempt tells the driver."""
+    """The message of an attempt to the driver."""
 
     write: Write
     written: Written
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`: made on the driver, and pickled for the tasks."""
+    """`df.write`: created on the driver, and pickled for the tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -58,17 +58,17 @@ class BatchWriter(DataSourceArrowWriter):
         return _stage(iterator, self.options, self.identity)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Insert them all."""
+        """Publish all staged rows."""
         _commit(self.options, self.identity, _written(messages), sweep=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, and nothing else: it may be called after a commit, too."""
+        """Remove only staged rows, so that it is safe after a commit, too."""
         del messages
         BACKGROUND.call(_cleaned, self.options, self.identity)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: another instance for each batch, which is known by its query and number."""
+    """`df.writeStream`: one instance for each batch, which is identified by its query and number."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -82,19 +82,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
             batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
             raise IntervalqError(
-                "Spark does not say which query and batch this is, so that one which is done again could not "
-                "be known: write in foreachBatch, with df.write and a run that has the number of the batch"
+                "Spark does not say which query and batch this is, so that a repeated batch could not be "
+                "recognized: use foreachBatch, with df.write and a run that contains the number of the batch"
             )
         return _stage(iterator, self.options, write_of_batch(query, int(batch)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Insert the rows of a batch, unless they were inserted before."""
+        """Publish the rows of a batch, unless that was done before."""
         write = _write(messages)
         if write is not None:
             _commit(self.options, write, _written(messages), sweep=batchId % _SWEEP == 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Remove what was staged, and nothing else: it may be called after a commit, too."""
+        """Remove only staged rows, so that it is safe after a commit, too."""
         del batchId
         write = _write(messages)
         if write is not None:

@@ -1,4 +1,4 @@
-"""A task as its users see it, and a claim: a task in the hands of this worker, to be settled once."""
+"""A task as users see it, and a claim: a task that this worker holds and settles once."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
 
 _MAX_ATTEMPTS: Final = 1 << 30
-"""What fits into the columns of every store, with room for those to come."""
+"""A number that fits into the columns of every store, with room for further attempts."""
 
 
 class Task:
-    """A task as it was when it was read: at a version. Times are seconds since 1970 on the store's clock."""
+    """A task as it was when it was read. Times are seconds since 1970 on the store's clock."""
 
     __slots__ = ("form", "row")
 
     def __init__(self, row: Row, form: _values.Form = _values.USUAL) -> None:
         self.row = row
-        """Internal: as the store has it."""
+        """Internal: the stored row."""
         self.form = form
-        """Internal: how its value is read, and another one written, which the handle says."""
+        """Internal: how the handle reads and writes values."""
 
     @property
     def id(self) -> str:
-        """Its id, the same for all its life."""
+        """Its id, which never changes."""
         return self.row.id
 
     @property
     def version(self) -> int:
-        """One more at every change."""
+        """Its version, which grows at each change."""
         return self.row.version
 
     @property
@@ -50,35 +50,35 @@ class Task:
         return self.row.key
 
     @property
-    def value(self) -> Any:  # noqa: ANN401 - whatever its maker put in
-        """What was inserted, read from JSON each time, and through the handle's codec.
+    def value(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Its value, parsed from JSON at each access, after the handle's codec.
 
         Raises:
             UnreadableValue: the handle has no codec, or another one, or the value was damaged. In a worker's
-                function that is a failed attempt like others: the task is tried again, here or elsewhere,
-                and ends among the dead letters.
+                function that is a failed attempt like any other: the task is tried again, here or elsewhere,
+                and finally goes to the dead-letter queue.
         """
         row = self.row
         return codec.read(self.form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
 
     @property
     def at(self) -> float:
-        """It may not be claimed before this, in seconds since 1970; 0: a plain task, which has no times."""
+        """The earliest time to claim it, in seconds since 1970; 0: a plain task, which has no times."""
         return self.row.at / 1e6
 
     @property
     def claims(self) -> int:
-        """How often it was claimed."""
+        """How many times it was claimed."""
         return self.row.claims
 
     @property
     def attempt(self) -> int:
-        """How often a worker began with it; the first attempt is 1."""
+        """How many times a worker began with it; the first attempt is 1."""
         return self.row.attempt
 
     @property
     def error(self) -> str:
-        """Why the last attempt failed; empty: none has."""
+        """Why the last attempt failed; empty: none has failed."""
         return self.row.error
 
     @property
@@ -96,7 +96,7 @@ class Task:
         """The session that has claimed it; None: nobody."""
         return self.row.session
 
-    # --- changes, to be given to `Tasks.modify` -----------------------------------------------------
+    # --- changes for `Tasks.modify` -----------------------------------------------------------------
 
     def change(
         self,
@@ -108,15 +108,15 @@ class Task:
         attempt: int | None = None,
         error: str | None = None,
     ) -> Change:
-        """Other values for some of its fields; what isn't given stays. The task is claimed by nobody then.
+        """A change of some of its fields; the others stay. The change ends any claim of the task.
 
         Args:
-            value: whatever JSON can hold.
-            queue: where it goes. From a dead-letter queue to another one its attempts are counted anew.
-            at: not before this time: seconds since 1970, or a datetime with a zone.
+            value: any JSON value.
+            queue: the queue to move it to. If it leaves a dead-letter queue, its attempts are counted anew.
+            at: not before this time: seconds since 1970, or a datetime with a time zone.
             delay: instead of `at`, a duration from now.
             attempt: how many attempts it has had.
-            error: why the last one failed.
+            error: why the last attempt failed.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
@@ -139,11 +139,11 @@ class Task:
         )
 
     def delete(self) -> Delete:
-        """Its removal."""
+        """The removal of this task."""
         return Delete(self.id, self.version)
 
     def depend(self) -> Depend:
-        """That it must be there at this version, for the other changes to be made."""
+        """The condition that this task exists at this version, without which nothing is changed."""
         return Depend(self.id, self.version)
 
     def __repr__(self) -> str:
@@ -151,15 +151,15 @@ class Task:
 
 
 class Holder(Protocol):
-    """What a claim needs of the session that has it, and what that is told of it."""
+    """What a claim needs from its session, and the notices that it sends to it."""
 
     @property
     def form(self) -> _values.Form:
-        """How values of tasks are written and read."""
+        """How values are written and read."""
         ...
 
     async def settle(self, claim: Claim, part: Delete | Change) -> None:
-        """Have it settled, and wait for it."""
+        """Settle a claim, and wait until that is done."""
         ...
 
     async def renew(self, claim: Claim, lease: int | None) -> None:
@@ -167,7 +167,7 @@ class Holder(Protocol):
         ...
 
     async def renewed(self, claim: Claim) -> None:
-        """Wait for a renewal that is under way, for its version."""
+        """Wait for a renewal in flight, to know the version after it."""
         ...
 
     async def ack_with(self, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]) -> None:
@@ -175,11 +175,11 @@ class Holder(Protocol):
         ...
 
     def settled(self, claim: Claim) -> None:
-        """It was, by a change of tasks that its user made."""
+        """Note that a change of tasks by the user settled the claim."""
         ...
 
     def changed(self, claim: Claim, row: Row) -> None:
-        """It was, likewise, and is still claimed."""
+        """Note that a change of tasks by the user changed the task, which is still claimed."""
         ...
 
     def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
@@ -188,41 +188,41 @@ class Holder(Protocol):
 
 
 class Claim(Task):
-    """A task that this process has claimed, until it settles it, its session lapses, or its lease ends.
+    """A task that this process has claimed, until it settles it, its session expires, or its lease ends.
 
-    Settle it once: `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` when the task
-    is no longer this session's, or was settled before; then nothing was done.
+    Settle it once: with `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` if the
+    task is no longer this session's or was already settled; then nothing was done.
     """
 
     __slots__ = ("began", "lease", "on_lost", "open", "range", "session")
 
     def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
-        self.row = row  # not by the base's own, for there are very many
+        self.row = row  # not by the base's constructor, which would be slower: there are very many claims
         self.form = session.form
         self.session = session
         """Internal: the session that has claimed it."""
         self.range = range_
-        """Internal: of a plain task, the range that it was claimed with; None: it isn't one."""
+        """Internal: for a plain task, the range that it was claimed with; None: an ordinary task."""
         self.open = True
-        """Whether it has yet to be settled, as far as is known here."""
+        """Whether it is still to be settled, as far as this process knows."""
         self.began = row.begun
         """Internal: whether the work on it has begun."""
         self.lease: int | None = None
-        """Internal: for how long it was asked for last, in microseconds; None: as long as the session."""
+        """Internal: the last requested lease, in microseconds; None: as long as the session."""
         self.on_lost: Callable[[], None] | None = None
-        """Internal: what ends the work on it when it is lost."""
+        """Internal: ends the work on the task when the claim is lost."""
 
     @property
     def attempt(self) -> int:
-        """How often a worker began with it, this time included; the first attempt is 1."""
+        """How many times a worker began with it, including this time; the first attempt is 1."""
         return self.row.attempt + (self.began and not self.row.begun)
 
     async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
-        """The task is done: it is removed, and in the same step the other changes are made, or none of it.
+        """Acknowledge the task: remove it, and make the other changes in the same step, all or nothing.
 
-        One of the changes may be about this task itself: then that is what becomes of it. With
+        One of the changes may concern this task itself; then it is changed instead of removed. With
         `ack(claim.change(queue="next"))` it moves on to another queue, where its attempts are counted anew
-        and its error is cleared, unless the change says otherwise, or that is a dead-letter queue.
+        and its error is cleared, unless the change sets them or the queue is a dead-letter queue.
 
         Raises:
             ClaimLost: it is no longer claimed by this session.
@@ -234,7 +234,7 @@ class Claim(Task):
             await self.session.settle(self, Delete(self.id, self.version))
 
     async def nak(self, delay: Duration = 0, error: object = "") -> None:
-        """The task was not done: it can be claimed again after `delay`. The attempt counts."""
+        """Report a failure: the task can be claimed again after `delay`. The attempt counts."""
         await self.session.settle(
             self,
             Change(
@@ -251,50 +251,50 @@ class Claim(Task):
         await self.session.settle(self, unused(self.row))
 
     async def term(self, error: object = "terminated") -> None:
-        """The task will never be done: it goes to the dead-letter queue, with the error."""
+        """Give the task up: it goes to the dead-letter queue, with the error."""
         await self.session.settle(self, dead(self.row, error, self.attempt))
 
     async def in_progress(self, lease: Duration | None = None) -> None:
-        """The work goes on: the claim holds for `lease` more, or with None for as long as the session."""
+        """Extend the claim: it holds for `lease` from now, or with None as long as the session."""
         await self.session.renew(
             self, None if lease is None else parse.duration(lease, least=1, what="lease")
         )
 
     @asynccontextmanager
     async def commit(self, isolation: Isolation = "read committed") -> AsyncIterator[Any]:
-        """A transaction of the store's database in which results are written; at its end the task is removed.
+        """Write results in a transaction of the store's database; at its end the task is removed.
 
-        Gives psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). Either the results are
-        there and the task is gone, or neither: a worker that has lost its claim writes nothing.
+        The context gives psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). The results
+        and the removal are committed together or not at all: a worker that has lost its claim writes nothing.
 
         Raises:
             ClaimLost: at the end; everything was rolled back.
             TransactionConflict: Postgres could not serialize it (possible with "repeatable read" and
-                "serializable"), or found a deadlock; all was rolled back, the task is still claimed. In a
-                worker the function is run again, up to five times.
+                "serializable"), or found a deadlock; all was rolled back, and the task is still claimed.
+                In a worker, the function is run again, up to five times.
             UnsupportedOperation: the store has no transactions for its users.
         """
         async with self.session.commit(self, isolation) as connection:
             yield connection
 
     def lost(self) -> ClaimLost:
-        """Internal: the error that says so."""
+        """Internal: the error of a lost claim."""
         return ClaimLost(self.queue, self.id)
 
     def lose(self) -> None:
-        """Internal: it is somebody else's now."""
+        """Internal: note that the claim is lost."""
         self.open = False
         if self.on_lost is not None:
             self.on_lost()
 
 
 def unused(row: Row) -> Change:
-    """A claim given back without counting the attempt."""
+    """The change that gives a claim back without counting the attempt."""
     return Change(row.id, row.version, attempt=max(0, row.attempt - row.begun))
 
 
 def dead(row: Row, error: object, attempt: int) -> Change:
-    """A claim put into the dead-letter queue, after so many attempts."""
+    """The change that puts a task into the dead-letter queue, after the given number of attempts."""
     return Change(
         row.id,
         row.version,

@@ -1,4 +1,4 @@
-"""What people give for a task, checked: values as JSON, ids, keys, times."""
+"""Checks what users give for a task: values as JSON, ids, keys, times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intervalq.tasks._spec.ids import PLAIN, new_id
 from intervalq.tasks.rules import Insert
 
 MAX_BYTES: Final = 256 * 1024
-"""The default limit of a value: what is larger belongs into a file or table, with its name in the task."""
+"""The default limit of a value: keep larger ones in a file or table, and put their names into tasks."""
 
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _MAX_NAME: Final = 120
@@ -24,7 +24,7 @@ _QUEUE: Final = re.compile(rf"[A-Za-z0-9/][A-Za-z0-9._/=:-]{{0,{_MAX_NAME - 1}}}
 _BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _MAX_ERROR: Final = 4_000
 _MAX_DEPTH: Final = 200
-"""Lists and dicts within each other: what may be read anywhere, however deep its reader is in its calls."""
+"""The deepest nesting of lists and dicts: it can be parsed even deep in a call stack."""
 
 _QUICK: Final = 1 << 62
 _USUAL: Final = (None, None, None, None, None, None, False, False)
@@ -37,10 +37,10 @@ _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 def queue_name(value: object) -> str:
     """A queue's name, unchanged: 1 to 120 letters, digits and `. _ - / = :`, first a letter, a digit or `/`.
 
-    The names of dead-letter queues are five longer.
+    Names of dead-letter queues are five characters longer.
 
     Raises:
-        InvalidName: it isn't one.
+        InvalidName: `value` is not such a name.
     """
     if not isinstance(value, str) or not _QUEUE.fullmatch(value.removesuffix(_DEAD)):
         raise InvalidName(value, _MAX_NAME, "/=:")
@@ -53,7 +53,7 @@ def dead_queue(queue: str) -> str:
 
 
 def is_dead(queue: str) -> bool:
-    """Whether it is a dead-letter queue."""
+    """Whether a queue is a dead-letter queue."""
     return queue.endswith(_DEAD)
 
 
@@ -63,10 +63,10 @@ def living_queue(queue: str) -> str:
 
 
 def text(what: str, value: object) -> str:
-    """An id or key: 1 to 128 characters, none of which is a control character.
+    """An id or key, unchanged: 1 to 128 characters without control characters.
 
     Raises:
-        InvalidTask: it isn't.
+        InvalidTask: `value` is neither.
     """
     if not isinstance(value, str) or not _TEXT.fullmatch(value):
         raise InvalidTask(
@@ -78,7 +78,7 @@ def text(what: str, value: object) -> str:
 def _own_id(value: str) -> str:
     if text("id", value).startswith(PLAIN):
         raise InvalidTask(
-            f"id={short(value)} can't be used: ids that begin with {PLAIN!r} are those of plain tasks"
+            f"id={short(value)} can't be used: ids that begin with {PLAIN!r} are reserved for plain tasks"
         )
     return value
 
@@ -87,7 +87,7 @@ class Form(NamedTuple):
     """How the values of a handle's tasks are written."""
 
     most: int = MAX_BYTES
-    """Bytes that one may take in the store."""
+    """The most bytes of a value in the store."""
     codec: Codec | None = None
 
 
@@ -95,10 +95,10 @@ USUAL: Final = Form()
 
 
 def encode(value: object, form: Form = USUAL) -> str:
-    """A value as the JSON text that a store is given, all ASCII.
+    """A value as the JSON text to store, all ASCII.
 
     Raises:
-        InvalidTask: it can't be written as JSON, takes too many bytes, or looks as if it were encoded.
+        InvalidTask: it can't be written as JSON, takes too many bytes, or looks like an encoded value.
     """
     if type(value) is int and -_QUICK < value < _QUICK and form.most > 20 and form.codec is None:
         return str(value)
@@ -110,26 +110,26 @@ def encode(value: object, form: Form = USUAL) -> str:
         ) from error
     if written.count("[") + written.count("{") > _MAX_DEPTH and _depth(written) > _MAX_DEPTH:
         raise InvalidTask(
-            f"a task's value has more than {_MAX_DEPTH} lists or dicts within each other: keep it "
-            "elsewhere and put its name into the task"
+            f"a task's value has lists or dicts nested deeper than {_MAX_DEPTH}: keep it elsewhere and put "
+            "its name into the task"
         )
     if form.codec is not None:
         written = codec.encoded(form.codec, written)
     elif codec.is_encoded(written):
-        raise InvalidTask(f"a task's value can't begin with {codec.MARK!r}: so do those that a codec= wrote")
+        raise InvalidTask(f"a task's value can't begin with {codec.MARK!r}, which marks values of a codec=")
     if len(written) > form.most:
         how = "as JSON" if form.codec is None else "as the codec wrote it"
         raise InvalidTask(
-            f"a task's value takes {len(written)} bytes {how}, {form.most} are allowed: keep it "
+            f"a task's value takes {len(written)} bytes {how}, but {form.most} are allowed: keep it "
             "elsewhere and put its name into the task, or allow more with Tasks(max_bytes=...)"
         )
     return written
 
 
 def _depth(written: str) -> int:
-    """How many lists and dicts of JSON text are within each other at most."""
+    """The deepest nesting of lists and dicts in JSON text."""
     depth = most = 0
-    for mark in _BRACKET.findall(written):  # the texts are found, too, for they may have brackets in them
+    for mark in _BRACKET.findall(written):  # strings are matched, too, because they may contain brackets
         if mark in "[{":
             depth += 1
             most = max(most, depth)
@@ -142,14 +142,16 @@ def instant(value: float | datetime) -> int:
     """A time in microseconds since 1970.
 
     Raises:
-        InvalidTask: no finite number, a time without a zone, or out of range.
+        InvalidTask: not a finite number, a datetime without a time zone, or out of range.
     """
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise InvalidTask(f"at={value} has no time zone: give one, for example datetime.now(UTC)")
         value = value.timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidTask(f"at={short(value)} is no time: give seconds since 1970, or a datetime with a zone")
+        raise InvalidTask(
+            f"at={short(value)} is not a time: give seconds since 1970, or a datetime with a time zone"
+        )
     if not 0 <= value < FOREVER / 1_000_000 or (micros := round(value * 1_000_000)) >= FOREVER:
         raise InvalidTask(f"at={short(value)} is out of range: give seconds since 1970, or a datetime")
     return micros
@@ -176,13 +178,13 @@ def insert(
     if at is not None and delay is not None:
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
     if key is None and (inbox is not None or replace):
-        raise InvalidOption("inbox= and replace= are about the tasks of a key: give key= with them")
+        raise InvalidOption("inbox= and replace= apply to the tasks of a key: give key= with them")
     if inbox is not None:
         whole("inbox", inbox, 0, 1_000_000)
     if inbox is not None and replace:
-        raise InvalidOption("give inbox= or replace=, not both: replace=True keeps the newest only")
+        raise InvalidOption("give inbox= or replace=, not both: replace=True keeps only the newest task")
     if skip and id is None:
-        raise InvalidOption("skip=True leaves a task out whose id exists already: give id= with it")
+        raise InvalidOption("skip=True leaves out a task whose id already exists: give id= with it")
     return Insert(
         queue=queue_name(queue),
         json=encode(value, form),
@@ -199,10 +201,10 @@ def insert(
 
 
 def error_text(error: object) -> str:
-    """What a task keeps of an error: without what a store can't hold, and not too long."""
+    """The text of an error as a task keeps it: shortened, and without what a store can't hold."""
     try:
         said = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - what somebody's class does when it is to say what it is
+    except Exception:  # noqa: BLE001 - raised by the __str__ of a user's class
         said = type(error).__name__
     return "".join(c if c == "\n" or c.isprintable() else "?" for c in said[:_MAX_ERROR])
 

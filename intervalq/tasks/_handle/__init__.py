@@ -1,1 +1,1 @@
-"""What users touch."""
+"""The handle that users work with."""

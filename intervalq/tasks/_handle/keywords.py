@@ -12,7 +12,7 @@ from intervalq._spec.codec import Codec
 
 
 class TasksOptions(TypedDict, total=False):
-    """Of `Tasks`."""
+    """Options of `Tasks`."""
 
     expiry: Duration
     max_bytes: int
@@ -20,7 +20,7 @@ class TasksOptions(TypedDict, total=False):
 
 
 class NewOptions(TypedDict, total=False):
-    """Of `Tasks.new`, and of `Tasks.insert` but for `connection`."""
+    """Options of `Tasks.new`, and of `Tasks.insert` except `connection`."""
 
     id: str | None
     key: str | None
@@ -34,7 +34,7 @@ class NewOptions(TypedDict, total=False):
 
 
 class TasksLook(TypedDict, total=False):
-    """Of `Tasks.tasks`."""
+    """Options of `Tasks.tasks`."""
 
     ids: Sequence[str] | None
     limit: int | EllipsisType | None
@@ -42,7 +42,7 @@ class TasksLook(TypedDict, total=False):
 
 
 class QueuesLook(TypedDict, total=False):
-    """Of `Tasks.queues`."""
+    """Options of `Tasks.queues`."""
 
     prefix: str
     limit: int | None

@@ -1,4 +1,4 @@
-"""Pull consumers: `fetch` asks without waiting first, then waits, and gives up to n claims."""
+"""Pull consumers: `fetch` first asks without waiting, then waits, and returns up to n claims."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from intervalq.tasks.rules import Count, Select, Sessions
 from intervalq.tasks.store import Pulled, Pulling
 
 _EARLY: Final = 0.1
-"""Seconds before the caller's time is up that the last answer is waited for, as JetStream's clients do."""
+"""Seconds before the caller's timeout at which requests expire, as in JetStream's clients."""
 
 _MOST: Final = 10_000
-"""How many tasks one call may ask for."""
+"""The most tasks that one call may ask for."""
 
 _ASKS: Final = 30.0
-"""Seconds that one request of `consume` waits; then the next is made."""
+"""Seconds that one request of `consume` waits before the next one is made."""
 
 
 class PullInfo(NamedTuple):
-    """How a pull consumer stands, over all processes that use its name."""
+    """The state of a pull consumer, over all processes that use its name."""
 
     name: str
     pending: int
@@ -39,13 +39,13 @@ class PullInfo(NamedTuple):
     redelivered: int
     """Of these, tasks that were claimed before."""
     waiting: int
-    """Calls of `fetch` that wait: in this process, or on NATS in all of them."""
+    """Waiting calls of `fetch`: in this process, or on NATS in all processes."""
     consumers: Mapping[str, Pulled] = MappingProxyType({})
-    """By queue, what NATS says of its consumer: `delivered`, `ack_floor`, `config` and more; else empty."""
+    """NATS's state of each queue's consumer: `delivered`, `ack_floor`, `config` and more; elsewhere empty."""
 
 
 class Pull:
-    """A durable pull consumer, after the design of JetStream's (NATS, ADR-13). Made by `Tasks.pull`."""
+    """A durable pull consumer, designed like JetStream's (NATS, ADR-13). Created by `Tasks.pull`."""
 
     def __init__(
         self,
@@ -72,17 +72,18 @@ class Pull:
         """Claim tasks: what is ready, up to `count`; if nothing is, wait for the first.
 
         Args:
-            count: 1 to 10,000. What is there comes at once, or elsewhere than on NATS up to 1000 of it.
+            count: 1 to 10,000. Ready tasks are returned at once; on stores other than NATS, up to 1000 of
+                them.
             timeout: how long to wait for the first; the request itself expires 100 ms before (a tenth of it,
-                if that is less), so that what is claimed at the last moment still reaches the caller.
+                if that is less), so that tasks claimed at the last moment still reach the caller.
             no_wait: ask once, and don't wait.
-            lease: the claims end by themselves after this. None: they hold while this process lives.
+            lease: the claims expire after this time. None: they hold while this process lives.
 
         Returns:
-            One to `count` claims; an empty list: none came in time, or `max_ack_pending` are unsettled.
+            One to `count` claims; an empty list if none came in time, or `max_ack_pending` are unsettled.
 
         Raises:
-            TooManyWaiting: `max_waiting` calls wait already.
+            TooManyWaiting: `max_waiting` calls are already waiting.
             StoreError.
         """
         count = whole("count", count, 1, _MOST)
@@ -108,18 +109,18 @@ class Pull:
     async def consume(
         self, batch: int = 100, *, lease: Duration | None = None
     ) -> AsyncGenerator[Claim, None]:
-        """Claims, one after the other, for as long as it is iterated: `async for claim in pull.consume(10)`.
+        """Yield claims, one after the other, without end: `async for claim in pull.consume(10)`.
 
-        The session's heartbeat keeps those that wait for their turn here, and a request that the store has
-        forgotten is made anew. Leave with `contextlib.aclosing`: what was claimed and not handed on is free
-        at once then; else when the iterator is collected.
+        The session's heartbeat keeps claims that wait here for their turn, and a request that the store has
+        forgotten is repeated. Use `contextlib.aclosing`, so that claims which were not yet yielded are given
+        back as soon as the loop ends; otherwise this happens when the iterator is collected.
 
         Args:
-            batch: how many to claim at once, 1 to 10,000. With 1 nothing is claimed ahead.
+            batch: how many tasks to claim at once, 1 to 10,000. With 1, nothing is claimed ahead.
             lease: as for `fetch`.
 
         Raises:
-            TooManyWaiting, StoreError: as `fetch`.
+            TooManyWaiting, StoreError: as for `fetch`.
         """
         claims: deque[Claim] = deque()
         try:
@@ -127,7 +128,7 @@ class Pull:
                 claims.extend(await self.fetch(batch, _ASKS, lease=lease))
                 while claims:
                     claim = claims.popleft()
-                    if claim.open:  # it was not lost meanwhile
+                    if claim.open:  # not lost in the meantime
                         yield claim
         finally:
             with anyio.CancelScope(shield=True), suppress(IntervalqError):
@@ -136,7 +137,7 @@ class Pull:
                         await claim.release()
 
     async def info(self) -> PullInfo:
-        """How it stands."""
+        """The state of this pull consumer."""
         session = self._session()
         store = session.store
         if isinstance(store, Pulling):

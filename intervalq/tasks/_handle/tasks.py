@@ -45,32 +45,32 @@ _USUAL_LIMIT: Final = 100
 
 
 class Modified(NamedTuple):
-    """What `Tasks.modify` did, each in the order of what was asked."""
+    """What `Tasks.modify` did, in the order of its parts."""
 
     inserted: tuple[Task, ...]
     changed: tuple[Task, ...]
     existing: tuple[tuple[str, str], ...]
-    """Inserts that were left out: their id, and the id of the task that was there before."""
+    """Inserts that were left out: their id, and the id of the existing task."""
 
 
 class Tasks(Workers):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
-    A handle connects to nothing until it is used, and may be made at import time. It lives in one event loop
-    and one process; it pickles as its settings. What it claims belongs to its session, which begins with the
-    first claim and ends with `aclose` (or `async with tasks:`).
+    A handle doesn't connect until it is used, so it may be created at import time. It belongs to one event
+    loop and one process, and is pickled as its settings. What it claims belongs to its session, which begins
+    with the first claim and ends with `aclose` (or `async with tasks:`).
 
     Args:
-        store: a URL, a path, or a store object. `postgresql://`, `redis://` and its kin, `nats://`,
-            `sqlite:///app.db` or `memory://`. None: the environment's `INTERVALQ_STORE`, else the SQLite
-            database `tasks.db` in the user's state folder (that of queues is `state.db`, beside it).
-        expiry: how long after the last sign of life a process's claims are free for others; from 0.1 s to an
-            hour. The default, 5 s with a beat each second, bears pauses of a few seconds.
-        max_bytes: how large a value may be, as JSON, or as its codec wrote it.
-        codec: an object with `encode(bytes)` and `decode(bytes)`, both of which give bytes: values go through
-            it on their way into the store and back, to be encrypted for example (as in SECURITY.md). Ids,
-            keys, names, times and the errors of failed attempts don't. Values that were written without
-            one are read as they are. None: values are in the store as JSON.
+        store: a URL, a path, or a store object: `postgresql://`, `redis://` and its variants, `nats://`,
+            `sqlite:///app.db` or `memory://`. None: the environment variable `INTERVALQ_STORE`, else the
+            SQLite database `tasks.db` in the user's state folder (queues use `state.db` in the same folder).
+        expiry: how long after its last sign of life a process loses its claims; from 0.1 s to an hour. The
+            default, 5 s with a heartbeat each second, tolerates pauses of a few seconds.
+        max_bytes: the largest size of a value, as JSON or as its codec wrote it.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, which both return bytes. Values pass
+            through it on their way into the store and back, for example to be encrypted (see SECURITY.md).
+            Ids, keys, names, times and the errors of failed attempts don't. Values that were written without
+            a codec are read as they are. None: values are stored as JSON.
 
     Raises:
         InvalidInterval, InvalidOption: at once.
@@ -93,7 +93,7 @@ class Tasks(Workers):
             _values.Form(whole("max_bytes", max_bytes, 2, 1 << 28), checked_codec(codec)),
         )
 
-    # --- what goes in -------------------------------------------------------------------------------
+    # --- inserting ----------------------------------------------------------------------------------
 
     def new(
         self,
@@ -113,18 +113,18 @@ class Tasks(Workers):
         """A task to be inserted by `modify`, or with an acknowledgement.
 
         Args:
-            queue: where it goes; a queue exists while it has tasks.
-            value: whatever JSON can hold.
-            id: one of its own, up to 128 characters. None: a new UUID.
+            queue: the queue of the task; a queue exists while it has tasks.
+            value: any JSON value.
+            id: an id of your own, up to 128 characters. None: a new UUID.
             key: tasks of one queue with the same key run one after the other, in order of insertion.
-            at: not before this time: seconds since 1970, or a datetime with a zone. None: now.
+            at: not before this time: seconds since 1970, or a datetime with a time zone. None: now.
             delay: instead of `at`, a duration from now.
-            dedupe_key: while a task of this queue with the same one is there, and for `dedupe_for` after,
-                nothing is inserted.
-            dedupe_for: see there; five minutes, for callers that try again.
-            inbox: with a key: how many tasks of it may wait behind the first; then `InboxFull`.
-            replace: with a key: take the place of its tasks that nobody has claimed.
-            skip: with an id: insert nothing if it exists, instead of refusing everything.
+            dedupe_key: nothing is inserted while this queue has a task with the same dedupe key, and for
+                `dedupe_for` after that.
+            dedupe_for: see `dedupe_key`; the default of five minutes covers callers that retry.
+            inbox: with a key: how many tasks of it may wait behind the first; beyond that, `InboxFull`.
+            replace: with a key: replace its tasks that nobody has claimed.
+            skip: with an id: insert nothing if the id exists, instead of refusing everything.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
@@ -150,15 +150,15 @@ class Tasks(Workers):
         skip: bool = False,
         connection: Any = None,  # noqa: ANN401 - of the store's driver
     ) -> str:
-        """Insert a task, and give its id; or with `dedupe_key` or `skip` that of the one which is there.
+        """Insert a task, and return its id; with `dedupe_key` or `skip`, that of the existing task, if any.
 
         Args as for `new`, and `connection`: as for `modify`.
 
         Raises:
             DependencyError: the id exists.
             InboxFull: see `inbox`.
-            StoreError: it is not inserted; after a StoreTimeout it may be: with an id and `skip`, or with a
-                `dedupe_key`, it can be inserted again.
+            StoreError: the task was not inserted. After a StoreTimeout it may have been: with an id and
+                `skip`, or with a `dedupe_key`, it is safe to insert it again.
         """
         part = self.new(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
@@ -168,11 +168,12 @@ class Tasks(Workers):
         return dict(modified.existing).get(part.id, part.id)
 
     async def put(self, queue: str, values: Iterable[object]) -> int:
-        """Insert many plain tasks as fast as the store can, and say how many.
+        """Insert many plain tasks as fast as the store can, and return how many.
 
-        Plain tasks have no key or time, and an id that the store gives; they come in no order. On Postgres
-        they are handed out in ranges, several times as fast as others; elsewhere they are ordinary tasks. A
-        thousand at a time is all or nothing: after an error some of them may be inserted.
+        Plain tasks have no key or time, get their ids from the store, and run in no particular order. On
+        Postgres they are handed out in ranges, several times as fast as others; elsewhere they are ordinary
+        tasks. Each
+        batch of a thousand is all or nothing: after an error, some batches may have been inserted.
         """
         queue = _values.queue_name(queue)
         store = self.here()
@@ -185,7 +186,7 @@ class Tasks(Workers):
             try:
                 await self._put(store, queue, batch)
                 count += len(batch)
-            except Exception as error:  # noqa: BLE001 - it is raised below, not as a group
+            except Exception as error:  # noqa: BLE001 - it is raised below, without an exception group
                 errors.append(error)
             finally:
                 turn.release()
@@ -197,8 +198,8 @@ class Tasks(Workers):
                     if errors:
                         break
                     group.start_soon(send, batch)
-                    await lowlevel.checkpoint()  # it is on its way
-            except Exception as error:  # noqa: BLE001 - of the values
+                    await lowlevel.checkpoint()  # let the batch be sent
+            except Exception as error:  # noqa: BLE001 - raised by the iteration of the values
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -219,21 +220,23 @@ class Tasks(Workers):
         *parts: Insert | Change | Delete | Depend,
         connection: Any = None,  # noqa: ANN401 - of the store's driver
     ) -> Modified:
-        """Insert, change and delete tasks, depending on others: all of it or nothing.
+        """Insert, change and delete tasks, depending on others: all or nothing.
 
-        A change of a task that this handle has claimed is a checkpoint: the claim goes on, and the next
-        attempt finds the new values. Deleted, or moved to another queue, the task is settled.
+        A change of a task that this handle has claimed is a checkpoint: the claim continues, and the next
+        attempt finds the new values. If the task is deleted or moved to another queue, it is settled.
 
         Args:
-            parts: `tasks.new(...)`, `task.change(...)`, `task.delete()`, `task.depend()`; each task once, a
-                thousand at most.
-            connection: psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite) in whose
-                transaction it is done, so that it is when, and only if, that is committed. None: at once.
+            parts: `tasks.new(...)`, `task.change(...)`, `task.delete()`, `task.depend()`; each task once, and
+                at most a thousand.
+            connection: psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). The changes are
+                made in its transaction, so they take effect when, and only if, it is committed. None: at
+                once.
 
         Raises:
             DependencyError, InboxFull: nothing was done.
-            InvalidOption: a task is named twice, or too many are; or a checkpoint is of a plain task, or with
-                `at`, `delay` or `connection`. UnsupportedOperation: NATS has none.
+            InvalidOption: a task appears twice, or there are too many; or a checkpoint is of a plain task, or
+                has `at`, `delay` or `connection`.
+            UnsupportedOperation: a checkpoint on NATS.
             StoreError.
         """
         session, claims = self._claims_among(parts)
@@ -250,7 +253,7 @@ class Tasks(Workers):
         )
 
     def _claims_among(self, parts: Sequence[Insert | Change | Delete | Depend]) -> tuple[str, list[Claim]]:
-        """Those that are changed or deleted, and the session that has them."""
+        """The claims that are changed or deleted, and the session that holds them."""
         ids = {part.id for part in parts if isinstance(part, Change | Delete)}
         for session in self._sessions.values():
             claims = [session.batcher.held[id_] for id_ in ids if id_ in session.batcher.held]
@@ -259,18 +262,18 @@ class Tasks(Workers):
         session_here = self._sessions.get("")
         return session_here.batcher.session if session_here else "", []
 
-    # --- what comes out -----------------------------------------------------------------------------
+    # --- claiming -----------------------------------------------------------------------------------
 
     async def claim(
         self, *queues: str, lease: Duration | None = None, timeout: Duration | None = None
     ) -> Claim:
-        """Claim a task of any of the queues, and wait until there is one.
+        """Claim a task from any of the queues; wait until there is one.
 
         Args:
-            queues: tried in random order, so that short ones aren't held up by long ones.
-            lease: the claim ends by itself after this. None: it holds while this process lives.
-            timeout: how long to wait; None: as long as it takes; 0: the store is asked once. What it was
-                asked for when the time is up is waited for, up to a second.
+            queues: tried in random order, so that long queues don't starve short ones.
+            lease: the claim expires after this time. None: it holds while this process lives.
+            timeout: how long to wait; None: without limit; 0: ask the store once. A request that is in flight
+                when the time is up is awaited for up to a second.
 
         Raises:
             TimeoutError: none came in time.
@@ -290,13 +293,14 @@ class Tasks(Workers):
     def pull(
         self, *queues: str, name: str, max_waiting: int = 512, max_ack_pending: int | None = 1000
     ) -> Pull:
-        """A durable pull consumer: `fetch` gives up to n claims, `async for claim in pull` all. See `Pull`.
+        """A durable pull consumer: `fetch` returns up to n claims, `async for claim in pull` all. See `Pull`.
 
         Args:
-            queues: what it fetches from.
+            queues: the queues to fetch from.
             name: processes that use the same name share its limit of unacknowledged claims.
-            max_waiting: how many calls of `fetch` may wait here at the same time.
-            max_ack_pending: how many claims may be unsettled, over all processes; on NATS in each. None: any.
+            max_waiting: how many calls of `fetch` may wait in this process at the same time.
+            max_ack_pending: how many claims may be unsettled, over all processes (on NATS in each). None: no
+                limit.
         """
         return Pull(
             parse.name(name),
@@ -320,10 +324,10 @@ class Tasks(Workers):
 
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
         if self._given is not None:
-            raise TypeError(f"{self!r} was given a store object, which can't travel: give it a URL")
+            raise TypeError(f"{self!r} was given a store object, which can't be pickled: give it a URL")
         return _revived, (self._url, self._expiry, *self._form)
 
-    # --- looks --------------------------------------------------------------------------------------
+    # --- inspecting ---------------------------------------------------------------------------------
 
     async def tasks(
         self,
@@ -333,16 +337,16 @@ class Tasks(Workers):
         limit: int | EllipsisType | None = ...,
         values: bool = True,
     ) -> list[Task]:
-        """Tasks of a queue, by time, or those of some ids, in that order. None: of all queues.
+        """Tasks of a queue, by time, or tasks with given ids, in the order of the ids.
 
-        Plain tasks that the store hands out in ranges have no times: they come last. They can be changed,
-        moved and deleted like others, which makes them ordinary ones with the same ids.
+        Plain tasks that the store hands out in ranges have no times and come last. They can be changed, moved
+        and deleted like others, which makes them ordinary tasks with the same ids.
 
         Args:
-            queue: see there.
-            ids: only these, which may be none at all. None: whatever their ids are.
-            limit: so many at most; None: all. Without it: 100, or with `ids` all of these.
-            values: False: without their values (`None`).
+            queue: the queue; None: all queues.
+            ids: only tasks with these ids; the sequence may be empty. None: all ids.
+            limit: the most tasks to return; None: all. Default: 100, or with `ids`, all of these.
+            values: False: without values (each is `None`).
         """
         if limit is ...:
             limit = _USUAL_LIMIT if ids is None else None
@@ -355,9 +359,9 @@ class Tasks(Workers):
         return [Task(row, self._form) for row in await self.apply(command)]
 
     async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
-        """The queues that have tasks, with how many of which state; of given names, or with a prefix.
+        """The queues that have tasks, with their numbers by state: all, those named, or those with a prefix.
 
-        Postgres and SQLite estimate what is more than 10,000: see `QueueStats`.
+        Postgres and SQLite estimate numbers above 10,000: see `QueueStats`.
         """
         most = None if limit is None else whole("limit", limit, 0, 1 << 40)
         prefixes = (prefix,) if prefix else ()

@@ -1,4 +1,4 @@
-"""A worker process as people see it who look at a store of tasks."""
+"""A worker process, as shown to users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class WorkerSession(NamedTuple):
     """A process that works on tasks, as the store knows it. Times are seconds, on the store's clock."""
 
     id: str
-    """What `Task.claimant` says of the tasks that it has claimed."""
+    """The value of `Task.claimant` for the tasks that it has claimed."""
     host: str
     pid: int
     consumer: str | None
@@ -19,13 +19,13 @@ class WorkerSession(NamedTuple):
     started: float
     """When it began, in seconds since 1970."""
     beaten: float
-    """When it was last heard of."""
+    """The time of its last sign of life."""
     expiry: float
-    """It lapses when nothing was heard of it for so many seconds."""
+    """How many seconds it may be silent before it expires."""
 
 
 def session_of(session: Session) -> WorkerSession:
-    """What the store has, in seconds."""
+    """A stored session, with times in seconds."""
     return WorkerSession(
         id=session.id,
         host=session.host,

@@ -1,1 +1,1 @@
-"""What a process claims and settles, in few calls."""
+"""The session of a process: claims and settles tasks with few calls to the store."""

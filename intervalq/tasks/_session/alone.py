@@ -1,7 +1,7 @@
-"""What lets one function run alone among all those that a session runs.
+"""Lets one function run alone among all those that a session runs.
 
-A task that was lost with its session may have ended it. It runs alone, so that no other is charged with
-what it does.
+A task that was lost with its session may have killed it. It runs alone, so that no other task is charged if
+it kills another worker.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Final
 import anyio
 
 PATIENCE: Final = 60.0
-"""Seconds that one which is to run alone waits for those that run, and others then wait for it.
+"""Seconds that a task to run alone waits for running ones, and that others then wait for it.
 
-Those that take longer may be waiting for one another; and the store knows by then that they have begun.
+Functions that take longer may be waiting for each other; and by then the store knows that they have begun.
 """
 
 
 class RunAlone:
-    """Open, unless one of a session's functions is to run alone."""
+    """A gate that is open unless one of a session's functions is to run alone."""
 
     def __init__(self) -> None:
         self.running = 0
         """How many functions run."""
         self.closed: object | None = None
-        """Who closed it; None: it is open."""
+        """The key of the task that closed it; None: it is open."""
         self.on_open: list[Callable[[], None]] = []
-        """Who is told that others may begin."""
+        """Called when others may begin."""
         self._since = 0.0
         self._quiet = anyio.Event()
 
     def close(self) -> object:
-        """Let nobody else begin. Gives what opens it."""
+        """Let nothing else begin. Returns the key that opens it."""
         self.closed = key = object()
         self._since = anyio.current_time()
         return key
@@ -57,6 +57,6 @@ class RunAlone:
                 await self._quiet.wait()
 
     def ended(self) -> None:
-        """One that ran has ended while it was closed."""
+        """Note that a function has ended while the gate was closed."""
         if not self.running:
             self._quiet.set()

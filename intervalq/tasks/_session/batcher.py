@@ -1,4 +1,4 @@
-"""A session's one conversation with the store: what is done is settled and the next claimed, in one step."""
+"""A session's calls to the store: each settles finished tasks and claims the next ones, in one step."""
 
 from __future__ import annotations
 
@@ -25,62 +25,62 @@ from intervalq.tasks.store import MAX_ROWS, Pulling, Ranging, TaskStore
 log: Final = logging.getLogger("intervalq")
 
 PATIENCE: Final = 60.0
-"""Seconds that callers wait for a store which went away; workers wait for ever."""
+"""Seconds that callers wait for an unreachable store; workers wait for ever."""
 
 LINGER: Final = 0.004
-"""Seconds that a worker's acknowledgements wait for more of them, while there is nothing else to ask for.
+"""Seconds that a worker's acknowledgements wait for others to join them, while there is nothing else to send.
 
-What was done and not acknowledged is done again when the process dies; to tell of each at once is slow.
+Unacknowledged work is repeated if the process dies; but acknowledging each task at once is slow.
 """
 
 _MAX_WAIT: Final = 1.0
 
 _DRAIN: Final = 2.0
-"""Seconds in which a session that is to end claims nothing, so that it comes to own nothing."""
+"""Seconds without claims before a session is replaced, so that its last claims are settled first."""
 
 
 class Batcher:
-    """One call at a time: what comes meanwhile goes with the next, so batches grow with the load."""
+    """Makes one call at a time: whatever comes in the meantime joins the next; batches grow with the load."""
 
     def __init__(self, store: TaskStore, owner: Holder, lapsed: Callable[[], None]) -> None:
         self.session = ""
-        """The id of the session that has begun; empty: none."""
+        """The id of the session; empty: none has begun."""
         self.held: dict[str, Claim] = {}
-        """What is claimed and not known to be settled."""
+        """Claims that are not known to be settled."""
         self.hears = False
-        """Whether the store tells of new tasks."""
+        """Whether the store sends wake-ups."""
         self.busy = 0
-        """How many calls are under way."""
+        """How many calls are in flight."""
         self.hurries = False
-        """Whether nothing waits for more to be told with it."""
+        """Whether everything is sent at once instead of waiting for more."""
         self.begun = Begun()
         self.breath = 0.0
-        """When whoever runs functions last let others have the event loop."""
+        """When the runners of functions last yielded to the event loop."""
         self._now = loop_clock()
         self._store = store
         self._owner = owner
-        self._lapsed = lapsed  # told when the store no longer knows the session
+        self._lapsed = lapsed  # called when the store no longer knows the session
         self._demands: list[Demand] = []
         self._settles = Settles()
         self._ranges = OpenRanges()
         self._poked, self._is_poked = anyio.Event(), False
-        self._doubt = False  # a call may have claimed something that nobody knows of
+        self._doubt = False  # a call whose answer was lost may have claimed something
         self._handed = Handed()
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
-        self._claims_from = 0.0  # until then nothing is claimed
-        self._lapses = 0  # what a call brings that began before the last one is lost
-        self._since: float | None = None  # how long the store has been away
+        self._claims_from = 0.0  # the time before which nothing is claimed
+        self._lapses = 0  # lost sessions; claims of calls that began before the last loss are lost, too
+        self._since: float | None = None  # since when the store has been unreachable
         self._pause = FIRST_POLL
 
-    # --- what is wanted -----------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------
 
     def add(self, demand: Demand) -> None:
-        """Ask for a demand's tasks from now on."""
+        """Request a demand's tasks from now on."""
         self._demands.append(demand)
         self.poke()
 
     def drop(self, demand: Demand) -> None:
-        """Don't ask for them any more."""
+        """Stop requesting a demand's tasks."""
         if demand in self._demands:
             self._demands.remove(demand)
         self.poke()
@@ -92,16 +92,16 @@ class Batcher:
 
     @property
     def at_rest(self) -> bool:
-        """Whether there is nothing to be told to the store."""
+        """Whether there is nothing to send to the store."""
         return not (self._settles or self._ranges.finished or self.busy)
 
     @property
     def is_to_end(self) -> bool:
-        """Whether the session should end, and another begin: only that frees ranges nobody knows of."""
+        """Whether the session should be replaced: only that frees ranges whose claims got lost."""
         return self._has_orphans and self.at_rest and not self.held
 
     def settle(self, settle: Settle) -> None:
-        """Tell the store soon. Of a plain task: once all of its range are settled."""
+        """Send a settlement to the store soon; that of a plain task once all of its range are settled."""
         claim = settle.claim
         claim.open = settle.keeps
         if claim.range is not None:
@@ -115,7 +115,7 @@ class Batcher:
         self.poke()
 
     def done(self, claim: Claim) -> None:
-        """As `settle` with its removal, which nobody waits for: so most of them end."""
+        """Remove a task that is done, without waiting: a fast form of `settle` for the most common case."""
         if claim.range is None:
             self.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
         elif self.forget(claim):
@@ -123,26 +123,26 @@ class Batcher:
             self.poke()
 
     def began(self, claim: Claim, at: float) -> None:
-        """A function runs it since then. The store is told if it still does so in a while."""
+        """Note that a function runs the task since `at`. The store is told if it still runs a while later."""
         claim.began = True
         self.begun.since[claim] = at
         if not self._is_poked:
             self.poke()
 
     def finish_ranges(self) -> None:
-        """Give back what has not been settled of plain tasks."""
+        """Give back plain tasks that have not been settled."""
         for row in self._ranges.finish_now():
             self.held.pop(row.id, None)
         self.poke()
 
     def poke(self) -> None:
-        """Something has changed: look again."""
+        """Check again what to send, because something has changed."""
         if not self._is_poked:
             self._is_poked = True
             self._poked.set()
 
     def ask_now(self, *, missed: bool = False) -> None:
-        """There may be tasks; and `missed`, some that the store has claimed and nobody was told of."""
+        """Ask for tasks now; `missed`: a notice of tasks that the store has claimed may have been lost."""
         self._handed.missed = self._handed.missed or missed
         for demand in self._demands:
             demand.due = 0.0
@@ -151,7 +151,7 @@ class Batcher:
     # --- the conversation ---------------------------------------------------------------------------
 
     async def turn(self) -> None:
-        """Do what there is to do in one call, or wait until there is something."""
+        """Make one call with all that there is to do, or wait until there is something."""
         now = self._now()
         demand = self._pick(now) if now >= self._claims_from or not self.held else None
         if demand is None and self._due() > now:
@@ -183,7 +183,7 @@ class Batcher:
             raise
         else:
             self._since, self._pause = None, FIRST_POLL
-            if lapses != self._lapses:  # meanwhile: whatever it claimed is free again
+            if lapses != self._lapses:  # the session was lost in the meantime: its claims are free again
                 worked = replace(worked, claimed=(), ranges=())
             self.answered(batch, worked)
             self.begun.wake(begun)
@@ -193,7 +193,7 @@ class Batcher:
             self.busy -= 1
 
     def _pick(self, now: float) -> Demand | None:
-        """Whose turn it is: who is due, or with something to be settled anybody who wants more."""
+        """The demand to serve: one that is due, or, if there is something to settle, any that wants tasks."""
         any_time = bool(self._settles or self._ranges.finished)
         for index, demand in enumerate(self._demands):
             if (any_time or demand.due <= now) and demand.room() > 0:
@@ -208,7 +208,7 @@ class Batcher:
         return demand if apart else together(demand, self._demands)
 
     def _due(self) -> float:
-        """When the store is to be told something, if nobody has a question."""
+        """When to call the store if no demand is due."""
         if self._ranges.finished or (self._settles and (self._settles.is_urgent or self.hurries)):
             return 0.0
         since = min(self._settles.since if self._settles else math.inf, self._ranges.since())
@@ -222,7 +222,7 @@ class Batcher:
         self._poked, self._is_poked = anyio.Event(), False
 
     def _told(self, now: float) -> tuple[list[Claim], list[Finished]]:
-        """What has begun; and of plain tasks all that there is to tell."""
+        """Claims that have begun, and everything to report about plain tasks."""
         begun = self.begun.take(now)
         return begun, self._ranges.take(begun, now - LINGER)
 
@@ -242,7 +242,7 @@ class Batcher:
     # --- answers ------------------------------------------------------------------------------------
 
     def answered(self, batch: list[Settle], worked: Worked) -> None:
-        """Tell who waits what became of it."""
+        """Process the outcome of settlements, and wake those who wait for them."""
         lost, held = set(worked.lost), self.held
         for settle in batch:
             claim = settle.claim
@@ -256,7 +256,7 @@ class Batcher:
             elif settle.keeps and isinstance(settle.part, Change):
                 # of `until` all that is asked here is whether it ends by itself
                 claim.row = claim.row._replace(version=claim.row.version + 1, until=settle.part.lease)
-            elif held.get(claim.row.id) is claim:  # which is not of a range, nor begun any more
+            elif held.get(claim.row.id) is claim:  # no range, and no start to report
                 del held[claim.row.id]
             settle.end()
         for range_ in worked.lost_ranges:
@@ -265,7 +265,7 @@ class Batcher:
             self._lapsed()
 
     def hand(self, worked: Worked) -> None:
-        """Take what the store has claimed for this session, in its place."""
+        """Take over what the store has claimed on behalf of this session."""
         worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.held)))
         for claim in self._taken(worked, begun=False):
             if not offer(claim, self._demands):
@@ -305,17 +305,17 @@ class Batcher:
         self.begun.since.update({claim: self._now() for claim in claims if claim.began and claim.open})
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
-        """What was claimed, as claims."""
+        """Claims for claimed rows."""
         claims = [Claim(row, self._owner) for row in rows]
         for claim in claims:
             before = self.held.get(claim.row.id)
-            if before is not None:  # its lease ended, or it was changed by force, and now it is claimed anew
+            if before is not None:  # its lease ended, or it was changed by force, and it is claimed again
                 before.lose()
             self.held[claim.row.id] = claim
         return claims
 
     def forget(self, claim: Claim, change: Change | None = None) -> bool:
-        """It was settled or lost; whether that is news. `change`: what becomes of a plain task not done."""
+        """Drop a settled or lost claim; returns whether it was held. `change`: of an undone plain task."""
         if self.held.get(claim.row.id) is not claim:
             return False
         del self.held[claim.row.id]
@@ -327,7 +327,7 @@ class Batcher:
     # --- trouble ------------------------------------------------------------------------------------
 
     def _back(self, batch: list[Settle], finished: list[Finished], sent: Work | None, lapses: int) -> None:
-        """It is to be sent again; not under another session, which would not find its claims."""
+        """Keep what was not sent for the next call; but not for another session, which has no such claims."""
         if sent is not None:
             self._doubt = self._doubt or sent.limit > 0
             for settle in batch:
@@ -341,7 +341,7 @@ class Batcher:
             settle.end()
 
     async def bear(self, error: StoreError) -> None:
-        """Wait a little, and longer each time; after a minute those who called are told."""
+        """Wait a little, and longer each time; after a minute, raise the error in waiting callers."""
         now = self._now()
         if self._since is None:
             self._since = now
@@ -352,7 +352,7 @@ class Batcher:
         self._pause = min(2 * self._pause, _MAX_WAIT)
 
     def fail(self, error: IntervalqError, batch: Sequence[Settle] = ()) -> None:
-        """Tell everybody who waits; what nobody waits for is tried again with the next call."""
+        """Raise the error in everybody who waits; other settlements are sent again with the next call."""
         for settle in [*batch, *self._settles.take_all()]:
             if settle.waker is None and isinstance(error, StoreUnavailable):
                 self._settles.add(settle, self._now)
@@ -364,12 +364,12 @@ class Batcher:
             demand.failed(error)
 
     def refuse(self) -> None:
-        """Nobody gets tasks any more: the handle is being closed."""
+        """Give nobody tasks any more, because the handle is being closed."""
         for demand in [*self._demands]:
             demand.failed(QueueClosed(", ".join(demand.queues)))
 
     async def _recover(self) -> None:
-        """Give back what was claimed by a call, or by the store, and nobody knows of."""
+        """Give back claims, of a call or of the store, whose answer or notice was lost."""
         doubt = self._doubt
         await self._handed.recover(self._store, self.session, self.held)
         self._doubt = False
@@ -378,7 +378,7 @@ class Batcher:
             self._claims_from = self._now() + _DRAIN
 
     def lose_all(self) -> None:
-        """The session is gone, and all that it had claimed."""
+        """Drop all claims, because the session is gone."""
         self._lapses += 1
         held, self.held = self.held, {}
         for claim in held.values():

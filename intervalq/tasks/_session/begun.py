@@ -1,19 +1,20 @@
-"""What a session has begun and the store doesn't know of yet.
+"""Tasks that a session has begun and not yet reported to the store.
 
-An attempt is a task that began. A worker claims up to a thousand tasks ahead; when it dies, those that it
-had not begun must not be charged with that, and the one that killed it must be. To write down each
-beginning before it happens would cost a call to the store for each task; to write it with the claim would
-charge all that were claimed ahead. So:
+An attempt is counted when a task begins. A worker claims many tasks ahead; when it dies, those that had not
+begun must not be charged, and the one that killed it must be. Recording each start before it happens would
+cost a call to the store per task; recording it with the claim would charge all tasks that were claimed ahead.
+So:
 
-- What begins at once by being claimed is marked by the claim itself: tasks of idle workers, and those
+- Tasks that begin as soon as they are claimed are marked by the claim itself: those of idle workers, and
+those
   claimed by hand.
-- Of others the store is told later, with the next call, if they are still running by then. A task that
-  takes less than `TOLD_AFTER` is nearly never told of: its end goes with that call instead. So what is told
-  of is a share of slow tasks, and costs no call of its own while there is anything else to say.
-- Before it is told, a task whose worker dies is charged with nothing, although it may have been what killed
-  it. So every task that a lost session had claimed runs alone from then on, and of those that run alone the
-  store is told *before* they begin. Whatever kills its workers is charged for each time but perhaps the
-  first; who was with it, never.
+- Other starts are reported later, with the next call, if the tasks are still running then. A task that takes
+  less than `TOLD_AFTER` is hardly ever reported: its end is sent with that call instead. So only starts of
+  slow tasks are reported, and that needs no call of its own while there is anything else to send.
+- If the worker dies before a start is reported, the task is not charged, although it may have killed the
+  worker. So every task that a lost session had claimed runs alone from then on, and the starts of tasks that
+  run alone are reported *before* they begin. A task that kills its workers is charged each time except
+  perhaps the first; tasks that ran beside it are never charged for that.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from intervalq._timing.backends import Waker, wakers
 from intervalq.tasks._claim.task import Claim
 
 TOLD_AFTER: Final = 0.005
-"""Seconds that a task has run for when the store is told that it began."""
+"""Seconds for which a task has run before its start is reported to the store."""
 
 
 class Begun:
-    """Claims that have begun, in that order."""
+    """Claims that have begun, in the order of their starts."""
 
     def __init__(self) -> None:
         self.since: dict[Claim, float] = {}
-        """When each has begun. Those that end are taken out here, by whoever sees it: there are many."""
+        """When each has begun. Callers remove ended ones directly, for speed: there are many."""
         self._wakers: dict[Claim, Waker] = {}
 
     async def first(self, claim: Claim) -> None:
-        """Return when the store has been told that it begins, or can't be."""
+        """Wait until the store knows that a task begins, or can't be told."""
         waker = self._wakers[claim] = wakers()()
         await waker
 
     def due(self) -> float:
-        """When the store is to be told something, on the session's clock."""
+        """When to report to the store next, on the session's clock."""
         if self._wakers:
             return 0.0
         for since in self.since.values():
@@ -50,7 +51,7 @@ class Begun:
         return math.inf
 
     def take(self, now: float) -> list[Claim]:
-        """What the store is to be told by now."""
+        """The claims to report now."""
         told = list(self._wakers)
         for claim, since in self.since.items():
             if since + TOLD_AFTER > now:
@@ -61,17 +62,17 @@ class Begun:
         return told
 
     def back(self, claims: list[Claim]) -> None:
-        """They are to be told once more: the store may not have heard."""
+        """Report these claims once more, because the store may not have got them."""
         self.since = {claim: 0.0 for claim in claims if claim.open and claim not in self._wakers} | self.since
 
     def wake(self, claims: list[Claim]) -> None:
-        """The store knows of these, or needn't."""
+        """Wake those who wait for these claims: the store knows them, or needn't."""
         for claim in claims:
             waker = self._wakers.pop(claim, None)
             if waker is not None and not waker.done():
                 waker.set_result(None)
 
     def clear(self) -> None:
-        """There is nobody to be told."""
+        """Forget all claims, because there is no session to report them."""
         self.since.clear()
         self.wake(list(self._wakers))

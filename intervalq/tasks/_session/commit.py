@@ -1,4 +1,4 @@
-"""Settling a claim together with other changes: in one change of tasks, or in a transaction of its user's."""
+"""Settles a claim together with other changes: in one change of tasks, or in a user's transaction."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def ack_with(
     session: OwnSession, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]
 ) -> None:
     """See `Claim.ack`."""
-    _refuse_plain(claim, "changes that are made with its acknowledgement")
+    _refuse_plain(claim, "changes in the step of its acknowledgement")
     await session.renewed(claim)
     _check_open(claim)
     own = [part for part in changes if isinstance(part, Change | Delete) and part.id == claim.id]
     others = [part for part in changes if part not in own]
     mine = [_settling(part, claim) for part in own] or [Delete(claim.id, claim.version)]
     command = modification((*others, *mine), _session_of(claim))
-    claim.open = False  # nobody else settles it meanwhile
+    claim.open = False  # nobody else may settle it in the meantime
     try:
         await _until_known(session, claim, command)
     except BaseException:
@@ -48,32 +48,32 @@ async def ack_with(
         raise
     session.batcher.forget(claim)
     if command.inserts or command.changes:
-        session.batcher.ask_now()  # what goes on may be for a worker here
+        session.batcher.ask_now()  # follow-up tasks may be for a worker of this process
 
 
 def _checkpoint(part: Change, claim: Claim) -> Change:
-    """Other values for a task that is being worked on here, by its user's word: the claim goes on.
+    """The change of a claimed task that keeps the claim.
 
     Raises:
-        InvalidOption: it is a plain task, or the change says when the task may be claimed.
+        InvalidOption: it is a plain task, or the change has `at` or `delay`.
     """
     _refuse_plain(claim, "changes while it is worked on")
     if part.at is not None or part.delay is not None:
         raise InvalidOption(
-            f"task {plain(claim.id)} is claimed here, and at= or delay= would change when it may be "
-            "claimed: give it back with claim.nak(delay), or return the change from the worker's function"
+            f"task {plain(claim.id)} is claimed by this handle, and at= or delay= would change when it may "
+            "be claimed: give it back with claim.nak(delay), or return the change from the worker's function"
         )
-    attempt = claim.attempt if part.attempt is None else part.attempt  # of which the store may not know yet
+    attempt = claim.attempt if part.attempt is None else part.attempt  # the store may not know it yet
     return replace(part, attempt=attempt, keep=True, lease=claim.lease)
 
 
 async def checkpoints(
     parts: Sequence[Insert | Change | Delete | Depend], claims: Sequence[Claim], connection: object
 ) -> tuple[Insert | Change | Delete | Depend, ...]:
-    """The parts, in which changes of claims that stay in their queues keep these.
+    """The parts, where changes of claims that stay in their queues keep these claims.
 
     Raises:
-        InvalidOption: one can't, or it is to be made in a transaction of the user's.
+        InvalidOption: one can't keep it, or is to be made in a transaction of the user.
     """
     known = {claim.id: claim for claim in claims}
     changed = list(parts)
@@ -83,11 +83,11 @@ async def checkpoints(
             continue
         if connection is not None:
             raise InvalidOption(
-                f"task {plain(claim.id)} is claimed here, and whether its change is kept would depend on "
-                "the end of the transaction: change it without connection=, or end it with claim.commit()"
+                f"task {plain(claim.id)} is claimed by this handle, and its change would depend on the end "
+                "of the transaction: change it without connection=, or end it with claim.commit()"
             )
         version = claim.version
-        await claim.session.renewed(claim)  # a renewal that is under way makes another version
+        await claim.session.renewed(claim)  # a renewal in flight makes another version
         kept = _checkpoint(part, claim)
         changed[number] = replace(kept, version=claim.version) if part.version == version else kept
     return tuple(changed)
@@ -96,7 +96,7 @@ async def checkpoints(
 def settled(
     parts: Sequence[Insert | Change | Delete | Depend], claims: Sequence[Claim], changed: Sequence[Row]
 ) -> None:
-    """These parts were done, with which some claims ended and others have new rows."""
+    """Update claims after these parts were done: some ended, and others have new rows."""
     kept = {part.id for part in parts if isinstance(part, Change) and part.keep}
     rows = {row.id: row for row in changed if row.id in kept}
     for claim in claims:
@@ -107,13 +107,13 @@ def settled(
 
 
 def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
-    """What becomes of the task of a claim by its user's word, at the version that renewals have brought."""
+    """The user's change or deletion of a claimed task, at the version after its renewals."""
     if isinstance(part, Delete):
         return Delete(claim.id, claim.version)
     moves = part.queue is not None and part.queue != claim.queue and not is_dead(part.queue)
     attempt = part.attempt
     if attempt is None:
-        attempt = 0 if moves else claim.attempt  # of which the store may not know yet
+        attempt = 0 if moves else claim.attempt  # the store may not know it yet
     return replace(
         part,
         version=claim.version,
@@ -123,7 +123,7 @@ def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
 
 
 async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> None:
-    """Send it until there is an answer, for a minute."""
+    """Send the command until there is an answer, for at most a minute."""
     now = anyio.current_time
     give_up = now() + PATIENCE
     pause = FIRST_POLL
@@ -151,9 +151,9 @@ async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> No
 
 
 async def _is_done(session: OwnSession, claim: Claim, command: Modify) -> bool:
-    """Whether a task went by the call whose answer was lost, and was nobody else's meanwhile.
+    """Whether the call whose answer was lost has settled the task, so that it was not somebody else's.
 
-    It is gone; or it was to be changed, and is as it was to be, unless others have changed it since.
+    Then the task is gone; or, if it was to be changed, it is as changed, unless others have changed it since.
     """
     if claim.row.until is not None or not session.holds(claim):
         return False
@@ -166,7 +166,7 @@ async def _is_done(session: OwnSession, claim: Claim, command: Modify) -> bool:
 
 
 def _session_of(claim: Claim) -> str:
-    """The id of the session that a claim was made by, which may have lapsed."""
+    """The id of the session that made a claim; it may have expired."""
     return claim.row.session or ""
 
 
@@ -177,8 +177,8 @@ async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> Asy
     if not isinstance(store, Transactional):
         raise UnsupportedOperation(
             store.url,
-            "this store has no transactions for its users: write results so that they may be written "
-            "twice, and then claim.ack()",
+            "this store has no transactions for users: make writing the results idempotent, and then call "
+            "claim.ack()",
         )
     _refuse_plain(claim, "a transaction of its own")
     await session.renewed(claim)
@@ -188,7 +188,7 @@ async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> Asy
         async with store.transaction(isolation) as transaction:
             yield transaction.connection
             _check_open(claim)
-            is_settling, claim.open = True, False  # a beat must not take it for lost while it is committed
+            is_settling, claim.open = True, False  # a heartbeat must not take it for lost during the commit
             await _remove(session, transaction, claim)
     except BaseException:
         if is_settling:
@@ -203,13 +203,13 @@ def _check_open(claim: Claim) -> None:
 
 
 async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -> None:
-    """Delete the task of a claim in a transaction, which is rolled back if that isn't so any more."""
+    """Delete the task of a claim in a transaction, which is rolled back if the claim is lost."""
     while True:
         version = claim.version
         worked = await transaction.apply(Work(_session_of(claim), (Delete(claim.id, version),)))
         if not worked.lost:
             return
-        await session.renewed(claim)  # one that was under way may have been faster
+        await session.renewed(claim)  # a renewal in flight may have been faster
         if claim.version == version:
             session.gone(claim)
             raise claim.lost()
@@ -229,7 +229,7 @@ def modification(
     """Parts as one command.
 
     Raises:
-        InvalidOption: the same task is named twice, or too many are named.
+        InvalidOption: the same task appears twice, or there are too many parts.
     """
     if len(parts) > MAX_ROWS:
         raise InvalidOption(f"{len(parts)} parts are too many for one change: {MAX_ROWS} are allowed")
@@ -237,9 +237,7 @@ def modification(
     inserts = tuple([part for part in parts if isinstance(part, Insert)])
     if len(set(ids)) < len(ids):
         twice = next(id_ for id_ in ids if ids.count(id_) > 1)
-        raise InvalidOption(
-            f"task {plain(twice)} is named twice in one change: say in one part what becomes of it"
-        )
+        raise InvalidOption(f"task {plain(twice)} is named twice in one change: combine both into one part")
     if len(inserts) == len(parts):
         return Modify(session, inserts)
     return Modify(

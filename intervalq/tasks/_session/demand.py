@@ -1,4 +1,4 @@
-"""Who wants tasks: what a session is asked for, and where what it claims goes."""
+"""Demands: what a session is asked to claim, and to whom its claims are delivered."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from intervalq.tasks._claim.task import Claim
 
 FIRST_POLL: Final = 0.05
 LAST_POLL: Final = 0.5
-"""Seconds between two questions for tasks where the store can't tell of new ones; more and more of them."""
+"""The longest polling interval, in seconds, for stores without wake-ups; the interval grows up to it."""
 CHECK: Final = 5.0
-"""The same where it can: it may forget to. It tells of what becomes ready within so long, too."""
+"""The polling interval for stores with wake-ups, in case one is lost. A wake-up is also sent for tasks that
+become ready within this time."""
 
 
 class Demand(Protocol):
-    """Wants tasks of the same queues, on the same terms."""
+    """A demand for tasks of the same queues on the same terms."""
 
     queues: tuple[str, ...]
     lease: int | None
     most: int | None
     due: float
-    """When to ask for them, on the session's clock in seconds; earlier if there is something to settle."""
+    """When to ask for tasks, in seconds on the session's clock; earlier if there is something to settle."""
     poll: float
 
     def room(self) -> int:
@@ -32,24 +33,24 @@ class Demand(Protocol):
         ...
 
     def begins(self, limit: int) -> int:
-        """Which of so many begin at once. See `Work.begins`."""
+        """Which of `limit` tasks begin at once. See `Work.begins`."""
         ...
 
     def asked(self, limit: int) -> None:
-        """The store is being asked for so many; 0: that has come to nothing."""
+        """Note that the store is being asked for `limit` tasks; 0: that request has failed."""
         ...
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
-        """Take what was claimed, which may be nothing, and give what nobody wants any more."""
+        """Take claims, possibly none, and return those that nobody wants any more."""
         ...
 
     def failed(self, error: IntervalqError) -> None:
-        """The store can't be asked, for good or for a minute."""
+        """Note that the store can't be asked, permanently or for a minute."""
         ...
 
 
 def offer(claim: Claim, demands: Iterable[Demand]) -> bool:
-    """Give a claim that nobody asked for to one whose terms it meets; whether it was taken."""
+    """Give an unrequested claim to a demand whose terms it meets; returns whether one took it."""
     row = claim.row
     for demand in demands:
         fits = row.queue in demand.queues and (demand.lease is None) == (row.until is None)
@@ -139,24 +140,24 @@ class Request:
         self.count = count
         self.waker = waker
         self.once = once
-        """Content with nothing, once the store was asked."""
+        """Whether it ends with nothing once the store was asked."""
         self.asked = False
-        """Whether a call to the store that is under way is for it."""
+        """Whether a call to the store for it is in flight."""
         self.was_asked = False
-        """Whether one ever was."""
+        """Whether there ever was such a call."""
         self.is_over = False
-        """Its time is up: it only takes what that call brings."""
+        """Whether its time is up, so that it only takes what that call brings."""
         self.claims: list[Claim] = []
         self.error: IntervalqError | None = None
 
     def wake(self) -> None:
-        """It has what it waited for."""
+        """Wake it, because it has what it waited for."""
         if not self.waker.done():
             self.waker.set_result(None)
 
 
 class Callers:
-    """Calls of `claim` and `fetch` for the same queues: the first in line is served first."""
+    """Calls of `claim` and `fetch` for the same queues: first come, first served."""
 
     def __init__(
         self, queues: tuple[str, ...], lease: int | None, most: int | None, empty: Callable[[Callers], None]
@@ -174,7 +175,7 @@ class Callers:
         return sum(request.count for request in self.line if not request.is_over)
 
     def begins(self, limit: int) -> int:
-        """See `Demand.begins`: whatever is given to a caller has begun."""
+        """See `Demand.begins`: every task that is given to a caller has begun."""
         del limit
         return 2
 
@@ -187,18 +188,18 @@ class Callers:
                 limit -= request.count
 
     def join(self, request: Request) -> None:
-        """Wait in line. What is asked for at once is asked at once."""
+        """Wait in line. If nothing waits, the store is asked at once."""
         self.line.append(request)
         self.due, self.poll = 0.0, FIRST_POLL
 
     def leave(self, request: Request) -> None:
-        """Don't wait any longer."""
+        """Stop waiting."""
         if request in self.line:
             self.line.remove(request)
             self._end_if_empty()
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
-        """See `Demand.deliver`. Calls that came after the store was asked are not content with nothing."""
+        """See `Demand.deliver`. Calls that came after the request don't end with an empty answer."""
         for claim in claims:
             claim.began, claim.lease = True, self.lease
         for request in list(self.line):

@@ -1,4 +1,4 @@
-"""What a store has claimed for a session by itself: which of it the session takes."""
+"""Tasks that a store has claimed for an idle session: makes sure that the session takes each only once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from intervalq.tasks.store import TaskStore
 
 
 class Handed:
-    """Claims come by notices, and what was claimed is also found by looking: each is taken once."""
+    """Claims arrive by notices, and are also found by queries: each is taken once."""
 
     def __init__(self) -> None:
         self.missed = False
-        """Whether a notice may have been lost, so that something is claimed which nobody knows of."""
+        """Whether a notice may have been lost, so that there may be unknown claims."""
         self._returned: dict[str, int] = {}  # versions
 
     async def recover(self, store: TaskStore, session: str, held: Mapping[str, Claim]) -> None:
-        """Give back what is claimed and nobody knows of: what a notice says of it comes too late."""
+        """Give back unknown claims; a notice about one of them comes too late."""
         self.missed = False
         try:
             rows = await store.apply(Select(session=session, values=False))
@@ -31,7 +31,7 @@ class Handed:
             raise
 
     def news(self, rows: Iterable[Row], held: Mapping[str, Claim]) -> Iterator[Row]:
-        """Those that nobody knows of yet."""
+        """The rows that are not known yet."""
         for row in rows:
             claim = held.get(row.id)
             known = self._returned.get(row.id, -1) if claim is None else claim.row.version
@@ -40,5 +40,5 @@ class Handed:
 
 
 def _is_unknown(row: Row, claim: Claim | None) -> bool:
-    """A renewal whose answer was lost is one version ahead; what was given back and came again is two."""
+    """After a renewal with a lost answer, a row is one version ahead; given back and claimed again, two."""
     return claim is None or row.version > claim.row.version + 1

@@ -1,4 +1,4 @@
-"""Where a handle of tasks lives: one process and one event loop, with its store and its sessions."""
+"""The lifecycle of a handle of tasks: its process and event loop, its store and its sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 
 class Lifecycle:
-    """The life of `Tasks`: nothing is opened before its first use, and then in that event loop."""
+    """The lifecycle of `Tasks`: it opens nothing until it is used, and then in that event loop."""
 
     def __init__(self, url: str | None, given: TaskStore | None, expiry: float, form: Form) -> None:
         self._url = url
@@ -37,7 +37,7 @@ class Lifecycle:
         self._sessions: dict[str, WorkSession] = {}
 
     async def aclose(self) -> None:
-        """Give back what is claimed, and let go of connections. The handle can be used again."""
+        """Give back all claims, and close the connections. The handle can be used again."""
         if self._home is not None and self._home == (os.getpid(), current_loop()):
             sessions, self._sessions = self._sessions, {}
             with anyio.CancelScope(shield=True):
@@ -45,7 +45,7 @@ class Lifecycle:
                     await session.close()
                 if self._store is not None:
                     await self._store.aclose()
-            if not self._sessions:  # it may live elsewhere from now on
+            if not self._sessions:  # it may belong to another event loop from now on
                 self._store, self._home = self._given, None
 
     async def __aenter__(self) -> Self:
@@ -58,10 +58,10 @@ class Lifecycle:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction of the store's database, whose connection can be given to `insert` and `modify`."""
+        """A transaction of the store's database; its connection can be given to `insert` and `modify`."""
         store = self.here()
         if not isinstance(store, Transactional):
-            raise UnsupportedOperation(store.url, "this store has no transactions for its users")
+            raise UnsupportedOperation(store.url, "this store has no transactions for users")
         async with store.transaction("read committed") as transaction:
             yield transaction.connection
 
@@ -71,18 +71,18 @@ class Lifecycle:
     ) -> AsyncIterator[None]:
         """Hold an exclusive lock: `async with tasks.lock("car1"):`. Needs a store that has locks (NATS).
 
-        It is refreshed while the context is open, and is free at once when that ends; if this process dies,
-        when it expires.
+        It is refreshed while the context is open, and free as soon as that ends; if this process dies, it is
+        free when it expires.
 
         Args:
-            name: what is locked, a name like that of a queue.
-            timeout: how long to wait for it. None: as long as it takes; 0: try once.
-            expiry: after how long it is free if its holder died; None: the handle's. Rounded up to whole
-                seconds.
+            name: the name of the lock, with the rules for names of queues.
+            timeout: how long to wait for it. None: without limit; 0: try once.
+            expiry: after how long it is free if its holder died; None: the handle's. It is rounded up to
+                whole seconds.
 
         Raises:
-            TimeoutError: somebody else has it.
-            LockLost: at the end: it couldn't be refreshed in time, and what ran under it was cancelled.
+            TimeoutError: somebody else holds it.
+            LockLost: at the end: it couldn't be refreshed in time, and the code under it was cancelled.
             UnsupportedOperation: the store has no locks.
             StoreError.
         """
@@ -91,19 +91,19 @@ class Lifecycle:
         async with hold(self.here(), name, seconds, wait_of(timeout)):
             yield
 
-    async def apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - its driver's
-        """Internal: do a command, at once or within the transaction of a connection."""
+    async def apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - of the driver
+        """Internal: do a command, at once or in the transaction of a connection."""
         store = self.here()
         if connection is None:
             return await store.apply(command)
         if not isinstance(store, Transactional):
             raise UnsupportedOperation(
-                store.url, "this store has no transactions for its users: leave connection= out"
+                store.url, "this store has no transactions for users: omit connection="
             )
         return await store.apply_on(connection, command)
 
     def session(self, consumer: str = "") -> WorkSession:
-        """Internal: the session of a pull consumer, or that of all others."""
+        """Internal: the session of a pull consumer, or the one of everything else."""
         store = self.here()
         session = self._sessions.get(consumer)
         if session is None:
@@ -112,7 +112,7 @@ class Lifecycle:
         return session
 
     def wake(self) -> None:
-        """Internal: what was just inserted may be for a session of this handle."""
+        """Internal: wake sessions of this handle, which may want a task that was just inserted."""
         for session in self._sessions.values():
             if session.batcher.wanted:
                 session.batcher.ask_now()
@@ -121,7 +121,7 @@ class Lifecycle:
         """Internal: the store, in this event loop.
 
         Raises:
-            ForkedError, WrongLoop: the handle lives elsewhere.
+            ForkedError, WrongLoop: the handle belongs to another process or event loop.
         """
         home = (os.getpid(), current_loop())
         if self._home is not None and self._home != home:

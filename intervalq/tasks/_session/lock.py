@@ -1,4 +1,4 @@
-"""An exclusive lock for as long as a context is open: acquired, refreshed, given up when it is lost."""
+"""An exclusive lock while a context is open: acquired, refreshed, and the block cancelled if it is lost."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from intervalq.store import stopwatch
 from intervalq.tasks.store import Lock, Locking, TaskStore
 
 _BEATS: Final = 3
-"""How often it is refreshed within its expiry: one or two may fail."""
+"""How many times it is refreshed within its expiry, so that one or two refreshes may fail."""
 
 _FAREWELL: Final = 5.0
-"""Seconds that giving it back may take; then it expires by itself."""
+"""Seconds that the release may take; otherwise the lock expires by itself."""
 
 
 @asynccontextmanager
 async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None) -> AsyncIterator[None]:
-    """See `Tasks.lock`. Times in seconds."""
+    """See `Tasks.lock`. Times are in seconds."""
     if not isinstance(store, Locking):
         raise UnsupportedOperation(
             store.url,
-            "this store has no locks: use nats://, or give tasks a key, of which one runs at a time",
+            "this store has no locks: use nats://, or give tasks a key, so that one of them runs at a time",
         )
     lock = store.lock(name, round(expiry * 1e6))
     try:
@@ -45,7 +45,7 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
                 yield
             except anyio.get_cancelled_exc_class():
                 raise
-            except BaseException as raised:  # noqa: BLE001 - it is raised below, not as a group
+            except BaseException as raised:  # noqa: BLE001 - it is raised below, without an exception group
                 error = raised
             group.cancel_scope.cancel()
         if lost:
@@ -65,11 +65,11 @@ async def _acquire(lock: Lock, name: str, timeout: float | None) -> None:
             while not (got := got or await lock.acquire()):
                 await freed()
     if not got:
-        raise TimeoutError(f"somebody else has the lock {name!r}, for {timeout:g} s already")
+        raise TimeoutError(f"somebody else has held the lock {name!r} for {timeout:g} s")
 
 
 async def _refresh(lock: Lock, pause: float) -> None:
-    """Refresh it until that is too late, or it is another's."""
+    """Refresh the lock until it is lost or a refresh would be too late."""
     while True:
         await anyio.sleep(pause)
         left = (lock.expires - stopwatch()) / 1e6
@@ -77,7 +77,7 @@ async def _refresh(lock: Lock, pause: float) -> None:
             with anyio.fail_after(left):
                 if not await lock.refresh():
                     return
-        except StoreError:  # it may be back in time
+        except StoreError:  # the store may be back in time
             continue
         except TimeoutError:
             return

@@ -1,4 +1,4 @@
-"""What settling a claim in other ways needs of the session that has it."""
+"""The protocol of what settling a claim in other ways needs from its session."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class OwnSession(Protocol):
 
     @property
     def store(self) -> TaskStore:
-        """Where its tasks are."""
+        """The store of its tasks."""
         ...
 
     @property
     def batcher(self) -> Batcher:
-        """What tells the store of what is settled."""
+        """The batcher that sends settlements to the store."""
         ...
 
     async def ready(self) -> str:
-        """The id of a session that has begun, now if there was none."""
+        """The id of the session, which begins now if there was none."""
         ...
 
     async def renewed(self, claim: Claim) -> None:
-        """Wait for a renewal that is under way, for its version."""
+        """Wait for a renewal in flight, to know the version after it."""
         ...
 
     def holds(self, claim: Claim) -> bool:
-        """Whether it has the claim, as far as is known here."""
+        """Whether it has the claim, as far as this process knows."""
         ...
 
     def gone(self, claim: Claim) -> None:
-        """It is somebody else's now."""
+        """Note that a claim is lost."""
         ...

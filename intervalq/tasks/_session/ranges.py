@@ -1,4 +1,4 @@
-"""Plain tasks claimed in ranges: each is settled by itself, and the store is told when all of one are."""
+"""Plain tasks claimed in ranges: each is settled separately, and the store is told when a range is done."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row
 
 
 class OpenRange:
-    """A range of plain tasks, of which some have not been settled."""
+    """A range of plain tasks, some of which are not settled yet."""
 
     def __init__(self, range_: Range, tasks: Sequence[tuple[int, str]], session: str, *, begun: bool) -> None:
         self.range = range_
         self.is_new = False
-        """Whether some have been settled that the store doesn't know of."""
+        """Whether some settlements have not been reported to the store."""
         self.since = 0.0
         """Since when, on the session's clock."""
         prefix = f"{PLAIN}{range_.part}-"
         queue = range_.queue
         row = Row("", 1, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
         middle, end = row[1:4], row[5:]
-        # By position and at once, for there are very many.
+        # Built by position and in one go, because there are very many.
         self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
-        self._told = 0  # so many from the beginning are known by the store to be settled
+        self._told = 0  # how many, from the first on, the store knows to be settled
         self._open = len(self.rows)
         self._claims: list[Claim] = []
         self._failed: list[Failed] = []
 
     def claims(self, claims: list[Claim]) -> None:
-        """These stand for its tasks."""
+        """Set the claims of its tasks."""
         self._claims = claims
 
     def settle(self, claim: Claim, change: Change | None) -> bool:
-        """One of them was done (None), or not; whether that was the last."""
+        """Settle one task: done (None), or not; returns whether it was the last one."""
         if change is not None:
             self._failed.append(Failed(_number(claim.row), _again(claim.row, change)))
         self._open -= 1
@@ -44,7 +44,7 @@ class OpenRange:
         return not self._open
 
     def finish_now(self) -> list[Row]:
-        """Give back what has not been settled, which these tasks are."""
+        """Give back the unsettled tasks, and return them."""
         left = [claim for claim in self._claims if claim.open]
         for claim in left:
             self.settle(claim, unused(claim.row))
@@ -52,11 +52,11 @@ class OpenRange:
         return [claim.row for claim in left]
 
     def finished(self) -> Finished:
-        """What the store is told at the end."""
+        """The final report to the store."""
         return Finished(self.range, tuple(self._failed))
 
     def so_far(self, begun: Iterable[Claim]) -> list[Finished]:
-        """What the store is told before, if anything: the first that are settled, and what has begun."""
+        """The reports before that, if any: the first settled tasks, and those that have begun."""
         first = self._told
         while self._told < len(self._claims) and not self._claims[self._told].open:
             self._told += 1
@@ -73,20 +73,20 @@ class OpenRange:
 
 
 class OpenRanges:
-    """All that a session has, and what the store is to be told of them."""
+    """All ranges of a session, and the reports about them."""
 
     def __init__(self) -> None:
         self.finished: list[Finished] = []
-        """What the store is told with the next call."""
+        """Reports for the next call to the store."""
         self._open: list[OpenRange] = []
 
     def add(self, ranged: OpenRange, claims: list[Claim]) -> None:
-        """One was claimed; the claims stand for its tasks."""
+        """Add a claimed range, with the claims of its tasks."""
         ranged.claims(claims)
         self._open.append(ranged)
 
     def settle(self, claim: Claim, change: Change | None, now: Callable[[], float]) -> None:
-        """A task of a range was done (None), or not."""
+        """Settle a task of a range: done (None), or not."""
         ranged = claim.range
         assert isinstance(ranged, OpenRange)
         if not ranged.is_new:
@@ -96,11 +96,11 @@ class OpenRanges:
             self.finished.append(ranged.finished())
 
     def since(self) -> float:
-        """Since when something has been settled that the store doesn't know of."""
+        """Since when there have been unreported settlements."""
         return min([ranged.since for ranged in self._open if ranged.is_new], default=math.inf)
 
     def take(self, begun: Sequence[Claim], before: float) -> list[Finished]:
-        """What the store is told now: what has ended, what was settled by then, and these that have begun."""
+        """The reports to send now: ended ranges, tasks settled before `before`, and those that have begun."""
         for ranged in self._open:
             mine = [claim for claim in begun if claim.range is ranged]
             if mine or (ranged.is_new and ranged.since <= before):
@@ -109,7 +109,7 @@ class OpenRanges:
         return finished
 
     def finish_now(self) -> list[Row]:
-        """Give back what has not been settled, which these tasks are."""
+        """Give back the unsettled tasks, and return them."""
         rows: list[Row] = []
         for ranged in self._open:
             rows += ranged.finish_now()
@@ -118,7 +118,7 @@ class OpenRanges:
         return rows
 
     def clear(self) -> None:
-        """They are not this session's any more."""
+        """Forget all ranges, which are no longer this session's."""
         self._open.clear()
         self.finished.clear()
 
@@ -128,7 +128,7 @@ def _number(row: Row) -> int:
 
 
 def _again(row: Row, change: Change) -> Insert:
-    """A plain task that was not done, as the ordinary task that it becomes, with the same id."""
+    """The ordinary task, with the same id, that an undone plain task becomes."""
     return Insert(
         row.queue if change.queue is None else change.queue,
         row.json,

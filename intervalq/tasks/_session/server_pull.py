@@ -1,4 +1,4 @@
-"""With a store that has pull consumers: who waits for tasks waits there, and one claim is settled at once."""
+"""For stores with pull consumers: calls wait for tasks at the server, single claims are settled at once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from intervalq.tasks.rules import Work
 from intervalq.tasks.store import Pulling
 
 _MAX_WAIT: Final = 30.0
-"""Seconds after which a request that waits at the store expires, and is made again."""
+"""Seconds after which a request that waits at the server expires and is repeated."""
 
 
 async def pull(session: OwnSession, store: Pulling, work: Work, timeout: float | None) -> list[Claim]:
-    """Claim what there is; else wait `timeout` seconds for what comes first (0: don't; None: for ever).
+    """Claim ready tasks; if there are none, wait `timeout` seconds for the first (0: don't; None: for ever).
 
     Raises:
-        StoreError: it can't be asked; of one that is away, when the time is up, or after a minute.
+        StoreError: the store can't be asked; if it is unreachable, when the time is up, or after a minute.
     """
     now = anyio.current_time
     since = now()
@@ -51,7 +51,7 @@ async def pull(session: OwnSession, store: Pulling, work: Work, timeout: float |
 
 
 async def settle(session: OwnSession, settle: Settle) -> None:
-    """Settle a claim by a call of its own, if there is nothing else to be told; else with the others."""
+    """Settle a claim by a call of its own, if there is nothing else to send; otherwise with the others."""
     batcher = session.batcher
     if not batcher.at_rest:
         batcher.settle(settle)
@@ -72,7 +72,7 @@ async def settle(session: OwnSession, settle: Settle) -> None:
         settle.error, claim.open = error, session.holds(claim)
         settle.end()
     except BaseException:
-        settle.again, settle.waker = True, None  # it is done all the same, however long that takes
+        settle.again, settle.waker = True, None  # it is still done, however long that takes
         batcher.settle(settle)
         raise
     else:
@@ -80,5 +80,5 @@ async def settle(session: OwnSession, settle: Settle) -> None:
         batcher.answered([settle], replace(worked, alive=worked.alive or is_past))
     finally:
         batcher.busy -= 1
-        if batcher.wanted or batcher.hurries or not batcher.at_rest:  # else nobody waits for it
+        if batcher.wanted or batcher.hurries or not batcher.at_rest:  # otherwise nothing would send it
             batcher.poke()

@@ -1,4 +1,4 @@
-"""A worker's session: begins with the first claim, beats while it lives, and ends with all of its claims."""
+"""A worker's session: begins with the first claim, sends heartbeats, and ends with all of its claims."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from intervalq.tasks.store import Forgetting, Guarding, Isolation, Pulling, Task
 log: Final = logging.getLogger("intervalq")
 
 _BEATS: Final = 5
-"""How often it beats within its expiry: some may be late or lost."""
+"""Heartbeats within the expiry, so that some may be late or lost."""
 
 _FAREWELL: Final = 5.0
-"""Seconds that the end of a session may take; then it lapses by itself."""
+"""Seconds that the end of a session may take; otherwise it expires by itself."""
 
 _LAST_MOMENT: Final = 1.0
-"""Seconds that a caller whose time is up waits for the answer of a call that is under way."""
+"""Seconds that a caller whose time is up waits for the answer of a call in flight."""
 
 
 class WorkSession:
-    """All that one process claims of a store, as one consumer."""
+    """All claims of one process in a store, as one consumer."""
 
     def __init__(self, store: TaskStore, expiry: float, consumer: str = "", form: Form = USUAL) -> None:
         self.store = store
@@ -62,7 +62,7 @@ class WorkSession:
         self.expiry = expiry
         self.consumer = consumer
         self.form = form
-        """How values of tasks are written and read."""
+        """How values are written and read."""
         self.batcher = Batcher(store, self, self.lapsed)
         self.run_alone = RunAlone()
         self._callers: dict[tuple[tuple[str, ...], int | None, int | None], Callers] = {}
@@ -70,10 +70,10 @@ class WorkSession:
         self._closing = False
         self._is_lapsed = False
         self._ended = anyio.Event()
-        self._begun = anyio.Event()  # a session has, or can't: then there is an error
+        self._begun = anyio.Event()  # set when a session has begun, or can't, in which case there is an error
         self._error: IntervalqError | None = None
         self._pulls: set[anyio.CancelScope] = set()  # of calls that wait at the store
-        self._renewals: dict[Claim, Settle] = {}  # those under way
+        self._renewals: dict[Claim, Settle] = {}  # those in flight
         self._scope = anyio.CancelScope()
 
     # --- claims -------------------------------------------------------------------------------------
@@ -89,13 +89,13 @@ class WorkSession:
         timeout: float | None = None,
         last: float = _LAST_MOMENT,
     ) -> list[Claim]:
-        """Claim tasks: as soon as there is one, or nothing after `timeout` seconds; with `once`, at once.
+        """Claim tasks as soon as there is one; after `timeout` seconds, or with `once` at once, return none.
 
-        What has been asked for by then is waited for up to `last` seconds more: else it would come for
-        nobody.
+        A request in flight at the timeout is awaited for up to `last` more seconds, so that its tasks are not
+        claimed for a caller that has left.
 
         Raises:
-            StoreError: it can't be asked; of one that is away, after a minute.
+            StoreError: the store can't be asked; if it is unreachable, after a minute.
         """
         if self._pulling is not None:
             work = Work(self.batcher.session, queues=queues, limit=limit, lease=lease, most=most, begins=2)
@@ -135,7 +135,7 @@ class WorkSession:
         return request.claims
 
     async def ready(self) -> str:
-        """The id of a session that has begun, now if there was none."""
+        """The id of the session, which begins now if there was none."""
         self.begin()
         if not self._begun.is_set():
             await self._begun.wait()
@@ -161,7 +161,7 @@ class WorkSession:
     # --- settling -----------------------------------------------------------------------------------
 
     async def settle(self, claim: Claim, part: Delete | Change) -> None:
-        """Have a claim settled, and wait for it. See `Claim`."""
+        """Settle a claim, and wait until that is done. See `Claim`."""
         if not claim.open:
             raise claim.lost()
         settle = Settle(claim, part, waker := wakers()())
@@ -173,12 +173,12 @@ class WorkSession:
         try:
             await waker
         except BaseException:
-            settle.waker = None  # it is done all the same, however long that takes
+            settle.waker = None  # it is still done, however long that takes
             raise
         settle.check()
 
     async def renew(self, claim: Claim, lease: int | None) -> None:
-        """See `Claim.in_progress`. Calls at the same moment that ask for the same are one."""
+        """See `Claim.in_progress`. Equal calls at the same moment are combined."""
         while (settle := self._renewals.get(claim)) is not None and (
             settle.is_answered or settle.lease != lease
         ):
@@ -196,7 +196,7 @@ class WorkSession:
         claim.lease = lease
 
     async def renewed(self, claim: Claim) -> None:
-        """Wait for a renewal that is under way, for its version."""
+        """Wait for a renewal in flight, to know the version after it."""
         settle = self._renewals.get(claim)
         if settle is None or settle.waker is None:
             return
@@ -211,47 +211,47 @@ class WorkSession:
         return commit(self, claim, isolation)
 
     def holds(self, claim: Claim) -> bool:
-        """Whether it has the claim, as far as is known here."""
+        """Whether it has the claim, as far as this process knows."""
         return self.batcher.held.get(claim.id) is claim
 
     @property
     def may_doubt(self) -> bool:
-        """Whether its store ever forgets a session by itself; else no claim is ever in doubt."""
+        """Whether the store may forget claims; otherwise no claim is ever in doubt."""
         return self._forgetting is not None
 
     def is_in_doubt(self, claim: Claim) -> bool:
-        """Whether others may have it by now, so that work on it isn't to begin."""
+        """Whether others may have the task by now, so that work on it must not begin."""
         store = self._forgetting
         return store is not None and claim.open and not store.holds(self.batcher.session, claim.row)
 
     def settled(self, claim: Claim) -> None:
-        """It was, by a change of tasks that its user made."""
+        """Note that a change of tasks by the user settled the claim."""
         if self.batcher.forget(claim):
             claim.open = False
             self.batcher.poke()
 
     def changed(self, claim: Claim, row: Row) -> None:
-        """It was, likewise, and is still claimed."""
+        """Note that a change of tasks by the user changed the task, which is still claimed."""
         if self.holds(claim):
             claim.row = row
 
     def gone(self, claim: Claim) -> None:
-        """It is somebody else's now."""
+        """Note that a claim is lost."""
         if self.batcher.forget(claim):
             claim.lose()
 
     def lapsed(self) -> None:
-        """The store no longer knows the session: what it had claimed is lost, and another one begins."""
+        """Drop all claims and begin another session, because the store no longer knows this one."""
         if not self._is_lapsed:
             self._is_lapsed = True
-            log.warning("session %s has lapsed: what it had claimed is lost", self.batcher.session)
+            log.warning("session %s has expired: its claims are lost", self.batcher.session)
             self.batcher.lose_all()
             self.batcher.poke()
 
-    # --- its life -----------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin, if it hasn't."""
+        """Begin the session, unless it has begun."""
         if not self._running:
             self._running = True
             self._closing = self.batcher.hurries = False
@@ -261,7 +261,7 @@ class WorkSession:
             spawn(self._run)
 
     async def close(self) -> None:
-        """Settle what is to be settled, and end, which frees the rest. It begins again when used again."""
+        """Send all settlements and end, which frees the other claims. Using it again begins a new session."""
         for scope in self._pulls:
             scope.cancel()
         if not self._running:
@@ -277,7 +277,7 @@ class WorkSession:
             await self._ended.wait()
 
     async def leave(self) -> None:
-        """End, if nobody waits for tasks or has any: somebody who used it doesn't any more."""
+        """End the session if nobody waits for tasks or has any, because one of its users has left."""
         wanted = self.batcher.wanted or self._pulls
         if not wanted and not any(claim.open for claim in self.batcher.held.values()):
             await self.close()
@@ -296,17 +296,17 @@ class WorkSession:
                 goes_on = self._closing
         except Exception as error:
             log.exception("session %s ends", self.batcher.session)
-            self.batcher.fail(StoreError(self.store.url, f"it broke its promises: {error!r}"))
+            self.batcher.fail(StoreError(self.store.url, f"it raised an undocumented error: {error!r}"))
         finally:
             self._running = False
             self.batcher.lose_all()
             self._begun.set()
             self._ended.set()
-        if goes_on and self.batcher.wanted:  # somebody came while it ended
+        if goes_on and self.batcher.wanted:  # a caller came while it ended
             self.begin()
 
     async def _begin(self) -> bool:
-        """Whether a session began; not if the store says that it can't work."""
+        """Begin a session; returns whether it did. It doesn't if the store can't be used."""
         host, pid = socket.gethostname(), os.getpid()
         self._is_lapsed = False
         while True:
@@ -336,7 +336,7 @@ class WorkSession:
             if isinstance(self.store, Guarding):
                 guards = anyio.Event()
                 group.start_soon(watch, self.batcher, self.store, guards)
-                with anyio.move_on_after(AGAIN):  # a function that it runs may let nothing else begin
+                with anyio.move_on_after(AGAIN):  # a running function may keep others from beginning
                     await guards.wait()
             while not (self._is_lapsed or self.batcher.is_to_end or (self._closing and self.batcher.at_rest)):
                 await self.batcher.turn()
@@ -347,7 +347,7 @@ class WorkSession:
             try:
                 await self.store.apply(End(self.batcher.session))
             except IntervalqError as error:
-                log.warning("a session could not be ended, it lapses in %g s: %s", self.expiry, error)
+                log.warning("a session could not be ended, so it expires in %g s: %s", self.expiry, error)
 
     async def _beat(self) -> None:
         while True:
@@ -366,7 +366,7 @@ class WorkSession:
                 log.debug("a beat of session %s: %s", self.batcher.session, error)
 
     async def _look(self, before: dict[str, Claim]) -> None:
-        """Find out which claims are gone: somebody changed those tasks by force, or a lease ended."""
+        """Find lost claims: somebody changed their tasks by force, or a lease ended."""
         there = {row.id for row in await self.store.apply(Select(session=self.batcher.session, values=False))}
         for id_, claim in before.items():
             if id_ not in there and claim.open and self.batcher.held.get(id_) is claim:

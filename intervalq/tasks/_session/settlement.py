@@ -1,4 +1,4 @@
-"""Claims on their way to be settled, or renewed."""
+"""Settlements and renewals of claims on their way to the store."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from intervalq.tasks.store import MAX_ROWS
 
 
 class Settle:
-    """A claim on its way to be settled."""
+    """The settlement of a claim, on its way to the store."""
 
-    # Of the class until they differ: there are very many, and of most only claim and part matter.
+    # Defaults in the class: there are very many of these, and most need only claim and part.
     waker: Waker | None = None
-    """Who waits for it."""
+    """Wakes the caller that waits for it."""
     keeps = False
-    """It is a renewal."""
+    """Whether it is a renewal."""
     lost = False
     again = False
-    """It was sent before, and may have been done then."""
+    """Whether it was sent before, and may have been done then."""
     error: IntervalqError | None = None
     ended: Callable[[], object] | None = None
-    """Called when it has ended, whether anybody waits for it or not."""
+    """Called when it has ended, whether or not anybody waits for it."""
 
     def __init__(self, claim: Claim, part: Delete | Change, waker: Waker | None = None) -> None:
         self.claim = claim
@@ -36,30 +36,30 @@ class Settle:
 
     @property
     def is_answered(self) -> bool:
-        """Whether who waits has been told."""
+        """Whether the waiter has been notified."""
         return self.waker is not None and self.waker.done()
 
     @property
     def lease(self) -> int | None:
-        """Of a renewal: for how long."""
+        """The lease of a renewal."""
         return self.part.lease if isinstance(self.part, Change) else None
 
     def end(self) -> None:
-        """Tell who waits."""
+        """Wake the waiter."""
         if self.waker is not None and not self.waker.done():
             self.waker.set_result(None)
         if self.ended is not None:
             self.ended()
 
     def check(self) -> None:
-        """Raise what came of it, if it wasn't done."""
+        """Raise its error, if it wasn't done."""
         if self.error is not None:
             raise self.error
         if self.lost:
             raise self.claim.lost()
 
     def now(self) -> Delete | Change:
-        """What the store is asked for, at the version that renewals have brought."""
+        """The change or deletion to send, at the version after renewals."""
         part, version = self.part, self.claim.row.version
         if part.version == version:
             return part
@@ -67,21 +67,21 @@ class Settle:
 
 
 class Settles:
-    """Those that the next call to the store takes along, in the order in which they came."""
+    """The settlements for the next call to the store, in the order in which they came."""
 
     def __init__(self) -> None:
         self.since = 0.0
-        """Since when the first of them waits."""
+        """Since when the first of them has been waiting."""
         self.is_urgent = False
-        """Whether somebody may wait for one of them."""
+        """Whether a caller may be waiting for one of them."""
         self._waiting: list[Settle] = []
-        self._renewals = 0  # about how many of them are; none if 0
+        self._renewals = 0  # about how many of them are renewals; 0: none
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, settle: Settle, now: Callable[[], float]) -> None:
-        """One more; `now` is the session's clock."""
+        """Add a settlement; `now` is the session's clock."""
         if not self._waiting:
             self.since = now()
         self._waiting.append(settle)
@@ -89,7 +89,7 @@ class Settles:
         self.is_urgent |= settle.waker is not None
 
     def take(self) -> list[Settle]:
-        """Those for the next call."""
+        """Take the settlements for the next call."""
         some, self._waiting = self._waiting[:MAX_ROWS], self._waiting[MAX_ROWS:]
         if self._renewals:
             some, later = _one_each(some)
@@ -99,18 +99,18 @@ class Settles:
         return some
 
     def take_all(self) -> list[Settle]:
-        """All of them, which no call is to take along any more."""
+        """Take all settlements; no call will send them any more."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def back(self, some: list[Settle]) -> None:
-        """They are to be sent again, before all others."""
+        """Put settlements back, to be sent again before all others."""
         self.is_urgent = True
         self._waiting[:0] = some
 
 
 def _one_each(settles: Sequence[Settle]) -> tuple[list[Settle], list[Settle]]:
-    """Those for the next call, and those for a later one: a renewal makes another version of its claim."""
+    """Settlements for the next call, and those for a later one: a renewal increments its claim's version."""
     batch: dict[str, Settle] = {}
     later: list[Settle] = []
     for settle in settles:

@@ -1,4 +1,4 @@
-"""What wakes a worker's session: notices of its store, and the death of other workers' processes."""
+"""Wakes a worker's session: on notices of its store, and when other workers' processes die."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from intervalq.tasks.store import Guarding, Waking
 log: Final = logging.getLogger("intervalq")
 
 _WATCH: Final = 0.2
-"""Seconds between two looks at whether another worker's process has died."""
+"""Seconds between two checks whether another worker's process has died."""
 
 _WATCH_IDLE: Final = 0.55
-"""The same while that one has claimed nothing: with a beat each second, one look between two of them."""
+"""The same while that process has no claims: one check between two heartbeats, which come each second."""
 
 AGAIN: Final = 1.0
-"""Seconds until wake-ups that broke off are asked for again."""
+"""Seconds until a broken subscription to wake-ups is renewed."""
 
 
 async def hear(batcher: Batcher, store: Waking, is_lapsed: Callable[[], bool]) -> None:
-    """Look for tasks when the store says so, and take those that it hands over, until cancelled."""
+    """Ask for tasks at each wake-up of the store, and take those that it hands over, until cancelled."""
     again = False
     while True:
         try:
             async with store.wakeups(batcher.session) as woken:
                 batcher.hears = True
-                batcher.ask_now(missed=again)  # what came before this is not told
+                batcher.ask_now(missed=again)  # earlier notices are lost
                 again = True
                 while True:
                     handed = await woken()
@@ -39,7 +39,7 @@ async def hear(batcher: Batcher, store: Waking, is_lapsed: Callable[[], bool]) -
                         batcher.hand(handed)
                     batcher.ask_now()
         except UnsupportedOperation as error:
-            log.debug("session %s looks by itself: %s", batcher.session, error)
+            log.debug("session %s polls: %s", batcher.session, error)
             return
         except IntervalqError as error:
             log.debug("no wake-ups for session %s: %s", batcher.session, error)
@@ -49,12 +49,12 @@ async def hear(batcher: Batcher, store: Waking, is_lapsed: Callable[[], bool]) -
 
 
 async def watch(batcher: Batcher, store: Guarding, guards: anyio.Event) -> None:
-    """Let the store see that this process lives, and look for others that don't, until cancelled.
+    """Show the store that this process is alive, and look for dead ones, until cancelled.
 
     Args:
-        batcher: of the session.
-        store: where it is.
-        guards: set once the session is seen to live, or can't be.
+        batcher: the batcher of the session.
+        store: the store of the session.
+        guards: set once the store knows that the process is alive, or can't know it.
     """
     while True:
         try:
@@ -67,6 +67,6 @@ async def watch(batcher: Batcher, store: Guarding, guards: anyio.Event) -> None:
                     if removed:
                         batcher.ask_now()
         except IntervalqError as error:
-            log.debug("session %s watches nobody: %s", batcher.session, error)
+            log.debug("session %s can't watch others: %s", batcher.session, error)
         guards.set()
         await anyio.sleep(AGAIN)

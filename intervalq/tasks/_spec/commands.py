@@ -1,6 +1,6 @@
-"""What can be asked of a task store: values, each one atomic step, whose types say what comes back.
+"""The commands of a task store: values, each one atomic step, typed by their answers.
 
-Of inserts and deletes there are very many: as tuples they are made several times as fast.
+Inserts and deletes are tuples, which are created several times as fast, because there are very many of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Command(Generic[A_co]):
-    """One atomic step, which is answered by an `A_co`."""
+    """One atomic step, whose answer is an `A_co`."""
 
     __slots__ = ()
 
@@ -32,22 +32,22 @@ class Insert(NamedTuple):
     at: int | None = None
     """Not before this time, in microseconds since 1970; None: see `delay`."""
     delay: int = 0
-    """Not before so many microseconds from now, if there is no `at`."""
+    """Not before this many microseconds from now, if `at` is None."""
     attempt: int = 0
     error: str = ""
     skip: bool = False
-    """If the id exists, this one is left out, instead of all being refused."""
+    """If the id exists, leave this insert out instead of refusing the whole command."""
     dedupe: str | None = None
     dedupe_for: int = 0
     inbox: int | None = None
-    """With a key: refuse it when so many tasks of the key wait already; None: no limit."""
+    """With a key: refuse the insert if this many tasks of the key already wait; None: no limit."""
     replace: bool = False
-    """With a key: take the place of all tasks of the key that nobody has claimed."""
+    """With a key: replace all tasks of the key that nobody has claimed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New values for fields of a task; None leaves a field as it is. The task is no longer claimed.
+    """New values for fields of a task; None leaves a field as it is. The change ends the claim of the task.
 
     `keep` keeps the caller's claim, for `lease` microseconds more (None: as long as the session).
     """
@@ -58,7 +58,7 @@ class Change:
     json: str | None = None
     at: int | None = None
     delay: int | None = None
-    """Not before so many microseconds from now, instead of `at`."""
+    """Not before this many microseconds from now, instead of `at`."""
     attempt: int | None = None
     error: str | None = None
     keep: bool = False
@@ -66,7 +66,7 @@ class Change:
 
 
 class Delete(NamedTuple):
-    """Remove a task: what acknowledges it."""
+    """Remove a task, which is how it is acknowledged."""
 
     id: str
     version: int
@@ -74,7 +74,7 @@ class Delete(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Depend:
-    """Nothing changes about this task, but it must be there at this version."""
+    """Require that a task exists at this version; it is not changed."""
 
     id: str
     version: int
@@ -85,12 +85,12 @@ class Depend:
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """What a `Modify` did, in the order of what was asked."""
+    """What a `Modify` did, in the order of its parts."""
 
     inserted: tuple[Row, ...] = ()
     changed: tuple[Row, ...] = ()
     existing: tuple[tuple[str, str], ...] = ()
-    """Of inserts that were left out: their id, and that of the task which was there before."""
+    """For inserts that were left out: their id, and the id of the existing task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +98,23 @@ class Modify(Command[Modified]):
     """Inserts, changes, deletes and depends: all or nothing.
 
     Raises:
-        DependencyError: some of it can't be; nothing was done.
-        InboxFull: the inbox of a key is; nothing was done.
+        DependencyError: a part can't be done; nothing was done.
+        InboxFull: the inbox of a key is full; nothing was done.
     """
 
     session: str = ""
-    """Who asks: tasks claimed by others can't be touched. Empty: somebody without claims."""
+    """The caller's session: tasks claimed by others can't be changed. Empty: a caller without claims."""
     inserts: tuple[Insert, ...] = ()
     changes: tuple[Change, ...] = ()
     deletes: tuple[Delete, ...] = ()
     depends: tuple[Depend, ...] = ()
     force: bool = False
-    """Whatever the version is, and whoever has claimed it: for people who know what they do."""
+    """Ignore versions and the claims of others: for manual intervention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Plain tasks next to each other that one session has: those with numbers from `low` to `high`."""
+    """Consecutive plain tasks that one session has claimed: those with numbers from `low` to `high`."""
 
     queue: str
     part: int
@@ -132,16 +132,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A range all of whose tasks were done, but for some that failed; or its beginning, and it goes on."""
+    """A range whose tasks were done, except for some that failed; or the first part of one that goes on."""
 
     range: Range
     failed: tuple[Failed, ...] = ()
     until: int | None = None
-    """Only those up to this number were done: from here on the range begins behind it. None: all."""
+    """Only tasks up to this number were done; the range then begins after it. None: all were done."""
     count: int = 0
-    """How many tasks that are."""
+    """The number of tasks that were done."""
     begun: tuple[int, ...] = ()
-    """Of those behind it: the numbers of tasks that have begun. See `Work.begun`."""
+    """The numbers of tasks after `until` that have begun. See `Work.begun`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,80 +149,81 @@ class Worked:
     """What a `Work` did."""
 
     alive: bool = True
-    """Whether the store still knows the session. If not, all that it had claimed is lost."""
+    """Whether the store still knows the session. If not, all of its claims are lost."""
     lost: tuple[str, ...] = ()
-    """Ids of the settled tasks that were no longer the caller's, so nothing was done about them."""
+    """Ids of tasks to settle that were no longer the caller's, so that nothing was done about them."""
     claimed: tuple[Row, ...] = ()
     wait: int | None = None
-    """Where fewer tasks were ready than wanted: microseconds until the next becomes so by itself, if any."""
+    """If fewer tasks were ready than wanted: microseconds until the next one becomes ready by itself, or
+    None."""
     ranges: tuple[tuple[Range, tuple[tuple[int, str], ...]], ...] = ()
-    """Plain tasks that were claimed: their number, and their value as JSON text."""
+    """Plain tasks that were claimed: their numbers, and their values as JSON text."""
     lost_ranges: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Work(Command[Worked]):
-    """Settle claims, each by itself, and claim the next tasks, in one step."""
+    """Settle claims, each independently, and claim the next tasks, in one step."""
 
     session: str
     settled: tuple[Delete | Change, ...] = ()
     finished: tuple[Finished, ...] = ()
     queues: tuple[str, ...] = ()
     limit: int = 0
-    """How many tasks to claim at most, of all queues together."""
+    """The most tasks to claim, from all queues together."""
     lease: int | None = None
-    """Claims end by themselves after so many microseconds; None: with the session."""
+    """Claims expire by themselves after this many microseconds; None: with the session."""
     most: int | None = None
-    """Don't claim more than that sessions of the same consumer hold so many; None: no limit."""
+    """The most claims that all sessions of the same consumer may hold together; None: no limit."""
     idle: bool = False
-    """If nothing could be claimed: wake this session when there is something, where the store can.
+    """If nothing could be claimed: wake this session when there is something, if the store can do that.
 
-    Also when there will be something within 5 seconds: it looks by itself only then.
+    This includes what becomes ready within 5 seconds: the session polls no more often than that.
     """
     begins: int = 0
-    """What of the claimed begins at once: 0: nothing; 1: all but those that run alone; 2: all."""
+    """Which of the claimed tasks begin at once: 0: none; 1: all but those that run alone; 2: all."""
     begun: tuple[str, ...] = ()
-    """Ids of claims with which the session has begun meanwhile; what isn't so, or was said, does nothing.
+    """Ids of claims that have begun since the last call; wrong or repeated ids have no effect.
 
-    A claim whose beginning the store doesn't know of costs no attempt when the session lapses. Tasks that are
-    done at once needn't be told of at all: their end goes with the same call.
+    If a session expires, a claim that the store doesn't know to have begun is not charged an attempt. Tasks
+    that are done at once needn't be reported as begun: their end is sent with the same call.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Begin(Command[None]):
-    """A session begins."""
+    """Begin a session."""
 
     session: Session
 
 
 @dataclass(frozen=True, slots=True)
 class Beaten:
-    """What a `Beat` found."""
+    """The result of a `Beat`."""
 
     alive: bool
-    """Whether the store knew the session. If not, all that it had claimed is lost."""
+    """Whether the store knew the session. If not, all of its claims are lost."""
     held: int = 0
-    """How many tasks it has claimed."""
+    """The number of its claims."""
     lapsed: tuple[str, ...] = ()
-    """Sessions that had lapsed and were removed, so that their claims are free."""
+    """Expired sessions that were removed, so that their claims are free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat(Command[Beaten]):
-    """The session lives. Sessions that have lapsed are removed, which frees their claims."""
+    """A heartbeat of a session. It also removes expired sessions, which frees their claims."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class End(Command[None]):
-    """The session ends by itself: its claims are free at once, and don't count as attempts."""
+    """End a session cleanly: its claims are free at once, and don't count as attempts."""
 
     session: str
 
 
-# --- looks: snapshots that hold nobody up --------------------------------------------------------------
+# --- queries: snapshots that block nobody --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ class Select(Command[tuple[Row, ...]]):
     session: str | None = None
     limit: int | None = None
     values: bool = True
-    """False: leave the values out (`null`)."""
+    """False: omit the values (`null`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Ids of tasks and sessions: UUIDs of version 7 (RFC 9562), which rise in the process that makes them."""
+"""Ids of tasks and sessions: UUIDs of version 7 (RFC 9562), ascending within a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 PLAIN: Final = "plain-"
-"""How the ids of plain tasks begin, which they keep as ordinary ones; they say where such a task is."""
+"""The prefix of plain tasks' ids, which say where the task is; a task keeps its id if it becomes ordinary."""
 
 _POOL: Final = 512
 
@@ -19,16 +19,16 @@ class _Last(threading.local):
         self.count = 0
         self.pid = 0
         self.pool = b""
-        """Random bytes for the next ids: asking the system for each one takes as long as all the rest."""
+        """Random bytes for the next ids: asking the system for each id would double its cost."""
 
 
 _last: Final = _Last()
 
 
 def new_id() -> str:
-    """An id that is greater than the last one of this thread, even where the clock steps back."""
+    """An id that is greater than the last one of this thread, even if the clock steps back."""
     pool = _last.pool
-    if not pool or _last.pid != os.getpid():  # a forked child must not make its parent's ids
+    if not pool or _last.pid != os.getpid():  # a forked child must not repeat its parent's ids
         _last.pid = os.getpid()
         pool = os.urandom(_POOL)
     random = int.from_bytes(pool[:8], "big")
@@ -48,5 +48,5 @@ def new_id() -> str:
 
 
 def new_ids(count: int) -> list[str]:
-    """As many ids, in rising order."""
+    """`count` ids, in ascending order."""
     return [new_id() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What a task store holds: tasks, the sessions that claim them, and the marks that stop doubles."""
+"""The contents of a task store: tasks, the sessions that claim them, and marks of dedupe keys."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from intervalq.tasks._spec.ids import PLAIN
 SECOND: Final = 1_000_000
 
 COUNTED: Final = 10_000
-"""A store may estimate how many tasks of a state a queue has, where these are more."""
+"""The number of tasks of one state in a queue above which a store may estimate."""
 
 
 class Row(NamedTuple):
-    """A task as a store has it. Times are whole microseconds since 1970, on the store's clock."""
+    """A task as a store keeps it. Times are whole microseconds since 1970, on the store's clock."""
 
     id: str
     version: int
     queue: str
     at: int
-    """Not before this."""
+    """The time before which it can't be claimed."""
     json: str
     """The value, as JSON text."""
     key: str | None = None
     place: int = 0
     """Its place among the tasks of its key, from 1; 0: it has no key."""
     waiting: bool = False
-    """It is in the inbox of its key, behind another task."""
+    """Whether it is in the inbox of its key, behind another task."""
     session: str | None = None
-    """Who has claimed it."""
+    """The session that has claimed it."""
     until: int | None = None
     """When the claim ends; None: with its session, or there is none."""
     claims: int = 0
-    """How often it was claimed."""
+    """How many times it was claimed."""
     attempt: int = 0
-    """How often a worker began with it and didn't give it back unused. See `Work.begun`."""
+    """How many times a worker began with it and didn't give it back unused. See `Work.begun`."""
     error: str = ""
     """Why the last attempt failed."""
     created: int = 0
     modified: int = 0
     dedupe: str | None = None
     dedupe_for: int = 0
-    """How long `dedupe` goes on after the task, in microseconds."""
+    """How long `dedupe` stays taken after the task has ended, in microseconds."""
     begun: bool = False
-    """Whether the session that has claimed it has said that it began; then `attempt` counts that."""
+    """Whether the session that has claimed it has reported that it began; `attempt` then includes that."""
     alone: bool = False
-    """It was lost with a session, which it may have ended: nothing else is to run beside it."""
+    """Whether it must run alone: it was lost with a session that it may have killed."""
 
     @property
     def ready(self) -> int | None:
-        """When it can be claimed; None: somebody or something else has to end first."""
+        """When it can be claimed; None: another claim or task has to end first."""
         if self.waiting:
             return None
         return self.at if self.session is None else self.until
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a plain task, of a range: these have no times."""
+        """Whether it is a plain task of a range, which has no times."""
         return not self.created and self.id.startswith(PLAIN)
 
     def held(self, now: int) -> bool:
-        """Whether somebody has a claim on it that has not ended by itself."""
+        """Whether there is a claim on it that has not expired."""
         return self.session is not None and (self.until is None or self.until > now)
 
 
 class Session(NamedTuple):
-    """A worker process, as a store has it."""
+    """A worker process, as a store knows it."""
 
     id: str
     host: str = ""
@@ -74,10 +74,10 @@ class Session(NamedTuple):
     consumer: str = ""
     """The pull consumer that it belongs to; empty: none."""
     expiry: int = 5 * SECOND
-    """It has lapsed when nothing was heard of it for so long."""
+    """How long it may be silent before it expires."""
     started: int = 0
     beaten: int = 0
-    """When it was last heard of."""
+    """The time of its last sign of life."""
 
 
 class Mark(NamedTuple):
@@ -88,29 +88,30 @@ class Mark(NamedTuple):
     id: str
     """The task that took it."""
     until: int | None
-    """Free again from then on; None: the task is there."""
+    """When it is free again; None: its task still exists."""
 
 
 class QueueStats(NamedTuple):
-    """How many tasks of which state a queue has.
+    """The numbers of a queue's tasks by state.
 
-    Of each state up to 10,000 are counted. Postgres and SQLite estimate what is more, by a sample of their
-    tables: within a few percent, if the queue has a large part of these. `exact` says whether they did.
+    Up to 10,000 of each state are counted. Postgres and SQLite estimate larger numbers from a sample of their
+    tables: to within a few percent, if the queue has a large part of the tasks. `exact` says whether all
+    numbers are exact.
     """
 
     name: str
     size: int = 0
-    """All of them."""
+    """The number of all tasks."""
     claimed: int = 0
     ready: int = 0
     future: int = 0
-    """Those whose time has not come."""
+    """Tasks whose time has not come."""
     inbox: int = 0
-    """Those behind another of their key."""
+    """Tasks that wait behind another one of their key."""
     most_claims: int = 0
-    """The highest number of claims of one task: where it grows, a task may be killing its workers."""
+    """The highest number of claims of one task: if it grows, a task may be killing its workers."""
     exact: bool = True
-    """False: those of the numbers that are above 10,000 are estimates, and so is `size`."""
+    """False: the numbers above 10,000 are estimates, and so is `size`."""
 
 
 T = TypeVar("T", Row, Session, Mark, QueueStats)
@@ -124,10 +125,10 @@ _SHAPES: Final[dict[type, Shape[Any]]] = {
 
 
 def sound(made: T) -> T:
-    """What a store has read, unchanged.
+    """Check a value that a store has read, and return it unchanged.
 
     Raises:
-        BadRecord: its fields aren't what they should be.
+        BadRecord: a field has a wrong type or is out of range.
     """
     found: T = _SHAPES[type(made)].check(made)
     return found

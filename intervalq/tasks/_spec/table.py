@@ -1,4 +1,4 @@
-"""What the rules of tasks need of a store: rows found, kept and removed, in a transaction."""
+"""What the rules of tasks need from a store: to find, keep and remove rows in a transaction."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from intervalq.tasks._spec.row import Mark, QueueStats, Row, Session
 
 
 class Table(Protocol):
-    """What the rules read and write. All within one transaction, and one at a time."""
+    """The data that the rules read and write, all within one transaction; transactions don't overlap."""
 
     def find(self, ids: Iterable[str]) -> dict[str, Row]:
-        """Those of the tasks that exist."""
+        """The tasks with these ids that exist."""
         ...
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Keep rows, new ones or others of the same id."""
+        """Insert rows, or replace those with the same ids."""
         ...
 
     def remove(self, rows: Sequence[Row]) -> None:
@@ -25,9 +25,9 @@ class Table(Protocol):
         ...
 
     def ready(self, queue: str, now: int, limit: int) -> list[Row]:
-        """As many tasks with `ready <= now` as there are, `limit` at most, mostly the first ones.
+        """All tasks with `ready <= now`, but at most `limit`; mostly the first ones.
 
-        Which ones is left to chance so far that a few tasks which are never done don't hold up the others.
+        The choice is partly random, so that a few tasks which are never done don't block the others.
         """
         ...
 
@@ -36,7 +36,7 @@ class Table(Protocol):
         ...
 
     def of_key(self, queue: str, key: str) -> list[Row]:
-        """The tasks of a key, by place. There may be very many: see the next two."""
+        """The tasks of a key, by place. There may be very many: prefer the next two methods."""
         ...
 
     def ends_of_key(self, queue: str, key: str) -> tuple[Row, Row] | None:
@@ -44,7 +44,7 @@ class Table(Protocol):
         ...
 
     def count_of_key(self, queue: str, key: str, most: int) -> int:
-        """How many tasks of a key there are; `most`, if there are more."""
+        """The number of tasks of a key, but at most `most`."""
         ...
 
     def of_session(self, session: str) -> list[Row]:
@@ -52,7 +52,7 @@ class Table(Protocol):
         ...
 
     def mark(self, queue: str, key: str) -> Mark | None:
-        """Who has a dedupe key."""
+        """The mark of a dedupe key; None: the key is free."""
         ...
 
     def put_mark(self, mark: Mark) -> None:
@@ -64,7 +64,7 @@ class Table(Protocol):
         ...
 
     def session(self, session: str) -> Session | None:
-        """A session, if it lives."""
+        """A session, if it exists."""
         ...
 
     def put_session(self, session: Session) -> None:

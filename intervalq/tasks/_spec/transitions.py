@@ -1,4 +1,4 @@
-"""What happens to one task: claimed, freed, given back, changed."""
+"""Transitions of a single task: claimed, freed, given back, changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from intervalq.tasks._spec.row import SECOND, Row, Session
 
 
 def claimed(row: Row, work: Work, now: int) -> Row:
-    """A task in the hands of a session: one more claim, and one more attempt if it begins by that."""
+    """A task after a claim: one more claim, and one more attempt if it begins at once."""
     begun = work.begins > row.alone
     return row._replace(
         version=row.version + 1,
@@ -23,18 +23,18 @@ def claimed(row: Row, work: Work, now: int) -> Row:
 
 
 def begun(row: Row) -> Row:
-    """A claimed task with which its session began: one more attempt. That is no change of the task."""
+    """A claimed task after its session began with it: one more attempt, and the same version."""
     return row._replace(attempt=row.attempt + 1, begun=True)
 
 
 def freed(row: Row, now: int, session: Session | None) -> Row:
-    """A task whose session has lapsed. If that began with it, the attempt has failed; else none is counted.
+    """A task whose session has expired. If it had begun, the attempt failed; else no attempt is counted.
 
-    It may be what ended the session, also if nobody could tell the store any more that it began: it is to
-    run alone from now on, so that only one task is charged with the end of the next session.
+    The task may have killed its session, even if its start was no longer reported to the store. So it runs
+    alone from now on, and only one task is charged with the death of the next session.
 
-    It rests for a while that its id decides, and longer each time. So a task which kills its worker is not
-    the next worker's first, and those that were lost together with it come back apart from it.
+    It rests for a time that depends on its id and grows each time. So a task that kills its worker is not the
+    next worker's first, and the tasks that were lost together with it come back at other times.
     """
     who = f"{session.host}:{session.pid}" if session is not None else "a worker"
     return row._replace(
@@ -56,7 +56,7 @@ def rest(row: Row) -> int:
 
 
 def given_back(row: Row, now: int) -> Row:
-    """A task whose session ended in good order: as if not claimed, but for the count of claims."""
+    """A task whose session ended cleanly: as before the claim, except for the count of claims."""
     return row._replace(
         version=row.version + 1,
         session=None,
@@ -68,9 +68,9 @@ def given_back(row: Row, now: int) -> Row:
 
 
 def changed(row: Row, change: Change, now: int) -> Row:
-    """A task with new values. One that moves to another queue is nobody's there.
+    """A task with new values. A task that moves to another queue is not claimed there.
 
-    An attempt that comes to this has not ended its worker: the next one needn't be alone.
+    An attempt that gets here has not killed its worker, so the next one needn't run alone.
     """
     at = row.at if change.at is None else change.at
     queue = row.queue if change.queue is None else change.queue

@@ -1,4 +1,4 @@
-"""How a function that runs tasks is called: at its pace, within its time, in a thread or not."""
+"""Calls a function that runs tasks: at its pace, within its timeout, and in a thread if it is plain."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NO_SLOT: Final = 1_000_000
 """Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
 
 _CONFLICTS: Final = 5
-"""How often a function is run again whose transaction met another one."""
+"""How many times a function is run again if its transaction conflicts with another one."""
 
 
 class Calls:
     """The calls of one function."""
 
     def __init__(self, job: Job, began: Callable[[Claim], bool]) -> None:
-        """Call nothing yet; `began` is told when a function with a pace is to begin, and may forbid it."""
+        """`began` is called when a paced function is about to begin, and returns whether it may."""
         self._job = job
         self._began = began
         self._waiting: set[anyio.CancelScope] = set()  # of those that wait for a slot
@@ -38,11 +38,11 @@ class Calls:
         self.begin: Run = self._call if job.pace is None else self._paced
 
     def stop(self) -> None:
-        """Let none begin that waits for its slot."""
+        """Prevent calls that still wait for a slot from beginning."""
         for scope in self._waiting:
             scope.cancel()
 
-    async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
+    async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - the function's result
         assert self._job.pace is not None
         has_begun = False
         with anyio.CancelScope() as scope:
@@ -65,7 +65,7 @@ class Calls:
         raise NoSlotError
 
     async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
-        """Run a function whose transaction met another one, until it doesn't."""
+        """Run a function again after its transaction conflicted with another one."""
         for turn in range(_CONFLICTS - 1):
             await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
             try:
@@ -79,17 +79,17 @@ class Calls:
             return await (self._job.function(claim) if self._is_async else self._in_thread(claim))
 
     async def _in_thread(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
-        # A limit of its own: there are more runners than threads that all share.
+        # A limiter of its own: there may be more runners than shared threads.
         own = anyio.CapacityLimiter(1)
         result = await to_thread.run_sync(self._job.function, claim, abandon_on_cancel=True, limiter=own)
         return await result if inspect.isawaitable(result) else result
 
 
 class NoSlotError(Exception):
-    """It got no slot, or may not begin any more."""
+    """The task got no slot, or may no longer begin."""
 
     rest: int | None = None
-    """Microseconds for which the task rests; None: not at all, for the workers stop."""
+    """Microseconds for which the task rests; None: not at all, because the workers stop."""
 
 
 def _no_slot(claim: Claim, why: IntervalqError) -> NoSlotError:

@@ -1,4 +1,4 @@
-"""A function that runs tasks: how it is run, and what it may give."""
+"""A function that runs tasks: its options, and its possible results."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Job:
     on_dependency: Refused | None = None
 
 
-def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - to be looked at
-    """What a function gave, as changes to make with the acknowledgement."""
+def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - checked here
+    """A function's result, as the changes to make with the acknowledgement."""
     parts: Sequence[Any] = [result]
-    if isinstance(result, list | tuple) and not isinstance(result, Insert | Delete):  # which are tuples, too
+    if isinstance(result, list | tuple) and not isinstance(result, Insert | Delete):  # these are tuples, too
         parts = result
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(
-                f"a worker's function gave a {type(part).__name__}: give None, or changes such as "
+                f"a worker's function returned a {type(part).__name__}: return None, or changes such as "
                 "tasks.new(...) to be made together with the acknowledgement"
             )
     return parts

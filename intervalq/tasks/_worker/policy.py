@@ -1,4 +1,4 @@
-"""What becomes of a task whose function failed: another attempt later, or the dead-letter queue."""
+"""What happens to a task whose function failed: another attempt later, or the dead-letter queue."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class Policy:
     """How often, and when, a failed task is tried again."""
 
     max_attempts: int | None
-    """None: for ever."""
+    """None: no limit."""
     backoff: float
     """The first pause in seconds; see `intervalq._timing.backoff.backoff`."""
 
     def exhausted(self, claim: Claim) -> Change | None:
-        """What becomes of a task that is claimed and has been tried often enough; None: it is tried.
+        """The change of a claimed task whose attempts are used up; None: they are not.
 
-        Its last attempts killed their workers: of those that end with an error this one is not to come.
+        Its last attempt killed its worker; after an attempt that ends with an error, `failed` decides
+        instead.
         """
         row = claim.row
         before = row.attempt - row.begun
@@ -50,7 +51,7 @@ class Policy:
         return dead(row, f"{row.error or 'no result'} ({before} attempts)", before)
 
     def failed(self, claim: Claim, error: BaseException) -> Change:
-        """What becomes of a task whose function raised."""
+        """The change of a task whose function raised."""
         row, attempt = claim.row, claim.attempt
         said = _values.error_text("".join(traceback.format_exception_only(error)).strip())
         last = self.max_attempts is not None and attempt >= self.max_attempts

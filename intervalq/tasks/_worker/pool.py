@@ -1,4 +1,4 @@
-"""The workers of one function: they claim, wait for a slot of a queue, run, and settle."""
+"""The workers of one function: they claim tasks, wait for a slot of a queue, run the function, and settle."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from intervalq.tasks.store import MAX_ROWS
 log: Final = logging.getLogger("intervalq")
 
 AHEAD: Final = 0.02
-"""Seconds of work that are claimed before somebody is free to do it: more than a call to the store takes."""
+"""Seconds of work to claim before a runner is free for it: more than a call to the store takes."""
 
 STALE: Final = 1.0
-"""Seconds after which what was claimed ahead, and has not begun, is given back for others."""
+"""Seconds after which a task that was claimed ahead and has not begun is given back."""
 
 BREATH: Final = 0.002
-"""Seconds that quick functions run for before the event loop has its turn, to tell what was done."""
+"""Seconds for which quick functions run before they yield to the event loop, which sends settlements."""
 
 FIRST: Final = 32
 SHARE: Final = 4
-"""At most `FIRST` tasks, and one for each `SHARE` that it has done, are claimed ahead.
+"""At most `FIRST` tasks are claimed ahead, plus one for each `SHARE` that the pool has done.
 
-All of them may have to be done again when the process dies: one that dies again and again is to get ahead.
+All of them may have to be repeated if the process dies: a process that keeps dying must still make progress.
 """
 
 _SAMPLE: Final = 8
-"""Of so many tasks one is timed."""
+"""One of this many tasks is timed."""
 
 _MAX_PAUSES: Final = 6
-"""How often the pause doubles before a task is done again whose changes could not be made."""
+"""How many times the pause doubles before a task is repeated whose changes could not be made."""
 
 
 class WorkerPool:
@@ -68,7 +68,7 @@ class WorkerPool:
         self.due = 0.0
         self.poll = FIRST_POLL
         self.counts: Counter[str] = Counter()
-        """How many tasks were `done`, `failed`, `dead`, `given back` or `lost` here."""
+        """How many tasks of this pool were `done`, `failed`, `dead`, `given back` or `lost`."""
         self._session = session
         self._batcher = session.batcher
         self._concurrency = concurrency
@@ -76,30 +76,30 @@ class WorkerPool:
         calls = Calls(job, self._began)
         self._begin, self._again, self._stop_waiting = calls.begin, calls.again, calls.stop
         self._run_alone = session.run_alone
-        self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
-        self._suspects: deque[tuple[float, Claim]] = deque()  # likewise; those that are to run alone
-        self._is_careful = False  # the last that came were such
-        self._proven = 0  # how many it had done when that was so
+        self._waiting: deque[tuple[float, Claim]] = deque()  # with the time since which each has waited
+        self._suspects: deque[tuple[float, Claim]] = deque()  # likewise, for tasks that are to run alone
+        self._is_careful = False  # whether the last tasks to arrive were such
+        self._proven = 0  # how many tasks were done at that time
         self._idle: list[Waker] = []
         self.running = 0
         """How many functions run."""
         self._ahead = 0
         self._sample = -1
-        self._usual = math.inf  # seconds that the function takes, on the average of late
+        self._usual = math.inf  # the recent average duration of the function, in seconds
         self._stopping = False
         self.error: BaseException | None = None
-        """Why it can't go on."""
+        """The error that ended it."""
         self.on_error: Callable[[], None] | None = None
         self._new_waker = wakers()
         self._now = loop_clock()
-        self._at = self._now()  # when it was looked last for what is to begin
+        self._at = self._now()  # when the next task was last looked for
 
     # --- the demand ---------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """See `Demand.room`: those who do nothing, and what is claimed ahead for those who are quick.
+        """See `Demand.room`: one task for each idle runner, and those to claim ahead for quick functions.
 
-        Half of that at a time: while one half is done, the store gives the other.
+        Half of the latter at a time: while one half is being done, the store delivers the other.
         """
         if self._stopping or self._suspects:
             return 0
@@ -137,7 +137,7 @@ class WorkerPool:
         return []
 
     def _wake(self, count: int) -> None:
-        """So many of those who are idle have something to do."""
+        """Wake `count` idle runners."""
         for _ in range(min(count, len(self._idle))):
             waker = self._idle.pop()
             if not waker.done():
@@ -147,7 +147,7 @@ class WorkerPool:
         self._wake(len(self._idle))
 
     def failed(self, error: IntervalqError) -> None:
-        """See `Demand.failed`: workers wait for a store that is away."""
+        """See `Demand.failed`: workers wait for an unreachable store."""
         if isinstance(error, QueueClosed):
             self.stop()
         elif not isinstance(error, StoreUnavailable):
@@ -162,7 +162,7 @@ class WorkerPool:
     # --- the runners --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop`, and until what has begun by then has ended; or until `error`."""
+        """Work until `stop`, and until all begun tasks have ended; or until `error`."""
         self._session.add(self)
         self._run_alone.on_open.append(self._wake_all)
         try:
@@ -178,7 +178,7 @@ class WorkerPool:
             self.stop()
 
     def stop(self) -> None:
-        """Begin with no more tasks; give back those that were claimed ahead."""
+        """Begin no more tasks; give back those that were claimed ahead."""
         self._stopping = True
         self._stop_waiting()
         self._give_back(self._waiting)
@@ -186,7 +186,7 @@ class WorkerPool:
         self._wake_all()
 
     def _give_back(self, waiting: deque[tuple[float, Claim]]) -> None:
-        """Don't begin with what was claimed ahead."""
+        """Give back tasks that were claimed ahead."""
         while waiting:
             claim = waiting.popleft()[1]
             if claim.open:
@@ -194,7 +194,7 @@ class WorkerPool:
                 self._batcher.settle(Settle(claim, unused(claim.row)))
 
     async def _keep_fresh(self) -> None:
-        """Give back what was claimed ahead for somebody who turned out to be slow."""
+        """Give back tasks that were claimed ahead if the function turns out to be slow."""
         while True:
             await anyio.sleep(STALE / 4)
             self._run_alone.tire()
@@ -213,14 +213,14 @@ class WorkerPool:
                 while (claim := self._first() or await self._next()) is not None:
                     claim.on_lost = cancel
                     await (self._alone(claim) if claim.row.alone else self._do(claim))
-                    claim.on_lost = None  # what becomes of it from now on is not to end the next one
-                    if scope.cancel_called:  # the function ended all the same; the next one is not to suffer
+                    claim.on_lost = None  # losing it from now on must not cancel the next function
+                    if scope.cancel_called:  # the function had ended anyway; don't cancel the next one
                         break
                 else:
                     return
 
     def _first(self) -> Claim | None:
-        """What is to begin now; None: see `_next`."""
+        """The claim to begin now; None: see `_next`."""
         self._at = self._now()
         if self._at - self._batcher.breath > BREATH or self._run_alone.closed is not None:
             return None
@@ -233,7 +233,7 @@ class WorkerPool:
         return None
 
     async def _next(self) -> Claim | None:
-        """What is to begin, once there is something and others had their turn; None: nothing any more."""
+        """Wait for the next claim to begin, and yield to others first; None: there are no more."""
         while True:
             if self._at - self._batcher.breath > BREATH:
                 await checkpoint()
@@ -254,7 +254,7 @@ class WorkerPool:
             self._batcher.breath = self._now()
 
     async def _alone(self, claim: Claim) -> None:
-        """Run a task that may end the process, beside no other, and with the store knowing of it."""
+        """Run a task that may kill the process: alone, and after its start was reported to the store."""
         key = self._run_alone.close()
         try:
             if self.job.policy.exhausted(claim) is None:
@@ -299,7 +299,7 @@ class WorkerPool:
             log.warning("%s", error)
         except NoSlotError as error:
             self._unused(claim, error.rest)
-        except Exception as error:  # noqa: BLE001 - it is kept with the task
+        except Exception as error:  # noqa: BLE001 - it is stored with the task
             self._fail(claim, error)
         except BaseException as error:
             if self._interrupted(claim, error):
@@ -313,7 +313,7 @@ class WorkerPool:
             self._measure(self._now() - begun)
 
     def _begins_one(self, claim: Claim) -> float:
-        """It runs from now on. Gives when that was, if it is one of those that are timed, else 0."""
+        """Note that a task begins. Returns the time if the task is one of those that are timed, else 0."""
         self.running += 1
         self._run_alone.running += 1
         if self.job.pace is None and not claim.began:
@@ -328,15 +328,15 @@ class WorkerPool:
             self._batcher.began(claim, self._now())
         return True
 
-    async def _end(self, claim: Claim, result: Any) -> bool:  # noqa: ANN401 - to be looked at
-        """Settle a claim by what its function gave; whether the task is done.
+    async def _end(self, claim: Claim, result: Any) -> bool:  # noqa: ANN401 - checked by `changes_of`
+        """Settle a claim by its function's result; returns whether the task is done.
 
-        Changes that others were faster with are no failure of the attempt, however often that happens.
+        If the changes conflict with those of others, the attempt hasn't failed, however often that happens.
         """
         if not claim.open:
             if result is not None:
                 log.error(
-                    "task %s was settled before its function gave changes: they are lost", plain(claim.id)
+                    "task %s was settled before its function returned changes: they are lost", plain(claim.id)
                 )
             return True
         try:
@@ -348,16 +348,16 @@ class WorkerPool:
                 if instead is not None:
                     await claim.ack(*changes_of(instead))
                     return True
-            log.info("task %s of queue %r is to be done again: %s", plain(claim.id), claim.queue, error)
+            log.info("task %s of queue %r will be repeated: %s", plain(claim.id), claim.queue, error)
             pause = backoff(min(claim.row.claims, _MAX_PAUSES), self.job.policy.backoff)
             self._unused(claim, round(pause * 1e6))
             return False
         return True
 
     def _interrupted(self, claim: Claim, error: BaseException) -> bool:
-        """Cancelled, or the process is to end: as if it had not begun. Whether to raise that here.
+        """Give a task back that was cancelled, or whose process ends. Returns whether to raise the error.
 
-        But not where the function itself raised it, for it would do so each time.
+        If the function itself raised the error, the attempt counts, because it would do so each time.
         """
         is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
         if isinstance(error, SystemExit) or (is_cancellation and not is_cancelled()):

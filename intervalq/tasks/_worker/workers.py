@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Work)
 
 _EMPTY_POLL: Final = 0.05
 _LOOK: Final = 10
-"""At most one part in so many of the time is spent looking whether queues are empty."""
+"""At most one part in this many of the time is spent on checking whether queues are empty."""
 
 
 class Workers(Lifecycle):
@@ -51,28 +51,29 @@ class Workers(Lifecycle):
         timeout: Duration | None = None,
         on_dependency: Refused | None = None,
     ) -> Callable[[F], F]:
-        """Decorate the function that runs the tasks of some queues; it is given back as it is.
+        """Decorate the function that runs the tasks of some queues; it is returned unchanged.
 
-        It is called with the claimed task. When it returns, the task is done; what it returns may be changes
-        (`tasks.new(...)` and so on) that are made in the same step; `task.change(queue="next")` of its own
-        task moves that on instead of ending it (see `Claim.ack`). When it raises, the task is tried again
-        later, and after `max_attempts` goes to the dead-letter queue, named as the queue with `.dead`. It may
-        settle the claim by itself, for example with `async with claim.commit() as connection:`. It may be run
-        more than once, at the same time even, should this process be taken for dead; only one commits.
+        It is called with the claimed task. When it returns, the task is done. It may return changes
+        (`tasks.new(...)` and so on), which are made in the same step; `task.change(queue="next")` of its own
+        task moves that on instead of ending it (see `Claim.ack`). If it raises, the task is tried again
+        later, and after `max_attempts` goes to the dead-letter queue, which has the queue's name with
+        `.dead`. It may settle the claim itself, for example with `async with claim.commit() as connection:`.
+        It may run more than once, and even twice at the same time if this process is wrongly taken for dead;
+        only one run commits.
 
         Args:
-            queues: those that the tasks are in.
+            queues: the queues of the tasks.
             queue: the `IntervalQueue` that paces the starts, over all processes.
-            concurrency: how many run at a time in this process. None: what `run` says.
-            max_attempts: None: it is tried for ever. Attempts that killed their process count, too.
-            backoff: the pause after the first failed attempt; doubles each time up to a minute, with full
+            concurrency: how many tasks run at a time in this process. None: as `run` says.
+            max_attempts: None: no limit. Attempts that killed their process count, too.
+            backoff: the pause after the first failed attempt; it doubles each time up to a minute, with full
                 jitter.
-            timeout: how long one attempt may take; then it has failed, with TimeoutError. None: no limit. A
-                plain function can't be interrupted: it goes on in its thread, maybe beside the next attempt.
-            on_dependency: called with the claim and the DependencyError when the changes that the function
-                returned can't be made, because others changed those tasks. It may be async, and what it
-                returns are other changes; None: do the task again after a pause, which is what is done
-                without it, too. That counts no attempt.
+            timeout: how long one attempt may take before it fails with TimeoutError. None: no limit. A plain
+                function can't be interrupted: it continues in its thread, perhaps beside the next attempt.
+            on_dependency: called with the claim and the DependencyError if the changes that the function
+                returned can't be made because others changed those tasks. It may be async, and returns other
+                changes, or None to repeat the task after a pause, which is also the default. This counts no
+                attempt.
         """
         job_queues = names_of(queues)
         policy = Policy(
@@ -90,7 +91,7 @@ class Workers(Lifecycle):
 
     @property
     def counts(self) -> Counter[str]:
-        """Internal: what became of the tasks that this handle has run. See `WorkerPool.counts`."""
+        """Internal: the outcomes of the tasks that this handle has run. See `WorkerPool.counts`."""
         return sum((pool.counts for pool in self._pools), self._counts)
 
     @property
@@ -102,15 +103,16 @@ class Workers(Lifecycle):
         """Run the workers until `stop` is called, or this is cancelled.
 
         Args:
-            concurrency: how many tasks of each worker run at a time in this process, unless it says itself.
+            concurrency: how many tasks of each worker run at a time in this process, unless the worker sets
+                it.
             until_empty: end when the workers' queues have no tasks.
-            grace: how long after `stop` running functions may go on; then they are cancelled, and their tasks
+            grace: how long running functions may go on after `stop`; then they are cancelled, and their tasks
                 given back.
 
         Raises:
-            InvalidOption: there are no workers, or they run already.
-            StoreError: the store can't be worked with; while it is only away, workers wait.
-            SystemExit, KeyboardInterrupt: a function raised it. The first is a failed attempt.
+            InvalidOption: there are no workers, or they are already running.
+            StoreError: the store can't be used; while it is only unreachable, workers wait.
+            SystemExit, KeyboardInterrupt: a function raised it. The first counts as a failed attempt.
         """
         if not self._jobs:
             raise InvalidOption("there is nothing to run: decorate functions with @tasks.worker(...) first")
@@ -118,7 +120,7 @@ class Workers(Lifecycle):
         seconds = parse.duration(grace, what="grace") / 1e6
         session = self.session()
         if self._pools:
-            raise InvalidOption("the workers of this handle run already: make one handle for each run")
+            raise InvalidOption("the workers of this handle are already running: create one handle per run")
         self._pools = pools = [WorkerPool(job, session, job.concurrency or many) for job in self._jobs]
         self._stopping = stopping = anyio.Event()
         errors: list[StoreError] = []
@@ -141,7 +143,7 @@ class Workers(Lifecycle):
                 raise error
 
     def stop(self) -> None:
-        """Let `run` end: no more tasks begin, and it returns when those that run have ended."""
+        """Let `run` end: no more tasks begin, and it returns when running ones have ended."""
         if self._stopping is not None:
             self._stopping.set()
 
@@ -152,7 +154,7 @@ class Workers(Lifecycle):
         await anyio.sleep(grace)
         running = sum(pool.running for pool in self._pools)
         if running:
-            log.warning("%d tasks still run %g s after the stop: cancelled, given back", running, grace)
+            log.warning("%d tasks still ran %g s after the stop: cancelled and given back", running, grace)
         scope.cancel()
 
     async def _stop_when_empty(self, errors: list[StoreError], scope: anyio.CancelScope) -> None:
@@ -169,11 +171,11 @@ class Workers(Lifecycle):
                 return
 
     async def wait_empty(self, *queues: str, timeout: Duration | None = None) -> None:
-        """Wait until none of the queues has any task, claimed and future ones included.
+        """Wait until none of the queues has any task, including claimed and future ones.
 
         Raises:
-            TimeoutError: they weren't in time.
-            StoreError: they can't be looked at.
+            TimeoutError: they were not empty in time.
+            StoreError: the store can't be asked.
         """
         names = names_of(queues)
         seconds = wait_of(timeout)
@@ -181,7 +183,7 @@ class Workers(Lifecycle):
         with anyio.fail_after(math.inf if seconds is None else seconds):
             begun = anyio.current_time()
             while await self.apply(Count(names=names)):
-                took = anyio.current_time() - begun  # to count a million tasks takes a while: less often
+                took = anyio.current_time() - begun  # counting many tasks takes a while
                 await anyio.sleep(max(pause, min(_LOOK * took, 2.0)))
                 pause = min(1.0, pause * 1.2)
                 begun = anyio.current_time()
@@ -191,7 +193,7 @@ def names_of(queues: Sequence[str]) -> tuple[str, ...]:
     """Names of queues, each once.
 
     Raises:
-        InvalidName, InvalidOption: not all are, or there are none.
+        InvalidName, InvalidOption: not all are names of queues, or there are none.
     """
     if not queues:
         raise InvalidOption("name at least one queue")
