@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from intervalq.tasks import Claim, Tasks
 from intervalq.tasks._session.handed import Handed
 from intervalq_stores.nats._task.claims import Claims
 from stores.nats_wire import PATIENCE, Wire
+
+EACH = 100
 
 
 @pytest.fixture
@@ -107,3 +110,30 @@ async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(
     await claim.ack()
     assert (claim.value, claim.attempt) == (1, 1)
     assert await tasks.queues(queue) == []
+
+
+async def test_calls_that_leave_keep_no_task_from_others(tasks: Tasks, others: Tasks, queue: str) -> None:
+    """Whenever they do: nothing that was handed out for them is theirs until its ack wait is over."""
+    queues = [f"{queue}.{name}" for name in "abc"]
+    draw = random.Random(7)
+    done: list[int] = []
+
+    async def call() -> None:
+        for _ in range(EACH):
+            with anyio.move_on_after(draw.uniform(0.0005, 0.02)):
+                claim = await tasks.claim(*queues)
+                with anyio.CancelScope(shield=True):
+                    await claim.ack()
+                    done.append(claim.value)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(call)
+        for number in range(EACH):
+            await others.insert(draw.choice(queues), number)
+    with anyio.fail_after(PATIENCE):  # half of the ack wait
+        while await others.queues(*queues):
+            for claim in await others.pull(*queues, name="p").fetch(EACH, timeout=1):
+                await claim.ack()
+                done.append(claim.value)
+    assert sorted(done) == [*range(EACH)]

@@ -135,6 +135,36 @@ def test_who_got_less_than_it_wanted_is_soon_idle(backend: str) -> None:
 
 
 @BACKENDS
+def test_what_is_told_while_a_call_is_under_way_is_not_forgotten(backend: str) -> None:
+    """The store has found nothing, and something comes before that is known here."""
+
+    async def scenario() -> None:
+        store = HandingStore()
+        looks = once(Work, lambda command: command.idle)
+
+        async def insert(command: Command[Any]) -> None:
+            if looks(command):
+                await store.behind.apply(Modify(inserts=(Insert("q", "1", "one"),)))
+                store.tell(None)
+                await anyio.sleep(0.1)
+
+        store.after = insert
+        async with handle(store) as tasks:
+            ran: list[float] = []
+
+            @tasks.worker("q")
+            async def run(task: Task) -> None:
+                ran.append(anyio.current_time())
+                tasks.stop()
+
+            before = anyio.current_time()
+            await tasks.run()
+            assert ran[0] - before < 1
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_workers_of_several_queues_are_idle_together(backend: str) -> None:
     """A store wakes a session by what that has asked for last; so do callers who wait beside them."""
 

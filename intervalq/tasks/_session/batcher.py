@@ -68,6 +68,7 @@ class Batcher:
         self._handed = Handed()
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
         self._claims_from = 0.0  # the time before which nothing is claimed
+        self._rings = 0  # notices that there may be tasks
         self._lapses = 0  # lost sessions; claims of calls that began before the last loss are lost, too
         self._since: float | None = None  # since when the store has been unreachable
         self._pause = FIRST_POLL
@@ -144,6 +145,7 @@ class Batcher:
     def ask_now(self, *, missed: bool = False) -> None:
         """Ask for tasks now; `missed`: a notice of tasks that the store has claimed may have been lost."""
         self._handed.missed = self._handed.missed or missed
+        self._rings += 1
         for demand in self._demands:
             demand.due = 0.0
         self.poke()
@@ -159,7 +161,7 @@ class Batcher:
             return
         batch = self._settles.take()
         begun, finished = self._told(now)
-        lapses = self._lapses
+        lapses, rings = self._lapses, self._rings
         command: Work | None = None
         self.busy += 1
         try:
@@ -188,7 +190,7 @@ class Batcher:
             self.answered(batch, worked)
             self.begun.wake(begun)
             if demand is not None and worked.alive:
-                self._deliver(demand, command, worked)
+                self._deliver(demand, command, worked, rung=rings != self._rings)
         finally:
             self.busy -= 1
 
@@ -282,7 +284,7 @@ class Batcher:
             claims += mine
         return claims
 
-    def _deliver(self, demand: Demand, command: Work, worked: Worked) -> None:
+    def _deliver(self, demand: Demand, command: Work, worked: Worked, *, rung: bool) -> None:
         claims = self._taken(worked, begun=command.begins > 0)
         joined = isinstance(demand, Together)
         if len(claims) >= command.limit:
@@ -294,7 +296,7 @@ class Batcher:
                 pause = CHECK if joined or self._joined(demand) is demand else 0.0
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
-            demand.due = self._now() + pause
+            demand.due = 0.0 if rung else self._now() + pause
         for claim in demand.deliver(claims):
             self.settle(Settle(claim, unused(claim.row)))
         if joined:

@@ -69,27 +69,9 @@ class Together:
     def __init__(self, demands: Sequence[Demand]) -> None:
         self.queues = tuple(dict.fromkeys(queue for demand in demands for queue in demand.queues))
         self.lease, self.most = demands[0].lease, demands[0].most
+        self.due = min(demand.due for demand in demands)
+        self.poll = min(demand.poll for demand in demands)
         self._demands = demands
-
-    @property
-    def due(self) -> float:
-        """See `Demand.due`."""
-        return min(demand.due for demand in self._demands)
-
-    @due.setter
-    def due(self, due: float) -> None:
-        for demand in self._demands:
-            demand.due = due
-
-    @property
-    def poll(self) -> float:
-        """See `Demand.poll`."""
-        return min(demand.poll for demand in self._demands)
-
-    @poll.setter
-    def poll(self, poll: float) -> None:
-        for demand in self._demands:
-            demand.poll = poll
 
     def room(self) -> int:
         """See `Demand.room`."""
@@ -106,8 +88,9 @@ class Together:
             demand.asked(limit)
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
-        """See `Demand.deliver`."""
+        """See `Demand.deliver`. When they are due next is theirs, too."""
         for demand in self._demands:
+            demand.due, demand.poll = self.due, self.poll
             mine = [claim for claim in claims if claim.row.queue in demand.queues]
             back = demand.deliver(mine)
             claims = back + [claim for claim in claims if claim not in mine]

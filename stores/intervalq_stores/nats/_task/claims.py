@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -195,16 +194,15 @@ class Claims:
         connection, came = puller.connection, stopwatch()
         anew, fresh, stale = list[Part](), dict[int, tuple[Held, Msg]](), list[Msg]()
         lease, held = work.lease, self.holdings.held
-        messages = deque(pulled.messages)
+        judged = 0
         try:
-            if delivered(messages[-1]).times > 1:
+            if delivered(pulled.messages[-1]).times > 1:
                 async with self._stream.server.bounded():
-                    messages = deque(await with_others(puller, pulled))
+                    await with_others(puller, pulled)
             wait = puller.surely
             since, now = pulled.since, self._stream.now()
             until, ends = since + round(wait * SAFE), None if lease is None else since + lease
-            while messages:
-                message = messages[0]
+            for message in pulled.messages:
                 row = await self._judge(message, connection, until, now, anew)
                 if row is not None and (len(rows) >= end or (row.alone and self._is_alone(work))):
                     anew.append(again(row, message.subject, row.version, now))
@@ -220,17 +218,24 @@ class Claims:
                     fresh[row.version] = one, message
                 else:
                     stale.append(message)
-                messages.popleft()
+                judged += 1
+            old = await self._outdated(fresh, stale)
+            rows[:] = [row for row in rows if row.id not in old]
+            if anew:
+                await restore(self._stream, anew)
         except BaseException:
-            for message in messages:
-                if connection.is_open:
+            if connection.is_open:
+                for message in pulled.messages[judged:]:
                     connection.later(stray(self._stream, message))
+                if anew:
+                    connection.later(self._restored(anew, stale))
             raise
-        old = await self._outdated(fresh, stale)
-        rows[:] = [row for row in rows if row.id not in old]
-        if anew:
-            await restore(self._stream, anew)
         return bool(anew) or len(fresh) < len(pulled.messages)
+
+    async def _restored(self, anew: Sequence[Part], stale: Sequence[Msg]) -> None:
+        """Store anew what was not for a call that left meanwhile: else it is nobody's for the ack wait."""
+        await self._stream.removed([sequence for message in stale for sequence in over_of(message)])
+        await restore(self._stream, anew)
 
     async def _outdated(self, fresh: dict[int, tuple[Held, Msg]], stale: Sequence[Msg]) -> set[str]:
         """Give up what another message has taken the place of, and have what it takes to end the others.

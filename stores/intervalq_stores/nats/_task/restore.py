@@ -34,15 +34,14 @@ _AT_ONCE: Final = batch.MOST // 2
 """How many are stored at once, each of another queue at most, with what tells that queue of them."""
 
 
-async def with_others(puller: Puller, pulled: Pulled) -> list[Msg]:
-    """What was handed out; if not for the first time, also all else that is to be handed out again."""
-    messages = list(pulled.messages)
+async def with_others(puller: Puller, pulled: Pulled) -> None:
+    """If what was handed out was so before, add all else that is to be handed out again."""
+    messages = pulled.messages
     while messages and delivered(messages[-1]).times > 1 and len(messages) < batch.MOST:
         more = await puller.now(min(_SOME, batch.MOST - len(messages)))
         if not more.messages:
             break
         messages += more.messages
-    return messages
 
 
 def again(row: Row, subject: str, sequence: int, now: int) -> Part:
