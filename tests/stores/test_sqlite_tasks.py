@@ -298,8 +298,8 @@ async def test_a_command_beside_an_open_transaction_ends_with_a_bound(store: SQL
     async with store.transaction("serializable") as transaction:
         await transaction.apply(put("b"))
         store.patience = 0.05
-        assert "held by process" in await refusal(lambda: store.apply(put("c")))
-        assert "held by process" in await refusal(lambda: begins(store))
+        assert "the holder is process" in await refusal(lambda: store.apply(put("c")))
+        assert "the holder is process" in await refusal(lambda: begins(store))
         store.patience = 10
     assert await there(store) == ["a", "b"]
     await store.apply(put("d"))
