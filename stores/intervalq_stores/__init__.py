@@ -1,1 +1,1 @@
-"""The stores that come with intervalq; `intervalq.store.open_store` finds each by its URL's scheme."""
+"""The stores that are part of intervalq; `intervalq.store.open_store` finds each by its URL's scheme."""

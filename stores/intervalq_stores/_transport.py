@@ -1,4 +1,4 @@
-"""How safe the way to a server is: what its TLS lacks, and passwords that travel in clear text."""
+"""Transport security: errors of TLS, and warnings about passwords in clear text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 log: Final = logging.getLogger("intervalq")
 
 _warned: Final[set[str]] = set()
-"""Stores that this process has warned of: once is enough."""
+"""Stores about which this process has warned: once is enough."""
 
 _EXPIRED: Final = frozenset({9, 10, 11, 12})  # numbers of OpenSSL, X509_V_ERR_...
 _UNKNOWN: Final = frozenset({2, 18, 19, 20, 21, 24, 27})
@@ -27,11 +27,11 @@ _NO_TLS: Final = frozenset(
 
 
 class TLSFault(Exception):
-    """TLS was asked for and can't be had; says why, and what to do. Nothing secret has been sent."""
+    """TLS was required and failed; the text says why, and what to do. Nothing secret has been sent."""
 
 
 def is_near(host: str) -> bool:
-    """Whether what is sent to a host stays on this machine: a loopback address, or the path of a socket."""
+    """Whether data sent to a host stays on this machine: a loopback address, or the path of a socket."""
     if not host or host.startswith(("/", "@")) or host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -41,40 +41,40 @@ def is_near(host: str) -> bool:
 
 
 def rated(*, near: bool, encrypted: bool, checked: bool, remedy: str) -> tuple[str, str]:
-    """What an operator should know of the way to a server: `ok` or `warning`, and a sentence."""
+    """A rating of the connection to a server for operators: `ok` or `warning`, and a sentence."""
     if encrypted and checked:
-        return "ok", "the way to it is encrypted, and its certificate is checked"
+        return "ok", "the connection is encrypted, and the server's certificate is checked"
     if near:
-        return "ok", "what is said to it stays on this machine"
+        return "ok", "the connection stays on this machine"
     if encrypted:
-        return "warning", f"the way to it is encrypted, but nobody makes sure whose server answers: {remedy}"
-    return "warning", f"everybody on the way to it can read and change what is said: {remedy}"
+        return "warning", f"the connection is encrypted, but the server's identity is not checked: {remedy}"
+    return "warning", f"everybody on the network can read and change the data: {remedy}"
 
 
 def warn_of_password(store: str, remedy: str) -> None:
-    """Say, once a process, that a password may be read on its way to another machine."""
+    """Warn, once per process and store, that a password may be read on its way to another machine."""
     if store not in _warned:
         _warned.add(store)
         log.warning(
-            "%s: the password may travel in clear text to another machine, where everybody on the way can "
+            "%s: the password may travel in clear text to another machine, so everybody on the network can "
             "read it: %s",
             store, remedy,
         )  # fmt: skip
 
 
 def clear_text(remedy: str) -> TLSFault:
-    """The fault of a server that doesn't speak TLS, or of a way that hides that it does."""
+    """The fault of a server without TLS, or of a network that hides the server's offer of TLS."""
     return TLSFault(
-        "TLS was asked for, but the server speaks clear text there, or something on the way has removed its "
-        f"offer; no password was sent: switch TLS on at the server, or {remedy}"
+        "TLS is required, but the server uses clear text there, or something on the network has removed its "
+        f"offer of TLS; no password was sent: enable TLS on the server, or {remedy}"
     )
 
 
 def fault_of(error: BaseException | None, authority: str, plain: str) -> TLSFault | None:
-    """What an error while connecting says of TLS; None: nothing.
+    """The TLS fault behind an error while connecting; None: it has nothing to do with TLS.
 
     Args:
-        error: it, or what it was raised from, may be one of TLS.
+        error: the error, which may be one of TLS, or caused by one.
         authority: how the URL names the file of a certificate authority.
         plain: what to write for a server without TLS.
     """
@@ -87,16 +87,16 @@ def fault_of(error: BaseException | None, authority: str, plain: str) -> TLSFaul
         return _certificate(seen.verify_code, seen.verify_message, authority)
     if seen.reason in _NO_TLS:
         return clear_text(plain)
-    return TLSFault(f"TLS was asked for, and server and client don't agree about it: {seen.reason or seen}")
+    return TLSFault(f"TLS is required, but server and client can't agree on it: {seen.reason or seen}")
 
 
 def _certificate(code: int, said: str, authority: str) -> TLSFault:
     if code in _EXPIRED:
         why = "has expired, or isn't valid yet: renew it, or set the clock of this machine"
     elif code in _UNKNOWN:
-        why = f"is of an unknown authority: name the file of the server's authority with {authority}"
+        why = f"is from an unknown authority: give the certificate file of its authority with {authority}"
     elif code in _OTHER_HOST:
-        why = "is for another host: write the host in the URL as the certificate has it, or have it made anew"
+        why = "is for another host: use the host name of the certificate in the URL, or issue a new one"
     else:
-        why = "can't be trusted: have it made anew"
+        why = "can't be trusted: issue a new one"
     return TLSFault(f"the server's certificate {why} ({said.rstrip('.')}); no password was sent")

@@ -1,7 +1,7 @@
-"""A thread that does a store's blocking work: job after job, in batches, and nothing for those who left.
+"""A thread for a store's blocking work: it does jobs in batches, and skips jobs whose callers have left.
 
-`anyio.to_thread` can't do this: a thread that is blocked in a lock can't be called back, on asyncio each
-one left behind is one more thread, and Python doesn't exit before the last of them has come back.
+`anyio.to_thread` is not suitable: a thread that is blocked in a lock can't be cancelled, so each abandoned
+call on asyncio leaves a thread behind, and Python doesn't exit before the last of them has returned.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import anyio
 from intervalq.store import Step
 
 _LINGER: Final = 1.0
-"""Seconds that an idle thread stays; a new one costs some 0.1 ms."""
+"""Seconds after which an idle thread ends; a new one costs about 0.1 ms."""
 
 
 class Job:
-    """A step to do, who waits for it, and what came out. Made on the event loop of who waits."""
+    """A step to do, with its waiter and its outcome. Created on the event loop of the waiter."""
 
     def __init__(self, queue: str, step: Step[Any], now: int | None) -> None:
         self.queue = queue
@@ -32,17 +32,17 @@ class Job:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.stands = False
-        """The answer or error holds whatever becomes of the batch."""
+        """Whether the answer or error is valid whatever happens to the batch."""
         self.taken = False
-        """The clerk has begun with the batch that it is in."""
+        """Whether the thread has begun with its batch."""
         self.finished = False
         self.left = False
-        """Nobody waits any more: don't begin with it."""
+        """Whether nobody waits any more, so that it must not be begun."""
         self._done = anyio.Event()
         self._call_soon = call_soon()
 
     async def wait(self, seconds: float) -> None:
-        """Until it's finished, or for so long; then, and when cancelled, it's left."""
+        """Wait until it is finished, but at most `seconds`; then, or if cancelled, mark it as left."""
         try:
             with anyio.move_on_after(seconds):
                 await self._done.wait()
@@ -50,11 +50,11 @@ class Job:
             self.left = True
 
     def finish(self, error: BaseException | None) -> None:
-        """Tell who waits; an error is that of the batch."""
+        """Wake the waiter; `error` is that of the batch."""
         if error is not None and not self.stands:
             self.error = error
         self.finished = True
-        with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
+        with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
             self._call_soon(self._done.set)
 
 
@@ -62,15 +62,15 @@ class WorkerThread:
     """Does jobs in a thread of its own, which runs only while there are some."""
 
     def __init__(self, do: Callable[[Callable[[], list[Job]]], None], rest: Callable[[], None]) -> None:
-        """Make one that calls `do` whenever there are jobs, and `rest` when there have been none for a while.
+        """`do` is called whenever there are jobs, and `rest` when there have been none for a while.
 
         Args:
-            do: is given a function that takes the jobs then waiting, to be called when they can be done. Each
-                job gets its answer or error; what `do` raises is the error of all that don't stand by then.
-            rest: is called in the same thread before that ends. It raises nothing.
+            do: gets a function that takes the waiting jobs, to be called when they can be done. It sets each
+                job's answer or error; an error that it raises is that of all jobs that don't stand by then.
+            rest: called in the same thread before it ends. It must not raise.
         """
         self.pid = os.getpid()
-        """The process it works in: a forked child has no such thread."""
+        """The process of the thread: a forked child has no such thread."""
         self._do = do
         self._rest = rest
         self._jobs: list[Job] = []
@@ -111,7 +111,7 @@ class WorkerThread:
             failed: BaseException | None = None
             try:
                 self._do(take)
-            except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
                 failed = error
                 if not batch:
                     take()
@@ -125,7 +125,7 @@ class WorkerThread:
                 return True
         self._rest()
         with self._changed:
-            if not self._jobs:  # there may be some again
+            if not self._jobs:  # new ones may have come
                 self._thread = None
             return bool(self._jobs)
 
@@ -139,7 +139,7 @@ class WorkerThread:
 
 
 def call_soon() -> Callable[[Callable[[], None]], object]:
-    """How another thread runs something on the event loop that calls this."""
+    """A function with which another thread can run something on the calling event loop."""
     if "trio" in sys.modules:
         import trio  # noqa: PLC0415 - only where it is there already
 

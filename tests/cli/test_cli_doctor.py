@@ -167,6 +167,6 @@ def test_the_way_to_a_store_and_its_rights(
         intervalq("doctor", "--store", request.getfixturevalue(store), "--json", code=None).stdout
     )
     said = [(advice["level"], advice["what"]) for advice in found["advice"]]
-    assert ("ok", "what is said to it stays on this machine") in said
+    assert ("ok", "the connection stays on this machine") in said
     [rights] = [what for level, what in said if level == "warning" and "SECURITY.md" in what]
     assert "may do everything" in rights

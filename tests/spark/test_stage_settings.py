@@ -177,5 +177,5 @@ def test_a_type_that_a_ledger_can_not_keep_is_refused_before_the_first_call(ledg
 
 
 def test_a_codec_is_for_what_a_ledger_keeps() -> None:
-    with pytest.raises(InvalidOption, match="ledger=None keeps nothing"):
+    with pytest.raises(InvalidOption, match="ledger=None keeps none"):
         job_maker(Calls(), **{**USUAL, "codec": object()})

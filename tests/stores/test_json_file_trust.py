@@ -101,7 +101,7 @@ async def test_advice_says_who_holds_the_lock(store: JSONFileStore, path: Path) 
     with locked_file.SharedFile(path, store.url).locked():
         warnings = [sentence for level, sentence in await store.advice() if level == "warning"]
         assert len(warnings) == 1
-        assert f"held just now by process {os.getpid()} on " in warnings[0]
+        assert f"is held by process {os.getpid()} on " in warnings[0]
 
 
 def test_network_file_systems_are_told_by_the_longest_mount_point(tmp_path: Path) -> None:

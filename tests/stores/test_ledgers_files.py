@@ -87,7 +87,7 @@ async def test_what_waits_at_the_same_time_shares_a_transaction_but_not_its_erro
                 await checkpoint()
                 await checkpoint()
     for key in ("", "\ud800"):
-        assert "can't be kept" in str(answers.pop(key))
+        assert "can't be stored" in str(answers.pop(key))
     assert answers == {key: (Verdict("known", 1, key),) for key in "abc"}
     summary = (await sqlite.apply("run", Count())).summary
     assert summary is not None

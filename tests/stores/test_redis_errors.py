@@ -220,7 +220,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trio_is_refused() -> None:
     async def main() -> None:
         store = RedisStore("redis://127.0.0.1")
-        with pytest.raises(errors.BackendUnsupported, match="under trio use sqlite:// or memory://"):
+        with pytest.raises(errors.BackendUnsupported, match="under trio, use sqlite:// or memory://"):
             await store.apply("q", TAKE)
         with pytest.raises(errors.BackendUnsupported):
             async with store.wakeups("q"):
@@ -365,6 +365,6 @@ async def test_advice(own: OwnServer, opened: Open, redis_cluster_url: str) -> N
     assert "CONFIG is forbidden" in some[safety + 3][1]
     few = await opened(f"redis://few:x@127.0.0.1:{server.port}/0").advice()
     assert [level for level, _ in few] == ["ok", "ok", "warning"]
-    assert "can't even look" in few[1][1]
+    assert "can't even read" in few[1][1]
     assert "INFO" in few[safety][1]
     assert len(await opened(redis_cluster_url).advice()) == safety + 4

@@ -27,7 +27,7 @@ from servers import Server
 pytestmark = pytest.mark.anyio
 
 WRONG = [
-    ("stranger", "unknown authority: name the file of the server's authority with"),
+    ("stranger", "unknown authority: give the certificate file of its authority with"),
     ("other host", "another host"),
     ("expired", "has expired"),
 ]
@@ -101,7 +101,7 @@ async def test_redis_with_a_wrong_certificate(
 
 async def test_redis_that_speaks_clear_text(certificates: Certificates, redis_url_of_session: str) -> None:
     with Front(redis_url_of_session, None) as way:
-        assert "speaks clear text" in await refusal(redis_url(way, certificates), way)
+        assert "uses clear text" in await refusal(redis_url(way, certificates), way)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_postgres_whose_offer_is_stripped(
     certificates: Certificates, postgres_url: str, mode: str
 ) -> None:
     with Front(postgres_url, None, answering(b"N")) as way:
-        assert "speaks clear text" in await refusal(postgres(way, certificates, mode), way)
+        assert "uses clear text" in await refusal(postgres(way, certificates, mode), way)
     assert bytes(way.seen) == SSL_REQUEST * way.connections
 
 
@@ -203,15 +203,15 @@ async def test_nats_whose_offer_is_stripped(certificates: Certificates, secure_n
     fields = ("tls_required", "tls_available", "tls_verify")
     with Front(f"nats://{address}", None, stripping(*fields)) as way:
         url = f"nats://{login}@127.0.0.1:{way.port}?tls_ca={certificates.authority}"
-        assert "speaks clear text" in await refusal(url, way)
-        assert "speaks clear text" in await refusal(url.replace("nats://", "tls://"), way)
+        assert "uses clear text" in await refusal(url, way)
+        assert "uses clear text" in await refusal(url.replace("nats://", "tls://"), way)
     assert not way.seen, "nothing is said before TLS"
 
 
 async def test_nats_that_speaks_clear_text(certificates: Certificates, nats_url: str) -> None:
     with Front(nats_url, None) as way:
         url = f"nats://me:{SECRET}@127.0.0.1:{way.port}?tls_ca={certificates.authority}"
-        assert "speaks clear text" in await refusal(url, way)
+        assert "uses clear text" in await refusal(url, way)
     assert not way.seen
 
 
@@ -327,14 +327,17 @@ async def test_what_is_said_of_the_way_to_a_postgres(certificates: Certificates,
     login = f"{database['user']}@far.example"
     with Front(postgres_url, certificates.server("good"), answering(b"S")) as front:
         for more, level in (
-            ("sslmode=require", "encrypted, but nobody"),
-            ("sslmode=prefer", "everybody on the way"),
+            ("sslmode=require", "identity is not checked"),
+            ("sslmode=prefer", "everybody on the network"),
         ):
             way = f"postgresql://{login}:{front.port}/{database['dbname']}?hostaddr=127.0.0.1&{more}"
-            [said] = [what for _, what in await advice(way) if "the way to it" in what]
+            [said] = [
+                what for _, what in await advice(way) if what.startswith(("the connection", "everybody"))
+            ]
             assert level in said
         way = postgres(front, certificates)
-        assert ("ok", "the way to it is encrypted, and its certificate is checked") in await advice(way)
+        checked = "the connection is encrypted, and the server's certificate is checked"
+        assert ("ok", checked) in await advice(way)
 
 
 async def advice(url: str) -> list[tuple[str, str]]:

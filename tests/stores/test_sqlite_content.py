@@ -146,9 +146,9 @@ async def test_content_that_is_not_ours_is_refused_and_left(
 async def test_a_database_of_somebody_else_is_not_touched_at_all(store: SQLiteStore, path: Path) -> None:
     of_somebody_else(path)
     before = path.read_bytes()
-    with pytest.raises(CorruptState, match="something else"):
+    with pytest.raises(CorruptState, match="another application"):
         await store.apply("q", TAKE)
-    with pytest.raises(CorruptState, match="something else"):
+    with pytest.raises(CorruptState, match="another application"):
         await store.names()
     await at_rest(store)
     assert path.read_bytes() == before

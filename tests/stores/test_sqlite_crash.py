@@ -59,7 +59,7 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: SQLiteSto
         assert line(holder) == "held"
         for _ in range(3):
             told = await refusal(lambda: store.apply("q", TAKE))
-            assert re.search(rf"held by process {holder.pid} on .*end it", told)
+            assert re.search(rf"the holder is process {holder.pid} on .*end it", told)
         store.patience = 60
         assert await store.names() == ["other"]
         warnings = [sentence for level, sentence in await store.advice() if level == "warning"]

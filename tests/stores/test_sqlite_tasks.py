@@ -298,8 +298,8 @@ async def test_a_command_beside_an_open_transaction_ends_with_a_bound(store: SQL
     async with store.transaction("serializable") as transaction:
         await transaction.apply(put("b"))
         store.patience = 0.05
-        assert "held by process" in await refusal(lambda: store.apply(put("c")))
-        assert "held by process" in await refusal(lambda: begins(store))
+        assert "the holder is process" in await refusal(lambda: store.apply(put("c")))
+        assert "the holder is process" in await refusal(lambda: begins(store))
         store.patience = 10
     assert await there(store) == ["a", "b"]
     await store.apply(put("d"))
@@ -307,7 +307,7 @@ async def test_a_command_beside_an_open_transaction_ends_with_a_bound(store: SQL
 
 
 async def test_a_transaction_that_its_user_ended_is_told_of(store: SQLiteTaskStore) -> None:
-    with pytest.raises(StoreError, match="leave out COMMIT"):
+    with pytest.raises(StoreError, match="don't use COMMIT"):
         async with store.transaction("serializable") as transaction:
             transaction.connection.execute("ROLLBACK")
     await store.apply(put("a"))
@@ -343,7 +343,7 @@ async def test_a_connection_that_cannot_hold_a_command_together_is_refused(
     for other in (tmp_path / "other.db", ":memory:"):
         with (
             contextlib.closing(sqlite3.connect(other)) as connection,
-            pytest.raises(InvalidOption, match="not one to the database"),
+            pytest.raises(InvalidOption, match="does not belong to the database"),
         ):
             await store.apply_on(connection, put("c"))
     assert await there(store) == ["a", "b"]
@@ -355,7 +355,7 @@ async def test_a_transaction_of_yesterday_is_a_conflict(store: SQLiteTaskStore, 
         connection.execute("BEGIN")
         connection.execute("SELECT * FROM intervalq_tasks").fetchall()
         await store.apply(Modify(changes=(Change("a", 0),)))
-        with pytest.raises(TransactionConflict, match="do all of it again"):
+        with pytest.raises(TransactionConflict, match="repeat all of it"):
             await store.apply_on(connection, Modify(deletes=(Delete("a", 0),)))
         connection.execute("ROLLBACK")
     assert await there(store) == ["a"]

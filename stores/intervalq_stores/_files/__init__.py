@@ -1,1 +1,1 @@
-"""What the stores that are files have in common."""
+"""The common parts of stores in files."""

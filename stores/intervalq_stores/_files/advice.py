@@ -1,4 +1,4 @@
-"""What `doctor` says about a store in a file: where it is, who may write it, if its disk is dependable."""
+"""What `doctor` reports about a store in a file: its place, its permissions, and its file system."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Advice = list[tuple[str, str]]
 
 
 def advise(file: SharedFile, read: Callable[[], Advice]) -> Advice:
-    """Pairs of `ok`, `warning` or `error`, and a sentence; `read` looks at all that is in the file."""
+    """Pairs of `ok`, `warning` or `error`, and a sentence; `read` checks the content of the file."""
     said: Advice = []
     folder = file.path.parent
     while not folder.exists() and folder != folder.parent:
@@ -34,9 +34,7 @@ def advise(file: SharedFile, read: Callable[[], Advice]) -> Advice:
         said.append(("ok", "nobody else can put another file in its place"))
         said += read()
         if file.is_locked():
-            said.append(
-                ("warning", f"its lock is held just now by {file.holder()}: if that lasts, end that process")
-            )
+            said.append(("warning", f"its lock is held by {file.holder()}: if that lasts, end that process"))
         else:
             said.append(("ok", "its lock is free"))
     except StoreError as error:
@@ -47,33 +45,29 @@ def advise(file: SharedFile, read: Callable[[], Advice]) -> Advice:
 def _place(file: SharedFile, folder: Path) -> Advice:
     name = ascii(str(file.path))
     if not folder.is_dir():
-        return [("error", f"{name} can't be made because {str(folder)!a} is a file: give another path")]
+        return [("error", f"{name} can't be created because {str(folder)!a} is a file: give another path")]
     if not os.access(folder, os.W_OK | os.X_OK):
         return [
             (
                 "error",
-                f"{str(folder)!a} can't be written by this user: give the right, or give another path",
+                f"this user can't write {str(folder)!a}: grant the right, or give another path",
             )
         ]
-    return [
-        ("ok", f"{name} {'is there' if file.path.exists() else 'will be made'}; its folder can be written")
-    ]
+    return [("ok", f"{name} {'exists' if file.path.exists() else 'will be created'}; its folder is writable")]
 
 
 def _disk(folder: Path, mounts: Path = MOUNTS) -> Advice:
     kind = file_system(folder, mounts)
     if kind is None:
-        return [
-            ("warning", "the kind of its file system can't be told here: make sure that it is a local disk")
-        ]
+        return [("warning", "the kind of its file system is unknown: make sure that it is a local disk")]
     if kind in NETWORK or kind.startswith("fuse"):
-        why = f"it lies on a network file system ({kind}), where locks and renames are not dependable"
+        why = f"it is on a network file system ({kind}), where locks and renames are not reliable"
         return [("error", f"{why}: keep it on a local disk, or use a store with a server")]
     return [("ok", f"its file system is {kind}, a local one")]
 
 
 def file_system(folder: Path, mounts: Path = MOUNTS) -> str | None:
-    """Tell the type of the file system that a folder is on, as Linux calls it; None: not known."""
+    """The type of the file system of a folder, by its Linux name; None: unknown."""
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -87,6 +81,6 @@ def file_system(folder: Path, mounts: Path = MOUNTS) -> str | None:
         point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), head.split()[4]))
         if (
             there.is_relative_to(point) and len(point.parts) >= best
-        ):  # of two on one another the later is on top
+        ):  # of two mounts at one place, the later one is visible
             best, kind = len(point.parts), tail.split()[0]
     return kind

@@ -1,4 +1,4 @@
-"""Records as JSON text: read strictly, and what is wrong with them as errors of stores."""
+"""Records as JSON text: strict parsing, and errors of stores for what is wrong with them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from intervalq.errors import CorruptState, VersionMismatch
 from intervalq.rules import BadRecord, NewerRecord, State
 
 QUEUE: Final = re.compile(r"[!-~]{1,300}")
-"""What can be the name of a queue."""
+"""The pattern of names of queues."""
 
 
-def parse(text: str) -> Any:  # noqa: ANN401 - whatever JSON says
-    """Read JSON as the standard has it: no field twice, no NaN, no number that is out of range.
+def parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse strict JSON: no duplicate fields, no NaN, no number that is out of range.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: the text is not such JSON.
     """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
@@ -27,7 +27,7 @@ def parse(text: str) -> Any:  # noqa: ANN401 - whatever JSON says
 
 
 def state_of(data: object, queue: str, url: str) -> State:
-    """Make the record of a queue out of what was read.
+    """The record of a queue, from parsed JSON.
 
     Raises:
         CorruptState: it is broken.
@@ -44,35 +44,34 @@ def state_of(data: object, queue: str, url: str) -> State:
 
 
 def broken(queue: str, why: object, url: str) -> CorruptState:
-    """Say that the record of a queue is broken."""
+    """The error about a broken record of a queue."""
     return corrupt(f"the record of queue {queue!r} is broken: {shown(why)}", url)
 
 
 def bad_name(name: object, url: str) -> CorruptState:
-    """Say that something stands where the name of a queue should be."""
+    """The error about an invalid name of a queue in the store."""
     return corrupt(f"{ascii(name)[:100]} can't be the name of a queue", url)
 
 
 def corrupt(what: str, url: str) -> CorruptState:
-    """Say that what was read isn't what was written."""
+    """The error about content that intervalq did not write."""
     return CorruptState(
         url,
-        f"{what}. The file was left as it is: put it right, put back a copy of it, or move it away to "
-        "begin anew",
+        f"{what}. The file was left as it is: repair it, restore a copy of it, or move it away to start over",
     )
 
 
 def newer(version: int, known: int, url: str) -> VersionMismatch:
-    """Say that the whole was written by a newer version."""
+    """The error about a file that a newer version wrote."""
     return VersionMismatch(
         url,
-        f"it has layout {str(version)[:20]}, this version of intervalq knows up to {known}: upgrade "
+        f"it has layout {str(version)[:20]}, but this version of intervalq knows up to {known}: upgrade "
         "it, or give another path",
     )
 
 
 def shown(why: object) -> str:
-    """What a parser complains of, as it may be shown: it quotes what it read."""
+    """The message of a parser, escaped for display, because it quotes the text."""
     return ascii(str(why))[1:-1][:200]
 
 
@@ -84,7 +83,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:

@@ -1,4 +1,4 @@
-"""A small file that processes share: a lock beside it, checked reads, and replacement all at once."""
+"""A small file that processes share: a lock file beside it, checked reads, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 
 _PRIVATE: Final = 0o600
 _CAREFUL: Final = sum(getattr(os, f"O_{name}", 0) for name in ("NOFOLLOW", "NONBLOCK", "CLOEXEC", "BINARY"))
-"""How files are opened, as far as the platform can. Without NONBLOCK, a pipe in the place of a file would
-hold this process for ever."""
+"""Flags for opening files, as far as the platform has them. Without NONBLOCK, a pipe in place of the file
+would block this process for ever."""
 
 _HAS_OWNERS: Final = hasattr(os, "geteuid")
-"""Whether files have the owners and rights of POSIX. Elsewhere folders are what protects them."""
+"""Whether files have POSIX owners and permissions. Elsewhere, their folders protect them."""
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 log: Final = logging.getLogger("intervalq")
 
 _warned: Final[set[str]] = set()
-"""Files that this process has warned of: once is enough."""
+"""Files about which this process has warned: once is enough."""
 
 
 class SharedFile:
-    """One file and its lock. All errors are StoreErrors that name `url`. For one thread at a time."""
+    """One file and its lock, for one thread at a time. All errors are StoreErrors that name `url`."""
 
     def __init__(self, path: Path, url: str, beside: tuple[str, ...] = ()) -> None:
-        """Make one that isn't open; `beside` is how the names of files end that others keep beside it."""
+        """Open nothing yet; `beside` are the suffixes of files that others keep beside it."""
         self.path = path
         self.url = url
         self.lock_path = path.with_name(f"{path.name}.lock")
         self.waiting = False
-        """Whether the lock is being waited for; any thread may look."""
+        """Whether it is waiting for the lock; any thread may read this."""
         self._lock = -1
         self._beside = [path.with_name(path.name + end) for end in beside]
 
@@ -61,7 +61,7 @@ class SharedFile:
     def read(self) -> bytes | None:
         """Read the content, or the first part of it if it is larger than MAX_BYTES; None: there is no file.
 
-        Needs no lock: a file that is being replaced is read as it was, or as it will be.
+        This needs no lock: a file that is being replaced is read either as it was or as it will be.
         """
         with self._explained("read"):
             try:
@@ -72,15 +72,15 @@ class SharedFile:
                 return file.read(MAX_BYTES + 1)
 
     def replace(self, content: bytes) -> None:
-        """Put `content` in the place of the file: safely on the disk when this returns, or not at all.
+        """Replace the file by `content`, all or nothing: it is safely on the disk when this returns.
 
-        Only under the lock.
+        Call this only under the lock.
         """
         if len(content) > MAX_BYTES:
             raise StoreFull(
                 self.url,
-                f"more than {MAX_BYTES} bytes of records: nothing was written; drop queues that are no "
-                "longer used, or use a store with a server",
+                f"its records would have more than {MAX_BYTES} bytes, so nothing was written: drop queues "
+                "that are no longer used, or use a store with a server",
             )
 
         def write(_: Path, descriptor: int) -> None:
@@ -91,10 +91,10 @@ class SharedFile:
         self.install(write)
 
     def install(self, write: Callable[[Path, int], None]) -> None:
-        """Put what `write` makes of an empty file, given as path and descriptor, in the place of the file.
+        """Replace the file by one that `write` fills, given the path and descriptor of an empty file.
 
-        As `replace` does it: all at once, and only under the lock. Files beside it are those of an earlier
-        one, and are removed.
+        As with `replace`, this is atomic, and must be called under the lock. Files beside it belong to the
+        old file, and are removed.
         """
         temporary = self._temporary(os.getpid())
         with self._explained("written"):
@@ -118,18 +118,18 @@ class SharedFile:
             _sync_folder(self.path.parent)
 
     def still_locked(self) -> None:
-        """Make sure, before something is kept, that nobody else can have the lock by now."""
+        """Make sure, before something is committed, that nobody else can have the lock by now."""
         if not self._is_lock_file(self._lock):
             raise StoreUnavailable(
                 self.url,
-                f"its lock file {self.lock_path.name!a} was removed by somebody while this process held it: "
-                "nothing was written, ask again; leave that file alone, it is always needed",
+                f"somebody removed its lock file {self.lock_path.name!a} while this process held it, so "
+                "nothing was written: try again; leave that file alone, because it is always needed",
             )
 
     def check(self) -> None:
-        """Refuse a folder, a file, or one beside it, that others could put there or change. Opens none."""
+        """Refuse a folder or file that others could replace or change, without opening any of them."""
         with self._explained("looked at"):
-            with contextlib.suppress(FileNotFoundError):  # it will be made
+            with contextlib.suppress(FileNotFoundError):  # it will be created
                 self._check_folder()
             for path in (self.path, self.lock_path, *self._beside):
                 with contextlib.suppress(FileNotFoundError):
@@ -149,7 +149,7 @@ class SharedFile:
                 lock.let_go(descriptor)
 
     def holder(self) -> str:
-        """Who took the lock last, as it may be shown."""
+        """The last process that took the lock, for messages."""
         written = b""
         with contextlib.suppress(OSError, StoreError):
             descriptor = self._open(self.lock_path, os.O_RDONLY)
@@ -176,10 +176,10 @@ class SharedFile:
                     raise
                 finally:
                     self.waiting = False
-                # Somebody removed the lock file during the wait: those who came later lock another one.
+                # Somebody removed the lock file during the wait, so later processes lock another one.
                 lock.let_go(descriptor)
         raise StoreUnavailable(
-            self.url, f"its lock file {self.lock_path.name!a} is removed again and again: leave it alone"
+            self.url, f"its lock file {self.lock_path.name!a} keeps being removed: leave it alone"
         )
 
     def _wait_for(self, descriptor: int) -> None:
@@ -211,9 +211,9 @@ class SharedFile:
             return False
 
     def _succeed(self, descriptor: int) -> None:
-        """Clear up after the last holder, should it have died while it wrote, and note that it's us now."""
+        """Clean up after the last holder, in case it died while writing, and record this process instead."""
         mine = f"{os.getpid()} {platform.node()}\n".encode("ascii", "replace").ljust(80)[:200]
-        with contextlib.suppress(OSError):  # a leftover and a missing note do no harm
+        with contextlib.suppress(OSError):  # a leftover file and a missing record do no harm
             last = os.read(descriptor, 200)
             if last != mine:
                 pid = last.partition(b" ")[0]
@@ -226,7 +226,7 @@ class SharedFile:
     # --- the file -----------------------------------------------------------------------------------
 
     def _temporary(self, pid: int) -> Path:
-        # Under the lock there is one writer: its number is in the lock file, so its leftover can be found.
+        # Under the lock there is one writer. Its pid is in the lock file, so its leftover can be found.
         return self.path.with_name(f"{self.path.name}.{pid}.tmp")
 
     def _open(self, path: Path, flags: int) -> int:
@@ -236,7 +236,7 @@ class SharedFile:
             raise
         except OSError:
             with contextlib.suppress(OSError):
-                self._refuse(path, os.lstat(path))  # says better what is wrong
+                self._refuse(path, os.lstat(path))  # raises a better error
             raise
         try:
             self._refuse(path, os.fstat(descriptor))
@@ -245,7 +245,7 @@ class SharedFile:
             raise
         return descriptor
 
-    # --- what is not to be trusted ------------------------------------------------------------------
+    # --- trust --------------------------------------------------------------------------------------
 
     def _check_folder(self) -> None:
         mode = os.stat(self.path.parent).st_mode  # noqa: PTH116 - as the other stats here
@@ -254,7 +254,7 @@ class SharedFile:
         if _HAS_OWNERS and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise InsecurePath(
                 self.url,
-                "anybody may replace files in its folder: take that right away with `chmod o-w` on the "
+                "anybody may replace files in its folder: remove that permission with `chmod o-w` on the "
                 "folder, or keep the file in another one",
             )
 
@@ -267,23 +267,23 @@ class SharedFile:
         if status.st_nlink > 1:
             raise InsecurePath(
                 self.url,
-                f"{what} has a second name (a hard link): remove the other name, or give another path",
+                f"{what} has a second name (a hard link): remove that name, or give another path",
             )
         if not _HAS_OWNERS:
             return
         if status.st_uid != os.geteuid():
             raise InsecurePath(
                 self.url,
-                f"{what} belongs to user {status.st_uid}, this process runs as {os.geteuid()}: run as that "
-                "user, or give another path",
+                f"{what} belongs to user {status.st_uid}, but this process runs as {os.geteuid()}: run as "
+                "that user, or give another path",
             )
         if status.st_mode & stat.S_IWOTH:
-            raise InsecurePath(self.url, f"anybody may write {what}: take that right away with `chmod 600`")
+            raise InsecurePath(self.url, f"anybody may write {what}: remove that permission with `chmod 600`")
         if status.st_mode & stat.S_IWGRP and self.url not in _warned:  # teams share machines on purpose
             _warned.add(self.url)
             log.warning(
-                "%s: its group may write %s, and so start or stop jobs: take that right away with `chmod "
-                "600`, unless you mean it",
+                "%s: its group may write %s, and so start or stop jobs: remove that permission with `chmod "
+                "600`, unless it is intended",
                 self.url, what,
             )  # fmt: skip
 
@@ -300,9 +300,9 @@ class SharedFile:
             kind: type[StoreError] = StoreReadOnly
             remedy = "let this user write the file and its folder, or give another path"
         elif error.errno in _FULL:
-            kind, remedy = StoreFull, "make room on that disk, or give another path; the old state is whole"
+            kind, remedy = StoreFull, "make room on that disk, or give another path; the old state is intact"
         else:
-            kind, remedy = StoreUnavailable, "see what is wrong with that path or disk, or give another path"
+            kind, remedy = StoreUnavailable, "check that path and its disk, or give another path"
         raise kind(self.url, f"{why}: {remedy}") from error
 
 
@@ -310,7 +310,7 @@ def _make_folder(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in missing:
-        with contextlib.suppress(PermissionError):  # who may write in a folder need not be allowed to list it
+        with contextlib.suppress(PermissionError):  # folders may be writable, but not readable
             _sync_folder(each.parent)
 
 

@@ -1,4 +1,4 @@
-"""What the stores in files have in common: their steps in a thread under a lock, bounded waits, wake-ups."""
+"""The common part of stores in files: steps in a thread under a lock, bounded waits, wake-ups."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores._worker_thread import Job, WorkerThread
 
 _POLL: Final = 0.05
-"""Seconds between two looks at the file by somebody who waits for the end of a hold."""
+"""Seconds between two checks of the file by a shard that waits for the end of a hold."""
 
 
 class ThreadedFile(ABC):
-    """A file of this machine: changed under a lock, by one process at a time, and in a thread."""
+    """A local file, which is changed under a lock by one process at a time, in a thread."""
 
     url: str
 
     patience = 10.0
-    """How many seconds a step may wait for the lock and the disk. A step takes about a millisecond, so that
-    even hundreds of processes get their turn in this time, and a longer wait means that the holder hangs."""
+    """How many seconds a step may wait for the lock and the disk. A step takes about a millisecond, so even
+    hundreds of processes get their turn in this time, and a longer wait means that the holder hangs."""
 
     def __init__(self, url: str, path: Path) -> None:
-        """Make one that isn't in use yet; `url` as it may be shown."""
+        """`url` must be safe to display."""
         self.url = url
         self._path = path
         self._begin()
 
-    async def _ask(self, job: Job) -> Any:  # noqa: ANN401 - what the job's caller expects
-        """Have a job done, and give its answer; if who waits leaves before it is taken, it isn't."""
+    async def _ask(self, job: Job) -> Any:  # noqa: ANN401 - the type depends on the job
+        """Do a job, and return its answer; if the caller leaves before it is taken, it is not done."""
         if self._thread.pid != os.getpid():
             self._begin()
         try:
             self._thread.put(job)
         except RuntimeError as error:
-            raise StoreUnavailable(self.url, f"no thread can be started to use it: {error}") from error
+            raise StoreUnavailable(self.url, f"can't start a thread to use it: {error}") from error
         await job.wait(self.patience)
         if not job.finished:
             raise StoreTimeout(self.url, self._why_late(job))
@@ -54,11 +54,11 @@ class ThreadedFile(ABC):
         return job.answer
 
     async def aclose(self) -> None:
-        """Let go of the file once all jobs are done; it opens again when it is used again."""
+        """Close the file once all jobs are done; it opens again when it is used again."""
         self._thread.close()
 
     def _begin(self) -> None:
-        """Make what belongs to one process: a forked child has no such thread, and shares no open files."""
+        """Create what belongs to one process: a forked child has no such thread, and must not share files."""
         self._file = self._shared()
         self._thread = WorkerThread(self._do, self._rest)
 
@@ -67,29 +67,29 @@ class ThreadedFile(ABC):
 
     @abstractmethod
     def _do(self, take: Callable[[], list[Job]]) -> None:
-        """Do all the jobs that wait in one go: they share one reading, one writing, and the wait for both."""
+        """Do all waiting jobs together: they share one read, one write, and the wait for both."""
 
-    def _rest(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go of what is only needed while there are jobs."""
+    def _rest(self) -> None:  # noqa: B027 - most have nothing to close
+        """Close what is only needed while there are jobs."""
 
     def _why_late(self, job: Job) -> str:
-        return self._why_no_answer(self._file, "whether the step was done is not known" if job.taken else "")
+        return self._why_no_answer(self._file, "it is unknown whether the step was done" if job.taken else "")
 
     def _why_no_answer(self, file: SharedFile, doubt: str = "") -> str:
         if file.waiting:
             return (
-                f"its lock was not free for {self.patience:g} s, it is held by {file.holder()}, and "
-                "nothing was done: if that process hangs, end it, and the lock is free"
+                f"its lock was not free for {self.patience:g} s, and nothing was done; the holder is "
+                f"{file.holder()}: if that process hangs, end it, which frees the lock"
             )
         done = doubt or "nothing was done"
-        return f"the disk did not answer in {self.patience:g} s, {done}: see what keeps the machine busy"
+        return f"the disk did not answer in {self.patience:g} s, {done}: check what keeps the machine busy"
 
 
 class FileStore(ThreadedFile, DocumentStore):
-    """Records in such a file."""
+    """A store of records in such a file."""
 
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
-        """See `DocumentStore.update`. A step whose caller left while it waited for the lock is not done."""
+        """See `DocumentStore.update`. A step whose caller leaves while it waits for the lock is not done."""
         return cast("T", await self._ask(Job(queue, step, now)))
 
     async def names(self) -> list[str]:
@@ -98,7 +98,7 @@ class FileStore(ThreadedFile, DocumentStore):
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """See `Waking.wakeups`: looks at the file while somebody waits, and reads it when it has changed."""
+        """See `Waking.wakeups`: polls the file while somebody waits, and reads it when it has changed."""
         seen = self._signature()
 
         async def woken() -> None:
@@ -114,7 +114,7 @@ class FileStore(ThreadedFile, DocumentStore):
         yield woken
 
     async def advice(self) -> list[tuple[str, str]]:
-        """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
+        """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
         return await to_thread.run_sync(self._advise, abandon_on_cancel=True)
 
     @abstractmethod
@@ -127,7 +127,7 @@ class FileStore(ThreadedFile, DocumentStore):
 
     @abstractmethod
     def _signature(self) -> Hashable:
-        """What is different after every change; called twenty times a second."""
+        """A value that differs after every change; called twenty times a second."""
 
     @abstractmethod
     def _advise(self) -> list[tuple[str, str]]: ...
@@ -136,12 +136,12 @@ class FileStore(ThreadedFile, DocumentStore):
         try:
             state = self._get(queue)
         except StoreError:
-            return False  # its next step tells who waits
+            return False  # the next step will report the error
         return state is not None and state.held_since is not None
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:
-    """Which file is at a path, when it was written, and its size; None: there is none."""
+    """The identity, modification time and size of the file at a path; None: there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - called often
     except OSError:
@@ -150,12 +150,12 @@ def stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def path_of(url: str, example: str) -> Path:
-    """Tell the path that a URL names, with its percent signs decoded; `example` is a good URL."""
+    """The path in a URL, with percent escapes decoded; `example` is a valid URL for errors."""
     try:
         parts = urlsplit(url)
         path = os.fsdecode(unquote_to_bytes(parts.path))
-    except ValueError:  # whose message may have a part of a password in it
-        raise InvalidOption(f"this isn't a URL of a file: write {example}") from None
+    except ValueError:  # its message may contain a part of a password
+        raise InvalidOption(f"this is not the URL of a file: write {example}") from None
     if parts.netloc not in {"", "localhost"}:
         raise InvalidOption(f"a file store is on this machine: write {example}, with three slashes")
     if parts.query or parts.fragment or "?" in url or "#" in url:
@@ -166,4 +166,4 @@ def path_of(url: str, example: str) -> Path:
         raise InvalidOption(f"a file store needs the whole path of a file, as in {example}")
     if os.name == "nt" and path[2:3] == ":":  # /C:/Users/...
         return Path(path[1:])
-    return Path("/" + path.lstrip("/"))  # two slashes at the front would be kept
+    return Path("/" + path.lstrip("/"))  # Path would keep two leading slashes

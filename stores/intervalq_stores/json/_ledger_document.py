@@ -1,4 +1,4 @@
-"""A ledger as JSON: a line for each row, checked as it is read."""
+"""A ledger as a JSON document: one line per row, checked when it is read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _STAGES: Final = get_args(Stage)
 
 
 def read(content: bytes | None, name: str, url: str) -> Pages:
-    """The ledger that a document holds; None: there is none.
+    """The ledger in a document; None: there is none.
 
     Raises:
-        CorruptState: it isn't what was written here, or the ledger of another name.
+        CorruptState: intervalq didn't write it, or it is the ledger of another name.
         VersionMismatch: it was written by a newer version.
     """
     if content is None:
@@ -37,13 +37,13 @@ def read(content: bytes | None, name: str, url: str) -> Pages:
     if version > LAYOUT:
         raise newer(version, LAYOUT, url)
     if top.get("name") != name:
-        # A disk that takes A and a for one would mix up two ledgers.
+        # On a case-insensitive disk, two ledgers would share one file.
         raise _broken(name, f"it is that of ledger {ascii(top.get('name'))[:100]}", url)
     return _pages(top, name, url)
 
 
 def written(pages: Pages, name: str) -> bytes:
-    """The document of a ledger that there is."""
+    """The document of an existing ledger."""
     meta = pages.meta
     assert meta is not None
     lines = [

@@ -1,4 +1,4 @@
-"""What the state file says: all records in one JSON object, checked as it is read, and written again."""
+"""The content of the state file: all records in one JSON object, checked when it is read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYOUT: Final = 1
 
 
 class Document:
-    """The content of the file. Fields that aren't known, here and in records, are kept as they are."""
+    """The content of the file. Unknown fields, here and in records, are kept as they are."""
 
     def __init__(self, content: bytes | None, url: str) -> None:
         """Read the content; None: there is none yet.
 
         Raises:
-            CorruptState: it isn't what was written here.
+            CorruptState: intervalq didn't write it.
             VersionMismatch: it was written by a newer version.
         """
         self._url = url
@@ -55,12 +55,12 @@ class Document:
                 try:
                     state = State.from_dict(record)
                 except (BadRecord, NewerRecord):
-                    continue  # whoever uses that queue is told
+                    continue  # users of that queue will get the error
                 if lapses(state) <= now:
                     del self._queues[queue]
 
     def to_bytes(self) -> bytes:
-        """Make the content to write: a line for each queue is quick, and can be read and compared."""
+        """The content to write: one line per queue is fast, readable, and easy to compare."""
         try:
             lines = [
                 f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}"
@@ -72,7 +72,7 @@ class Document:
                 for name, value in self._queues.items()
             ]
         except (RecursionError, ValueError) as error:
-            raise self._corrupt(f"a field in it can't be written again: {error}") from error
+            raise self._corrupt(f"a field in it can't be written back: {error}") from error
         body = "{\n" + ",\n".join(queues) + "\n }" if queues else "{}"
         lines.append(f' "queues": {body}')
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

@@ -21,7 +21,7 @@ from intervalq_stores.json._ledger_document import read, written
 _EXAMPLE: Final = "file:///path/state.json"
 _END: Final = ".json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""What can be the name of a ledger, and doesn't lead out of the folder."""
+"""The pattern of names of ledgers, which can't lead out of the folder."""
 
 
 def _no_step(state: object, now: int) -> tuple[None, None]:
@@ -29,24 +29,24 @@ def _no_step(state: object, now: int) -> tuple[None, None]:
 
 
 class _Asked(Job):
-    """A command, and who waits for its answer."""
+    """A command, and the waiter for its answer."""
 
     def __init__(self, ledger: str, command: Command, now: int | None) -> None:
         super().__init__(ledger, _no_step, now)
         self.command = command
         self.made = False
-        """There was no such ledger before."""
+        """Whether it created the ledger."""
 
 
 class _TooLargeError(Exception):
-    """The document would be larger than it may be, and nothing was written."""
+    """The document would be too large, so nothing was written."""
 
 
 class JSONLedgerStore:
     """Ledgers of one machine: a document is read, changed and replaced as a whole, under a lock beside it.
 
-    A command is atomic as a whole; those that wait at the same time share a reading and a writing. All of it
-    is written again each time, so it is for ledgers of some thousands of rows, and refuses larger ones.
+    A command is atomic as a whole; commands that wait at the same time share a read and a write. The document
+    is rewritten each time, so this store is for ledgers of some thousands of rows, and refuses larger ones.
     """
 
     def __init__(self, url: str) -> None:
@@ -54,17 +54,17 @@ class JSONLedgerStore:
         self.url = path.as_uri()
         self._folder = path.with_name(f"{path.name}.ledgers")
         self._files: dict[str, _LedgerFile] = {}
-        self._of("a")  # tells a platform that has no such locks at once
+        self._of("a")  # fails at once on a platform without such locks
         self._files.clear()
 
     async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        """See `LedgerStore.apply`. One whose caller left while it waited for the lock is not done."""
+        """See `LedgerStore.apply`. A command whose caller leaves while it waits for the lock is not done."""
         file = self._of(ledger)
         if isinstance(command, Look | Count):
             return await to_thread.run_sync(file.look, command, now, abandon_on_cancel=True)
         asked = _Asked(ledger, command, now)
         answer = await file.ask(asked)
-        if asked.made and now is None:  # a new one makes room
+        if asked.made and now is None:  # a new ledger removes expired ones
             for other in await to_thread.run_sync(self._expired, abandon_on_cancel=True):
                 await self._of(other).ask(_Asked(other, Forget((), ()), None))
         return answer
@@ -89,20 +89,20 @@ class JSONLedgerStore:
         return self._there()[1]
 
     def _there(self) -> tuple[list[str], list[str]]:
-        """The ledgers that there are, and those that have expired."""
+        """The existing ledgers, and those that have expired."""
         try:
             found = sorted(path.name for path in self._folder.iterdir() if path.name.endswith(_END))
         except FileNotFoundError:
             found = []
         except OSError as error:
             raise StoreUnavailable(
-                self.url, f"its folder can't be read: {error.strerror}: see what is wrong with it"
+                self.url, f"its folder can't be read: {error.strerror}: check that folder"
             ) from error
         there: list[str] = []
         expired: list[str] = []
         now = wall_clock()
         for name in (file.removesuffix(_END) for file in found):
-            with suppress(InvalidName):  # a file of somebody else
+            with suppress(InvalidName):  # not a file of ours
                 meta = self._of(name).read().meta
                 if meta is not None:
                     (there if meta.expires is None or meta.expires > now else expired).append(name)
@@ -122,11 +122,11 @@ class _LedgerFile(ThreadedFile):
         return answer
 
     def look(self, command: Command, now: int | None) -> Answer:
-        """Do one that changes nothing; in any thread, and without the lock."""
+        """Do a command that changes nothing; in any thread, and without the lock."""
         return apply(self.read(), command, wall_clock() if now is None else now)
 
     def read(self) -> Pages:
-        """The ledger as it is in the file; in any thread, and without the lock."""
+        """The ledger in the file; in any thread, and without the lock."""
         return read(self._shared().read(), self._ledger, self.url)
 
     def _do(self, take: Callable[[], list[Job]]) -> None:
@@ -135,7 +135,7 @@ class _LedgerFile(ThreadedFile):
             try:
                 self._batch(jobs)
             except _TooLargeError:
-                for job in jobs:  # so that those are done which don't make it larger
+                for job in jobs:  # one by one, so that jobs that don't make it larger are done
                     self._alone(job)
 
     def _alone(self, job: Job) -> None:
@@ -144,11 +144,10 @@ class _LedgerFile(ThreadedFile):
         except _TooLargeError:
             job.error = StoreFull(
                 self.url,
-                f"ledger {self._ledger!r} would have more than {MAX_BYTES} bytes, nothing was written: use "
-                "a SQLite database (sqlite:///path/state.db), which doesn't write all of it each time, or a "
-                "server",
+                f"ledger {self._ledger!r} would have more than {MAX_BYTES} bytes, so nothing was written: "
+                "use a SQLite database (sqlite:///path/state.db), which is not rewritten, or a server",
             )
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+        except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
             job.error = error
         job.stands = True
 
@@ -170,7 +169,7 @@ class _LedgerFile(ThreadedFile):
             self._file.replace(after)
 
     def _remove(self) -> None:
-        """Remove the document, and its lock: who waits for that takes the next, as `SharedFile` has it."""
+        """Remove the document and its lock file; waiters then lock the next one, as `SharedFile` does."""
         self._file.still_locked()
         try:
             self._path.unlink()

@@ -29,7 +29,7 @@ class JSONFileStore(FileStore):
             for job in jobs:
                 try:
                     changed |= _step(document, job)
-                except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+                except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
                     job.error = error
                 job.stands = job.error is not None or not changed
             if changed:
@@ -59,13 +59,13 @@ class JSONFileStore(FileStore):
 
 
 def _step(document: Document, job: Job) -> bool:
-    """Do a job on the document; whether this changed it."""
+    """Do a job on the document; returns whether this changed it."""
     at = wall_clock() if job.now is None else job.now
     before = document.get(job.queue)
     after, job.answer = job.step(before, at)
     if after is before:
         return False
-    if before is None and job.now is None:  # a new one makes room: idle keyed queues leave nothing behind
+    if before is None and job.now is None:  # a new record removes lapsed ones
         document.forget_lapsed(at)
     document.put(job.queue, after)
     return True

@@ -1,4 +1,4 @@
-"""`memory://`: what one process keeps, and loses with it."""
+"""`memory://`: data that one process keeps, and that is lost with it."""
 
 from intervalq_stores.memory.queues import MemoryStore
 

@@ -1,4 +1,4 @@
-"""Tasks in dictionaries: what the rules read and write, with an index for each question that they ask."""
+"""Tasks in dictionaries, with an index for each query of the rules."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Final
 from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
 
 _WINDOW: Final = 16
-"""A small claim begins with any of so many of the first tasks: one that kills its worker isn't always it."""
+"""A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
 
 _SWEPT: Final = 16
-"""How many marks a sweep forgets: more than a command makes of them on average."""
+"""How many marks a sweep forgets: more than a command creates on average."""
 
 _place = attrgetter("place")
 
 
 class MemoryTable:
-    """A `Table`. The heaps have entries of tasks that have changed since, which are left out when met."""
+    """A `Table`. Its heaps may have outdated entries of tasks that have changed since, which are skipped."""
 
     def __init__(self) -> None:
         self.fresh: dict[str, int] = {}
-        """Of each queue in which free tasks were put: their least `ready`. Whoever wakes others clears it."""
+        """The least `ready` of free tasks put into each queue. The code that wakes others clears it."""
         self._rows: dict[str, Row] = {}
         self._queues: dict[str, dict[str, Row]] = {}
         self._heaps: dict[str, list[tuple[int, str]]] = {}
@@ -72,7 +72,7 @@ class MemoryTable:
                 self._forget(before, None)
 
     def _forget(self, before: Row, after: Row | None) -> None:
-        """Take a task out of the places where it won't be."""
+        """Remove a task from the indexes that it leaves."""
         if after is None or after.queue != before.queue:
             tasks = self._queues[before.queue]
             del tasks[before.id]
@@ -120,7 +120,7 @@ class MemoryTable:
         taken: list[tuple[int, str]] = []
         while heap and len(taken) < limit and heap[0][0] <= now:
             entry = heappop(heap)
-            # One that went and came back has two, which are next to each other.
+            # A task that left and came back has two entries, which are adjacent.
             if self._is_right(queue, entry) and (not taken or taken[-1] != entry):
                 taken.append(entry)
         return taken
@@ -129,7 +129,7 @@ class MemoryTable:
         heap = self._heaps.setdefault(queue, [])
         heappush(heap, entry)
         tasks = self._queues[queue]
-        if len(heap) > 2 * len(tasks) + 64:  # most of them are not right any more
+        if len(heap) > 2 * len(tasks) + 64:  # most of them are outdated
             heap[:] = [(row.ready, row.id) for row in tasks.values() if row.ready is not None]
             heapify(heap)
 
@@ -194,7 +194,7 @@ class MemoryTable:
         return sorted(self._sessions.values(), key=lambda session: (session.started, session.id))
 
     def set_back(self, now: int, by: int) -> None:
-        """The clock was set back: what it has yet to reach moves along, and so is as far away as before."""
+        """Adapt to a clock that was set back: future times move with it and stay as far away as before."""
         self.put([_sooner(row, now, by) for row in self._rows.values() if max(row.at, row.until or 0) > now])
         for mark in list(self._marks.values()):
             if mark.until is not None and mark.until > now:

@@ -19,7 +19,7 @@ class _Ledgers:
         self.pages: dict[str, Pages] = {}
 
     def there(self, now: int) -> list[str]:
-        """Those that have not expired; the others are forgotten."""
+        """The ledgers that have not expired; the others are forgotten."""
         for name, pages in list(self.pages.items()):
             if pages.meta is None or (pages.meta.expires is not None and pages.meta.expires <= now):
                 del self.pages[name]
@@ -31,8 +31,8 @@ _LOCK = threading.Lock()
 
 
 def _forked() -> None:
-    """In a child, whoever held a lock is not there to release it."""
-    global _LOCK  # noqa: PLW0603 - that of the parent may be held for ever
+    """Replace the lock in a child, where its holder doesn't exist."""
+    global _LOCK  # noqa: PLW0603 - the parent's may be held for ever
     _LOCK = threading.Lock()
     for ledgers in _PROCESS.values():
         ledgers.lock = threading.Lock()
@@ -45,7 +45,7 @@ if hasattr(os, "register_at_fork"):
 class MemoryLedgerStore:
     """Ledgers in the process, by the name in the URL. A command is atomic as a whole, under a lock.
 
-    With a `clock` (microseconds) they are its own, for tests.
+    A store with a `clock` (microseconds), for tests, has ledgers of its own.
     """
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
@@ -67,7 +67,7 @@ class MemoryLedgerStore:
                 self._ledgers.pages.pop(ledger, None)
             elif ledger not in self._ledgers.pages:
                 if now is None:
-                    self._ledgers.there(at)  # a new one makes room
+                    self._ledgers.there(at)  # a new ledger removes expired ones
                 self._ledgers.pages[ledger] = pages
             return answer
 
@@ -77,4 +77,4 @@ class MemoryLedgerStore:
             return self._ledgers.there(self._clock())
 
     async def aclose(self) -> None:
-        """See `LedgerStore.aclose`: there is nothing to let go of, and the ledgers stay."""
+        """See `LedgerStore.aclose`: there is nothing to close, and the ledgers stay."""

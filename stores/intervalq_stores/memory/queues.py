@@ -20,16 +20,16 @@ from intervalq.store import DocumentStore, Step, T, shown_url, wall_clock
 
 @dataclass(slots=True)
 class _Records:
-    """The records, and who waits for the end of a hold; several event loops may use them from threads."""
+    """The records, and the waiters for ends of holds; several event loops may use them from threads."""
 
     states: dict[str, State] = field(default_factory=dict)
     waiting: dict[str, set[Callable[[], None]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     room: int = 0
-    """How many records to keep before those of idle keyed queues are looked for."""
+    """The number of records from which to search for those of idle keyed queues."""
 
     def make_room(self, now: int) -> None:
-        """Forget the records of idle keyed queues; half of what may be kept next time is new then."""
+        """Forget the records of idle keyed queues, and set `room` to twice the number of the others."""
         for name in [name for name, state in self.states.items() if lapses(settle(state, now)) <= now]:
             del self.states[name]
         self.room = max(64, 2 * len(self.states))
@@ -39,7 +39,7 @@ _PROCESS: Final = _Records()
 
 
 def _forked() -> None:
-    """In a child, whoever held the lock is not there to release it."""
+    """Replace the lock in a child, where its holder doesn't exist."""
     _PROCESS.lock = threading.Lock()
 
 
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class MemoryStore(DocumentStore):
-    """Records in a dictionary of the process; with a `clock` (microseconds), one of its own, for tests."""
+    """Records in a dictionary of the process; with a `clock` (microseconds), for tests, in one of its own."""
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
@@ -94,8 +94,8 @@ class MemoryStore(DocumentStore):
         call_soon = _call_soon()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
-                call_soon(lambda: event.set())  # noqa: PLW0108 - the event of that time, not of this one
+            with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
+                call_soon(lambda: event.set())  # noqa: PLW0108 - binds the event late
 
         async def woken() -> None:
             nonlocal event
@@ -115,7 +115,7 @@ class MemoryStore(DocumentStore):
 
 
 def _call_soon() -> Callable[[Callable[[], None]], object]:
-    """How another thread runs something on the event loop that calls this."""
+    """A function with which another thread can run something on the calling event loop."""
     if "trio" in sys.modules:
         import trio  # noqa: PLC0415 - only where it is there already
 

@@ -21,24 +21,24 @@ A = TypeVar("A")
 
 
 SOON: Final = 5 * SECOND
-"""Whoever is idle is told of tasks that become ready within so long: by then it asks by itself."""
+"""Idle sessions are told about tasks that become ready within this time: they poll at this interval."""
 _STEP: Final = SECOND
-"""A clock that goes back by less was not set, and costs nobody more than that."""
+"""A clock that goes back by less than this counts as not set back; that delays nobody by more."""
 
 
 class _Tasks:
-    """The tasks behind one URL, and who wants to be woken; several event loops may use them from threads."""
+    """The tasks behind one URL, and the idle sessions; several event loops may use them from threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.table = MemoryTable()
         self.idle: dict[str, tuple[str, ...]] = {}
-        """The sessions that found nothing, and the queues in which they looked."""
+        """The sessions that found nothing, with their queues."""
         self.listening: dict[str, list[Callable[[], bool]]] = {}
         self._seen = 0  # the latest reading of the clock
 
     def read(self, now: int) -> int:
-        """The clock, which may have been set back since it was read last. Only under the lock."""
+        """Read the clock, and adapt if it was set back since the last reading. Only under the lock."""
         if now < self._seen - _STEP:
             self.table.set_back(now, self._seen - now)
         if not self._seen - _STEP <= now <= self._seen:
@@ -46,7 +46,7 @@ class _Tasks:
         return now
 
     def apply(self, command: Command[A], now: int) -> A:
-        """Do a command, and wake whom it concerns. Only under the lock."""
+        """Do a command, and wake the sessions that it concerns. Only under the lock."""
         self.table.fresh.clear()
         answer = apply(self.table, command, now)
         self._note(command, answer)
@@ -56,7 +56,7 @@ class _Tasks:
         return answer
 
     def _note(self, command: Command[Any], answer: object) -> None:
-        """Keep in mind who is idle."""
+        """Record which sessions are idle."""
         if isinstance(command, Work) and isinstance(answer, Worked):
             if answer.claimed or not answer.alive:
                 self.idle.pop(command.session, None)
@@ -69,7 +69,7 @@ class _Tasks:
                 self.idle.pop(session, None)
 
     def _wake_one(self, queue: str) -> None:
-        """Tell one idle session, so that not all of them come for one task."""
+        """Wake one idle session, so that not all of them come for one task."""
         waiting = [
             session for session, queues in self.idle.items() if session in self.listening and queue in queues
         ]
@@ -85,8 +85,8 @@ _LOCK = threading.Lock()
 
 
 def _forked() -> None:
-    """In a child, whoever held a lock is not there to release it, and nobody listens."""
-    global _LOCK  # noqa: PLW0603 - that of the parent may be held for ever
+    """Replace the locks in a child, where their holders don't exist, and forget listeners."""
+    global _LOCK  # noqa: PLW0603 - the parent's may be held for ever
     _LOCK = threading.Lock()
     for tasks in _PROCESS.values():
         tasks.lock = threading.Lock()
@@ -99,7 +99,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class MemoryTaskStore:
-    """Tasks in the process, by the name in the URL; with a `clock` (microseconds) of its own, for tests."""
+    """Tasks in the process, by the name in the URL; a store with a `clock` (microseconds) has its own."""
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
@@ -116,7 +116,7 @@ class MemoryTaskStore:
             return self._tasks.apply(command, self._tasks.read(self._clock()) if now is None else now)
 
     async def aclose(self) -> None:
-        """See `TaskStore.aclose`: there is nothing to let go of, and the tasks stay."""
+        """See `TaskStore.aclose`: there is nothing to close, and the tasks stay."""
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -125,8 +125,8 @@ class MemoryTaskStore:
         soon = call_soon()
 
         def wake() -> bool:
-            with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there
-                soon(lambda: event.set())  # noqa: PLW0108 - the event of that time, not of this one
+            with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
+                soon(lambda: event.set())  # noqa: PLW0108 - binds the event late
                 return True
             return False
 

@@ -1,4 +1,4 @@
-"""What whoever runs tasks on a PostgreSQL should know."""
+"""The part of `intervalq doctor` about tasks on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def advice(connection: Connection, server: Server) -> list[tuple[str, str]
         lines.append(("ok", good) if fine else (level, bad))
 
     good = f"the server is PostgreSQL {release}"
-    check(number >= 140_000, good, "error", f"{good}, tasks need 14 or newer: upgrade it")
-    bad = "the server is a replica, which takes no tasks: give the URL of the primary"
+    check(number >= 140_000, good, "error", f"{good}, but tasks need 14 or newer: upgrade it")
+    bad = "the server is a replica, which accepts no tasks: give the URL of the primary"
     check(not replica, "the server is a primary", "error", bad)
     bad = "fsync is off: a crash of the server may destroy the tasks: set fsync = on"
     check(fsync != "off", "fsync is on", "warning", bad)
     bad = (
-        "synchronous_commit is off: after a crash of the server tasks may be missing that were inserted just "
-        "before, and others done again: alter role ... set synchronous_commit = on"
+        "synchronous_commit is off: after a crash of the server, recently inserted tasks may be missing, and "
+        "finished ones may run again: alter role ... set synchronous_commit = on"
     )
     check(commit != "off", f"synchronous_commit is {commit}", "warning", bad)
     bad = (
@@ -49,11 +49,11 @@ async def advice(connection: Connection, server: Server) -> list[tuple[str, str]
         "slower: end it (pg_stat_activity and pg_prepared_xacts show it)"
     )
     check(oldest <= _OLD, "no transaction is open for long, as far as this role may see", "warning", bad)
-    good = f"{server.schema.what} version {found}" if found else "the tables of tasks are made on first use"
+    good = f"{server.schema.what} version {found}" if found else "tables of tasks are created at first use"
     check(found in {None, server.schema.number}, good, "error", server.schema.other(found))
     bad = (
-        "a connection pooler is between: idle workers look twice a second instead of being woken, and dead "
-        "ones are seen by their missing heartbeats only: give the URL of the server itself"
+        "a connection pooler is in between: idle workers poll twice a second instead of being woken, and "
+        "dead ones are noticed only by missing heartbeats: give the URL of the server itself"
     )
-    check(pid == connection.info.backend_pid, "wake-ups get through", "warning", bad)
+    check(pid == connection.info.backend_pid, "wake-ups arrive", "warning", bad)
     return lines

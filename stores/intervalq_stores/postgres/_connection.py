@@ -1,4 +1,4 @@
-"""How stores on PostgreSQL connect, make their part of the schema, and understand the server."""
+"""Connections of stores on PostgreSQL, their part of the schema, and the translation of errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ROLLED_BACK: Final = frozenset({"40001", "40P01"})  # nothing was done: the only ones that are asked again
+ROLLED_BACK: Final = frozenset({"40001", "40P01"})  # nothing was done: the only errors after which to retry
 NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883"})  # no such schema, table, or function
 _EXTRA: Final = "a postgresql:// store", "postgres"
 _URL: Final = re.compile(
@@ -47,11 +47,11 @@ _URL: Final = re.compile(
     r"(?:\[[^\]]*\]|[^\[:/?,@]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^\[:/?,@]*)(?::[0-9]*)?)*"
     r"(?:/[^?@]*)?(?:\?(?:[a-z_]+=[^&=]*(?:&|$))*)?"
 )
-"""What may be a URL; libpq, which also knows the names of parameters, decides when it is first used."""
+"""A rough check of URLs; libpq, which knows the names of parameters, makes the full check at first use."""
 
 _ESCAPED: Final = re.compile(r"(?:[^%]|%(?!00)[0-9A-Fa-f]{2})*")
 _ADDRESS: Final = (
-    "a PostgreSQL store is postgresql://user:password@host:port/database, where "
+    "the URL of a PostgreSQL store is postgresql://user:password@host:port/database, where "
     "characters such as / @ : # ? of user and password are written as %2F %40 %3A %23 %3F"
 )
 _LOCK: Final = b"select pg_advisory_xact_lock(7310027118246817121)"  # that of the files
@@ -65,35 +65,36 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
     "IQ001": CorruptState,
     "IQ002": VersionMismatch,
 }
-# A refused connection has no SQLSTATE in libpq, only words: its own, or the server's, if that is English.
+# libpq reports no SQLSTATE for a refused connection, only text: its own, or the server's, which may be
+# English.
 _REFUSALS: Final = ("authentication", "pg_hba.conf", "no password supplied", "no such user", 'role "')
-_PASSING: Final = ("too many connections", "due to timeout")  # said of a role or an authentication as well
+_PASSING: Final = ("too many connections", "due to timeout")  # may mention a role or an authentication
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 class Schema(NamedTuple):
-    """The part of schema `intervalq` that a store has."""
+    """A store's part of schema `intervalq`."""
 
     file: Traversable
-    """Its statements, which make it or bring it up to its version."""
+    """Its statements, which create or upgrade it."""
     number: int
     """Its version."""
     table: str
-    """Where a server has its version."""
+    """The table that has its version in the database."""
     asked: bytes
-    """The statement that asks for it."""
+    """The statement that reads that version."""
     what: str = "schema intervalq has"
-    """How a sentence begins that says the version."""
+    """The beginning of sentences about the version."""
 
     def other(self, found: int | None) -> str:
-        """That the server has another version, and what to do."""
+        """A sentence that says that the server has another version, and what to do."""
         newer = (found or 0) > self.number
         remedy = "upgrade intervalq here" if newer else f"run the statements of {self.file} (psql -f)"
-        return f"{self.what} version {found}, this intervalq works with version {self.number}: {remedy}"
+        return f"{self.what} version {found}, but this intervalq needs version {self.number}: {remedy}"
 
 
 class Server:
-    """The way to one server, with one part of the schema."""
+    """The access to one server, with one part of the schema."""
 
     def __init__(self, url: str, schema: Schema) -> None:
         if find_spec("psycopg") is None:
@@ -106,18 +107,18 @@ class Server:
 
     @property
     def driver(self) -> type[Connection]:
-        """The driver's connection. `connect` has imported it by the time that anything can fail."""
+        """The driver's connection class. `connect` has imported it before anything can fail."""
         return driver()
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """Those of a connection."""
+        """The parameters of a connection."""
         return parameters(self._address)
 
     async def within(
         self, call: Awaitable[T], patience: float, explain: Callable[[Exception], StoreError] | None = None
     ) -> T:
-        """What `call` gives, within the time for a call, and with the errors of a store."""
+        """The result of `call`, with a timeout, and with errors translated into those of a store."""
         try:
             with self.translated(patience, explain), anyio.fail_after(patience):
                 return await call
@@ -148,10 +149,10 @@ class Server:
 
     async def connect(self) -> Connection:
         """A new connection."""
-        if not driver.cache_info().currsize:  # the import takes long, and would hold up the event loop
+        if not driver.cache_info().currsize:  # the import is slow, and would block the event loop
             await anyio.to_thread.run_sync(driver, limiter=anyio.CapacityLimiter(1))
-        # No prepared statements, and nothing that outlives a transaction: a pooler may change the server's
-        # connection after each one.
+        # No prepared statements, and nothing that outlives a transaction, because a pooler may switch to
+        # another connection after each one.
         try:
             connection = await self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)
         except self.driver.OperationalError as error:
@@ -163,13 +164,13 @@ class Server:
         return connection
 
     async def open(self, *, whole: bool = True) -> Connection:
-        """A new connection to a schema of our version; it is made, or brought up to it, where it isn't."""
+        """A new connection to a schema of our version, which is created or upgraded if needed."""
         connection = await self.connect()
         try:
             found = await self.version(connection)
             if self._old(found) or (found == self.schema.number and not whole):
-                # Where nothing is left, whoever comes first makes all of it. Made once more, it would change
-                # under those who work with it by then.
+                # If nothing is left, the first process creates all of it. A second creation would disturb
+                # those who already use it.
                 found = await self._make(connection, whole=whole or found is None)
         except BaseException:
             await connection.close()
@@ -183,7 +184,7 @@ class Server:
         return found is None or found < self.schema.number
 
     async def _make(self, connection: Connection, *, whole: bool) -> int | None:
-        # Many begin at the same moment, and wait here: those behind the first one have nothing left to do.
+        # Processes that begin at the same moment wait here; all but the first one then have nothing to do.
         await connection.execute(b"begin")
         await connection.execute(_LOCK)
         [(there,)] = await (await connection.execute(_THERE, (self.schema.table,))).fetchall()
@@ -204,22 +205,22 @@ class Server:
         return row[0] if row else None
 
     def error(self, error: Exception) -> StoreError:
-        """The store's error for one of the driver. What is unknown is ambiguous: unavailable."""
+        """The store's error for one of the driver. An unknown error is ambiguous, so it means unavailable."""
         code = sqlstate(error)
         said = self.said(error)
         if code == "42501":
-            said += f"; let an administrator run {self.schema.file} (psql -f) and grant what its head says"
-            said += " to this role"
+            said += f"; let an administrator run {self.schema.file} (psql -f) and grant this role the rights"
+            said += " that the head of that file lists"
         if code == "IQ002":
             said += "; upgrade intervalq here"
         refused = any(word in said for word in _REFUSALS) and not any(word in said for word in _PASSING)
         if code.startswith("28") or (not code and refused):
-            return Unauthorized(self.url, f"{said}; check user and password of the URL")
+            return Unauthorized(self.url, f"{said}; check user and password in the URL")
         unknown = StoreTimeout if "timeout expired" in said else StoreUnavailable
         return _KINDS.get(code, unknown)(self.url, f"{said} ({code})" if code else said)
 
     def said(self, error: Exception) -> str:
-        """What the server, or the driver, says, without secrets."""
+        """The message of the server or the driver, without secrets."""
         diagnosis = getattr(error, "diag", None)
         said = " ".join(((diagnosis and diagnosis.message_primary) or str(error)).split())
         for secret in (self.parameters.get(name) for name in _SECRETS):
@@ -228,13 +229,13 @@ class Server:
 
 
 def sqlstate(error: Exception) -> str:
-    """The code of an error of the server, or nothing."""
+    """The code of an error of the server, or an empty text."""
     return getattr(error, "sqlstate", None) or ""
 
 
 @cache
 def driver() -> type[Connection]:
-    """The driver's connection, with an end at once: its own asks the server to cancel, and waits for that."""
+    """The driver's connection class, but cancelled at once: its own asks the server to cancel, and waits."""
     try:
         from psycopg import AsyncConnection, waiting  # noqa: PLC0415 - an optional part
     except ImportError as error:
@@ -248,14 +249,14 @@ def driver() -> type[Connection]:
 
 
 def parameters(url: str) -> dict[str, Any]:
-    """The parameters of a connection: ours, where the URL says nothing else."""
+    """The parameters of a connection: ours, unless the URL sets them."""
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415 - an optional part
 
     given: dict[str, Any] = {}
     try:
         given = conninfo.conninfo_to_dict(url)
         numeric = all(port.isdigit() for port in str(given.get("port", 0)).split(","))
-    except (ProgrammingError, ValueError):  # whose message may have the password in it; or it is no UTF-8
+    except (ProgrammingError, ValueError):  # its message may contain the password; or it is not UTF-8
         numeric = False
     if not numeric or "@" in str(given.get("dbname", "")):
         raise InvalidOption(_ADDRESS) from None
@@ -265,7 +266,7 @@ def parameters(url: str) -> dict[str, Any]:
         "client_encoding": "UTF8",
         "connect_timeout": 2 if several else 5,  # seconds a host
         "target_session_attrs": "read-write" if several else "any",
-        # A peer that went away without a word is noticed by whoever only listens.
+        # A connection that only listens must notice a peer that vanished silently.
         "keepalives": 1,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
@@ -275,13 +276,13 @@ def parameters(url: str) -> dict[str, Any]:
 
 
 async def is_pooled(connection: Connection) -> bool:
-    """Whether something is between: a pooler makes up the process number that its clients get."""
+    """Whether a pooler is in between: it invents the process number that its clients get."""
     row = await (await connection.execute(b"select pg_backend_pid()")).fetchone()
     return row is None or row[0] != connection.info.backend_pid
 
 
 class Ear:
-    """Hears the notices of a connection on which nothing else is going on."""
+    """Listens for notifications on a connection that does nothing else."""
 
     def __init__(self, connection: Connection, error: type[Exception], channel: str) -> None:
         self._connection, self._error, self._channel = connection, error, channel
@@ -310,17 +311,17 @@ class Ear:
             self._heard.set()
 
     async def listen(self, mine: Callable[[str], bool] = lambda _: True) -> None:
-        """Begin to hear those notices of the channel whose text is `mine`."""
+        """Begin to listen for notifications whose text satisfies `mine`."""
         self._mine = mine
         self._connection.add_notify_handler(lambda notice: self._note(notice.payload))
         await self._connection.execute(f"listen {self._channel}".encode())
-        # Not by the driver's generator: what comes while its caller is cancelled, it loses.
+        # Not by the driver's generator, which loses notifications that arrive while its caller is cancelled.
         self._loop.add_reader(self._socket, self._hear)
 
     async def ask(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a statement; what is heard meanwhile, the driver hands on. One at a time.
+        """The rows of a statement, one at a time; the driver passes on notifications that arrive then.
 
-        After one that failed, or was given up, the connection counts as lost: its answer may still come.
+        After one that failed or was given up, the connection counts as lost: its answer may still come.
         """
         async with self._asking:
             self._loop.remove_reader(self._socket)
@@ -336,7 +337,7 @@ class Ear:
             return rows
 
     async def heard(self) -> list[str]:
-        """Return what was heard since the last return, once something was; or raise the driver's error."""
+        """Wait for notifications since the last call, and return them; or raise the driver's error."""
         await self._heard.wait()
         if self._lost:
             raise self._lost[0]
@@ -349,5 +350,5 @@ class Ear:
         return self._lost[0] if self._lost else None
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._loop.remove_reader(self._socket)

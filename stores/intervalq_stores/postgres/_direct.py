@@ -1,4 +1,4 @@
-"""Connections to the server itself, one a session: they hear wake-ups, and their locks say who lives."""
+"""Direct connections to the server, one per session: they get wake-ups, and their locks show who is alive."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _CHANNEL: Final = "intervalq_tasks"
 _GUARDING: Final = b"select intervalq.guarding(%s)"
-# A machine that has vanished is to be noticed by the server, too, whose own settings are two hours: the lock
-# that it holds says that its session lives. For a process that only hangs, its system answers.
+# The server must notice a vanished machine, too, because a lock shows that its session is alive, and the
+# server's own settings are two hours. For a process that only hangs, its operating system answers.
 _KEEPALIVE: Final = b"""
     set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 2;
     set tcp_user_timeout = 15000
@@ -31,14 +31,14 @@ _GUARDED: Final = b"select intervalq.guarded(%s, null)"
 
 
 class _Line:
-    """The connection of one session, for as long as somebody uses it."""
+    """The connection of one session, while somebody uses it."""
 
     def __init__(self, connection: Connection, ear: Ear | None) -> None:
         self.connection = connection
         self.ear = ear
-        """None: a pooler is between. What a connection hears and holds there is not its user's."""
+        """None: a pooler is in between, so notifications and locks don't belong to this client."""
         self.looked: asyncio.Future[int] | None = None
-        """Who waits for what a beat finds by looking at who is guarded, as `guarded` gives it."""
+        """Waits for the result of a heartbeat's check of guarded sessions: how many were removed."""
         self.users = 0
 
 
@@ -58,7 +58,7 @@ class Direct:
             if ear is None:
                 raise UnsupportedOperation(
                     self._server.url,
-                    "no wake-up comes through a pooler: give the server's own URL",
+                    "wake-ups don't pass through a pooler: give the URL of the server itself",
                 )
 
             async def woken() -> Worked | None:
@@ -70,7 +70,7 @@ class Direct:
             yield woken
 
     def looked(self, session: str, removed: int | None) -> None:
-        """A beat of the session has looked at who is guarded."""
+        """Note that a heartbeat of the session has checked the guarded sessions."""
         line = self._lines.get(session)
         if removed is not None and line is not None and line.looked is not None and not line.looked.done():
             line.looked.set_result(removed)
@@ -106,8 +106,8 @@ class Direct:
                         await self._leave(ear, number)
 
     async def _leave(self, ear: Ear, number: int) -> None:
-        """Nobody shall take the lack of our lock for a death."""
-        with suppress(StoreError):  # then they take it for one, and a session that lives on is removed
+        """Unregister the session, so that nobody takes its missing lock for a death."""
+        with suppress(StoreError):  # then a session that is still alive is removed
             await self._server.within(ear.ask(_LEFT, number), self._patience)
 
     @asynccontextmanager

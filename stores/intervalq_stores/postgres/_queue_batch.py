@@ -1,4 +1,4 @@
-"""Group commit: commands that come while a statement is under way are sent together in the next one."""
+"""Group commit: commands that come while a statement is in flight are sent together in the next one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 A = TypeVar("A")
 
 _MOST: Final = 100
-"""Commands of one statement. With more of them, slots go by before the answers are there."""
+"""The most commands in one statement. With more, slots would pass before the answers arrive."""
 
 
 class Step(NamedTuple):
@@ -23,7 +23,7 @@ class Step(NamedTuple):
 
 
 Send: TypeAlias = Callable[[Sequence[Step]], Awaitable[Sequence[A | Exception]]]
-"""Does these steps, and gives the outcome of each. No other call is made before it has ended."""
+"""Does these steps, and returns the outcome of each. Calls don't overlap."""
 
 
 class _Call(NamedTuple, Generic[A]):
@@ -32,19 +32,19 @@ class _Call(NamedTuple, Generic[A]):
 
 
 class Batcher(Generic[A]):
-    """Calls `send` in a task of its own, which ends when no command waits: who gives up harms nobody else."""
+    """Calls `send` in a task of its own while commands wait, so that a cancelled caller harms nobody."""
 
     def __init__(self, send: Send[A]) -> None:
         self._send = send
         self._waiting: list[_Call[A]] = []
         self._sent: list[_Call[A]] = []
-        self._scope: anyio.CancelScope | None = None  # of the call of `send` that is under way
+        self._scope: anyio.CancelScope | None = None  # that of the present call of `send`
         self._task: asyncio.Task[None] | None = None
 
     async def do(self, step: Step) -> A:
-        """The outcome of a step, which waits for one call of `send` at most, unless very many do."""
+        """The outcome of a step, which waits for at most one other call of `send`, unless very many wait."""
         loop = asyncio.get_running_loop()
-        if self._task is not None and self._task.get_loop() is not loop:  # it ended without a word
+        if self._task is not None and self._task.get_loop() is not loop:  # that event loop has ended
             self._waiting, self._sent, self._task = [], [], None
         answer: asyncio.Future[A] = loop.create_future()
         self._waiting.append(_Call(step, answer))
@@ -54,11 +54,11 @@ class Batcher(Generic[A]):
             return await answer
         except asyncio.CancelledError:
             if self._scope is not None and all(call.answer.done() for call in self._sent):
-                self._scope.cancel()  # nobody is left who wants to know
+                self._scope.cancel()  # nobody waits for the outcome any more
             raise
 
     async def idle(self) -> None:
-        """Return when nothing is under way."""
+        """Wait until no call is in flight."""
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._task])
 
@@ -77,7 +77,7 @@ class Batcher(Generic[A]):
 
     def _next(self) -> bool:
         waiting = [call for call in self._waiting if not call.answer.done()]
-        # Sorted by queue, as all who lock the same rows do it: else they might wait for each other.
+        # Sorted by queue: all processes lock rows in the same order, so that they can't deadlock.
         self._sent = sorted(waiting[:_MOST], key=lambda call: call.step.queue)
         self._waiting = waiting[_MOST:]
         return bool(self._sent)
@@ -93,7 +93,7 @@ class Batcher(Generic[A]):
                 continue
             if isinstance(outcome, Exception):
                 call.answer.set_exception(outcome)
-                call.answer.exception()  # no complaint if its caller is cancelled at this moment
+                call.answer.exception()  # avoids asyncio's complaint if its caller was cancelled
             else:
                 call.answer.set_result(outcome)
         self._sent = []

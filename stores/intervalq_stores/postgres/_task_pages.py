@@ -1,4 +1,4 @@
-"""All tasks in pages, for whoever reads very many: statements for PostgreSQL, and cursors."""
+"""All tasks in pages, for readers of very many: statements for PostgreSQL, and cursors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _PAGE_PLAIN: Final = (
 
 
 def page(queue: str | None, cursor: str, limit: int) -> Asked:
-    """How to ask for the next tasks of a queue (None: of all), and for the cursor behind them.
+    """The statement for the next tasks of a queue (None: of all queues) and the cursor after them.
 
-    First the plain ones, by queue, part and number, which the cursor begins with; then the others, by UUID.
+    Plain tasks come first, by queue, part and number, with which their cursors begin; then the others, by
+    UUID.
     """
     if cursor and not cursor.startswith(_PLAIN_ONES):
         values: tuple[object, ...] = (cursor, cursor, queue, queue, limit)
@@ -39,7 +40,7 @@ def page(queue: str | None, cursor: str, limit: int) -> Asked:
 
 
 def _paged(lines: Lines, places: int, limit: int, otherwise: str) -> tuple[list[Row], str]:
-    # Behind the columns that say where it is, a plain task's line has its kind.
+    # After the columns of its place, a plain task's line has its kind.
     rows = [Row(*line[places + (places > 1) :]) for line in lines]
     if len(lines) < limit:
         return rows, otherwise

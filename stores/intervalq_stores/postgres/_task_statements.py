@@ -1,4 +1,4 @@
-"""Commands of tasks as statements for PostgreSQL, and their answers out of rows (tasks.sql)."""
+"""Turns commands on tasks into statements for PostgreSQL (tasks.sql), and rows into their answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ A = TypeVar("A")
 Lines = list[tuple[Any, ...]]
 
 SEPARATOR: Final = "\x1f"
-"""Between texts that are sent as one: no JSON has it, and a name that has it takes the long way."""
+"""Separates texts that are sent as one: JSON never contains it, and names that do use the slow path."""
 
 _PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -58,17 +58,17 @@ _SESSIONS: Final = b"select * from intervalq.live_sessions()"
 
 
 class Asked(NamedTuple):
-    """A command as a statement, and how its rows are read."""
+    """A command as a statement, and the reader of its rows."""
 
     sql: bytes
     values: tuple[object, ...]
     read: Callable[[Lines], Any]
     again: Callable[[Lines], bool] = lambda _: False
-    """Whether to ask once more, in a moment: something was locked by others."""
+    """Whether to retry in a moment, because others had locked something."""
 
 
 class Head(NamedTuple):
-    """Where the last claim of a queue ended: nearly everything before is claimed, or dead rows."""
+    """Where the last claim of a queue ended: nearly everything before it is claimed, or dead rows."""
 
     ready: int
     id: str
@@ -76,10 +76,10 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Where the claims of each queue begin, so that they needn't pass all the dead rows each time.
+    """Where the claims of each queue begin, so that they needn't scan all dead rows each time.
 
-    Now and then, and whenever that gives too little, a claim looks from the start: tasks that were given
-    back, or inserted for the past, are there.
+    From time to time, and whenever a claim gets too few tasks, it begins at the start, where tasks are that
+    were given back, or inserted with a time in the past.
     """
 
     _most: Final = 10_000  # queues
@@ -89,7 +89,7 @@ class Heads:
         self._of: dict[str, Head] = {}
 
     def take(self, queue: str) -> Head | None:
-        """Where to begin; counts as a use."""
+        """Where to begin; this counts as one use."""
         head = self._of.get(queue)
         if head is None or head.uses >= self._uses:
             return None
@@ -106,9 +106,9 @@ class Heads:
 
 
 def uuid_of(task: str) -> str:
-    """The UUID that the table has for the id of a task: itself, or one of version 8.
+    """The UUID in the table for the id of a task: the id itself, or a UUID of version 8.
 
-    That of a plain task says where it is; others are made of the hash of the id.
+    The UUID of a plain task says where it is; others are derived from a hash of the id.
     """
     if _UUID.fullmatch(task):
         return task
@@ -129,7 +129,7 @@ def _array(texts: Iterable[object]) -> str:
 
 
 def ask(command: Command[A], now: int | None, heads: Heads) -> Asked:
-    """How to ask the server for it."""
+    """The statement for a command."""
     return _ASK[type(command)](command, now, heads)
 
 
@@ -137,7 +137,7 @@ def ask(command: Command[A], now: int | None, heads: Heads) -> Asked:
 
 
 def quick(command: Command[A], now: int | None) -> Asked | None:
-    """How to ask for inserts of the simple kind, which most are. By 23505 it says that an id exists."""
+    """The statement for simple inserts, which most are. It fails with 23505 if an id exists."""
     if not isinstance(command, Modify) or command.changes or command.deletes or command.depends:
         return None
     inserts = command.inserts
@@ -224,7 +224,7 @@ def _change(change: Change) -> list[object]:
 
 
 def _json(value: object) -> str:
-    # Not every value: a number that is none, such as `nan`, is no JSON.
+    # allow_nan=False: numbers such as `nan` aren't JSON.
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -234,7 +234,7 @@ def _json(value: object) -> str:
 def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     ids = versions = parts = None
     if Change in set(map(type, command.settled)):
-        # What moves between queues may depend on what went before: all of it, in order.
+        # Moves between queues may depend on earlier parts, so all parts are sent, in order.
         parts = _json(
             [
                 _change(part) if isinstance(part, Change) else [uuid_of(part.id), part.version]
@@ -301,9 +301,9 @@ def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
 
 
 def handed(notices: Sequence[str]) -> Worked | None:
-    """What a session has been handed with notices; None: nothing.
+    """The tasks that notifications hand to a session; None: none.
 
-    Whoever may connect to the database may send notices: one that isn't as ours are hands over nothing.
+    Everybody who can connect to the database can send notifications: malformed ones are ignored.
     """
     claimed: list[Row] = []
     ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
@@ -320,11 +320,11 @@ def handed(notices: Sequence[str]) -> Worked | None:
 
 
 def put(queue: str, jsons: Sequence[str]) -> Asked:
-    """How to ask for plain tasks."""
+    """The statement that inserts plain tasks."""
     return Asked(_PUT, (queue, SEPARATOR.join(jsons)), lambda _: None)
 
 
-# --- sessions and looks ------------------------------------------------------------------------------
+# --- sessions and queries ----------------------------------------------------------------------------
 
 
 def _begin(command: Begin, now: int | None, heads: Heads) -> Asked:
@@ -366,7 +366,7 @@ def _sessions(command: Sessions, now: int | None, heads: Heads) -> Asked:
     return Asked(_SESSIONS, (), lambda lines: tuple([Session(*line) for line in lines]))
 
 
-_BATCH: Final = 16  # from so many on a claim takes the first ones, see tasks.sql
+_BATCH: Final = 16  # claims of at least this many take the first ones, see tasks.sql
 _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]] = {
     Modify: _modify,
     Work: _work,

@@ -1,4 +1,4 @@
-"""What is wrong with the TLS of a PostgreSQL: libpq says only that a certificate could not be verified."""
+"""Explains TLS failures of a PostgreSQL: libpq says only that a certificate could not be verified."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 _AUTHORITY: Final = "sslrootcert=PATH"
 _PLAIN: Final = "write sslmode=disable for clear text"
 _REQUEST: Final = b"\0\0\0\x08\x04\xd2\x16/"
-"""Asks a server for TLS."""
+"""The message that asks a server for TLS."""
 
 _PATIENCE: Final = 1.0
-"""Seconds that the look at a certificate may take."""
+"""The timeout, in seconds, of reading the server's certificate."""
 
 WEAK: Final = frozenset({"disable", "allow", "prefer"})
-"""What `sslmode` may be where clear text is good enough."""
+"""The values of `sslmode` that allow clear text."""
 
 REMEDY: Final = (
-    "add sslmode=verify-full and sslrootcert=PATH to the URL (without sslmode it is prefer, which somebody "
-    "on the way can turn into clear text)"
+    "add sslmode=verify-full and sslrootcert=PATH to the URL (the default of sslmode is prefer, which an "
+    "attacker on the network can turn into clear text)"
 )
 
 
 async def fault(error: OperationalError) -> TLSFault | None:
-    """What an error while connecting says of TLS; None: nothing."""
+    """The TLS fault behind an error while connecting; None: it has nothing to do with TLS."""
     said = " ".join(str(error).split())
     if "does not support SSL" in said:
         return clear_text(_PLAIN)
     if "server certificate for" in said or "get server's host name from server cert" in said:
         return TLSFault(
-            "the server's certificate is for another host: write the host in the URL as the certificate has "
-            "it, or have it made anew; no password was sent"
+            "the server's certificate is for another host: use the host name of the certificate in the URL, "
+            "or issue a new one; no password was sent"
         )
     if "root certificate file" in said or "root certificate" in said:
         return TLSFault(
-            f"there is no certificate authority to check the server by: name its file with {_AUTHORITY}"
+            f"there is no certificate authority to check the server with: give its file with {_AUTHORITY}"
         )
     if "certificate verify failed" in said:
         found = await anyio.to_thread.run_sync(_look, settings(error.pgconn))
@@ -55,7 +55,7 @@ async def fault(error: OperationalError) -> TLSFault | None:
 
 
 def settings(connection: Any) -> Mapping[str, str]:  # noqa: ANN401 - one that is open, or that has failed
-    """What a connection goes by, those of the environment included."""
+    """The effective settings of a connection, including those of the environment."""
     if connection is None:
         return {}
     return {one.keyword.decode(): one.val.decode() for one in connection.info if one.val is not None}
@@ -68,7 +68,7 @@ def may_show_password(given: Mapping[str, str]) -> bool:
 
 
 def way(connection: Any) -> tuple[str, str]:  # noqa: ANN401 - as above
-    """What an operator should know of the way to the server of an open connection."""
+    """A rating of an open connection's security."""
     given = settings(connection)
     return rated(
         near=all(map(is_near, given.get("host", "").split(","))),
@@ -79,17 +79,17 @@ def way(connection: Any) -> tuple[str, str]:  # noqa: ANN401 - as above
 
 
 def rights(role: str, *, superuser: bool) -> tuple[str, str]:
-    """What an operator should know of what a role may do."""
+    """A rating of the rights of a role."""
     if superuser:
         return "warning", (
-            f"role {role!a} is a superuser and may do everything, with the data of others, too: give "
-            "intervalq a role of its own, SECURITY.md has its grants"
+            f"role {role!a} is a superuser and may do everything, even with the data of others: give "
+            "intervalq a role of its own; SECURITY.md has the grants"
         )
-    return "ok", f"role {role!a} is no superuser"
+    return "ok", f"role {role!a} is not a superuser"
 
 
 def _look(given: Mapping[str, str]) -> TLSFault | None:
-    """Ask the server for its certificate, and look at it as `ssl` does, which says what is wrong."""
+    """Get the server's certificate, and check it with `ssl`, which says what is wrong."""
     host, port = given.get("host", ""), int(given.get("port", "5432"))
     root = given.get("sslrootcert", "")
     with suppress(OSError):

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Lines: TypeAlias = list[tuple[Any, ...]]
 
 SCHEMA: Final = 1
-"""The version of the ledgers in schema `intervalq`; ledgers.sql says when it counts up."""
+"""The version of the ledgers in schema `intervalq`; ledgers.sql says when to increment it."""
 
 _FILE: Final = files("intervalq_stores.postgres").joinpath("ledgers.sql")
 _VERSION: Final = b"select number from intervalq.ledgers_version"
@@ -57,7 +57,7 @@ _UNFIT: Final = frozenset({"22003", "22021", "22P02", "54000"})
 
 
 class PostgresLedgerStore:
-    """One statement a command, atomic as a whole, on any connection. Works through PgBouncer, too."""
+    """One statement per command, atomic as a whole, on any connection. It works through PgBouncer, too."""
 
     def __init__(self, url: str) -> None:
         schema = Schema(
@@ -100,21 +100,21 @@ class PostgresLedgerStore:
     # --- connections --------------------------------------------------------------------------------
 
     async def _within(self, call: Awaitable[T], patience: float = _PATIENCE) -> T:
-        """What `call` gives, within the time for a call, and with the errors of a store."""
+        """The result of `call`, with a timeout, and with errors translated into those of a store."""
         try:
             return await self._server.within(call, patience, self._error)
         except UnicodeEncodeError as error:
             raise self._unfit(str(error)) from error
 
     async def _ask(self, sql: bytes, values: tuple[object, ...]) -> Lines:
-        """The rows of a statement. Only what surely was not done is asked again."""
+        """The rows of a statement. It is repeated only if it was certainly not done."""
         async with self._turns:
             turn, whole = 1, True
             while True:
                 try:
                     return await self._ask_once(sql, values, whole=whole)
                 except self._server.driver.Error as error:
-                    # The schema may vanish under an open connection: then it is made again, once.
+                    # The schema may vanish during a connection: then it is created again, once.
                     gone = error.sqlstate in NO_SCHEMA and whole
                     if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
                         raise
@@ -123,7 +123,7 @@ class PostgresLedgerStore:
                 turn += 1
 
     async def _ask_once(self, sql: bytes, values: tuple[object, ...], *, whole: bool) -> Lines:
-        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        # Taken out while in use, so that after any failure nobody else reads its answer.
         connection = self._idle.pop() if self._idle and whole else await self._server.open(whole=whole)
         try:
             async with connection.cursor(binary=True) as cursor:
@@ -142,7 +142,7 @@ class PostgresLedgerStore:
         return self._server.error(error)
 
     def _unfit(self, said: str) -> StoreError:
-        remedy = "leave out the character U+0000 and halves of pairs, and keep numbers below 2**63"
+        remedy = "omit the character U+0000 and lone surrogates, and keep numbers below 2**63"
         return StoreError(self.url, f"{said}; nothing was done: {remedy}")
 
 
@@ -150,7 +150,7 @@ class PostgresLedgerStore:
 
 
 def _asked(ledger: str, command: Command, now: int | None) -> tuple[bytes, tuple[object, ...]]:
-    """The function that does a command, and what it is given."""
+    """The statement that calls the function of a command, and its arguments."""
     name, casts, values = _call(command)
     placeholders = ", ".join(["%s::text", *(f"%s::{cast}" for cast in casts), "%s::bigint"])
     sql = f"select * from intervalq.ledger_{name}({placeholders})"  # noqa: S608 - our own names
@@ -193,7 +193,7 @@ def _call(command: Command) -> _Call:  # noqa: C901, PLR0911 - one a command
 
 
 def _first(command: Record) -> dict[str, Ended]:
-    """The ends to be recorded, of each row the first: that one counts."""
+    """The ends to record: the first one of each row, which is the one that counts."""
     return {row.key: row for row in reversed(command.rows)}
 
 

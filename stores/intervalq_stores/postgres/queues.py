@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SCHEMA: Final = 2
-"""The version of schema `intervalq` that this file works with; queues.sql says when it counts up."""
+"""The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
 _FILE: Final = files("intervalq_stores.postgres").joinpath("queues.sql")
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
@@ -61,7 +61,7 @@ _LOOK: Final = b"""
 
 
 class _Rows(NamedTuple):
-    """What a statement gave; it was sent and answered at these two instants on `stopwatch`."""
+    """The rows of a statement, and when it was sent and answered, on `stopwatch`."""
 
     rows: list[tuple[Any, ...]]
     sent: int
@@ -69,17 +69,17 @@ class _Rows(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """What `intervalq.apply` gave, and the bounds of when it read its clock, on `stopwatch`."""
+    """The result of `intervalq.apply`, and the bounds, on `stopwatch`, of when it read its clock."""
 
     data: dict[str, Any]
     trip: tuple[int, int]
 
 
 class PostgresStore:
-    """One connection, kept; one statement at a time, for one step or for all that wait.
+    """Keeps one connection, with one statement at a time, for one step or for all that wait.
 
-    Works through PgBouncer in transaction mode, too. But through a pooler no wake-ups come: LISTEN is a state
-    of a server's connection, which others use as well.
+    It works through PgBouncer in transaction mode, too, but without wake-ups: LISTEN is a state of a server
+    connection, which the pooler's clients share.
     """
 
     def __init__(self, url: str) -> None:
@@ -142,13 +142,13 @@ class PostgresStore:
             await connection.close()
 
     async def advice(self) -> list[tuple[str, str]]:
-        """What whoever runs this store should know: "ok", "warning" or "error", and a sentence."""
+        """The report for `doctor`: pairs of "ok", "warning" or "error", and a sentence."""
         connection = await self._within(self._server.connect())
         try:
             found = await self._within(self._server.version(connection))
             cursor = await self._within(connection.execute(_LOOK))
             row = await self._within(cursor.fetchone())
-            # A pooler makes up the numbers that its clients get.
+            # A pooler invents the process numbers that its clients get.
             pooled = row is not None and row[0] != connection.info.backend_pid
             safety = way(connection.pgconn)
         finally:
@@ -158,7 +158,7 @@ class PostgresStore:
     # --- steps --------------------------------------------------------------------------------------
 
     async def _apply(self, steps: Sequence[Step]) -> list[_Done | Exception]:
-        """The outcome of each step. One that fails by its record alone leaves the others to be done."""
+        """The outcome of each step. If a step fails because of its record, the others are still done."""
         left = list(steps)
         done: list[_Done | Exception] = []
         failed: list[tuple[int, Exception]] = []
@@ -168,7 +168,7 @@ class PostgresStore:
                     done = await self._apply_all(left)
                 break
             except Exception as error:  # noqa: BLE001 - the callers raise it
-                # The driver closes a connection that it was still making when no frame refers to it any more.
+                # The driver closes a half-open connection only when no frame refers to it any more.
                 error.__cause__ = error.__context__ = error.__traceback__ = None
                 place = _place(error)
                 if place is None:
@@ -186,7 +186,7 @@ class PostgresStore:
             rows, sent, received = await self._ask(_APPLY, (queue, json.dumps(command), now, LAYOUT))
         else:
             rows, sent, received = await self._ask(_APPLY_ALL, (json.dumps(steps), LAYOUT))
-        # Each reading of the server's clock comes as long after the first, and before the last, as they say.
+        # The differences of the readings of the server's clock show when each step was done.
         readings = [data["now"] for (data,) in rows]
         first, last = min(readings), max(readings)
         return [
@@ -196,17 +196,17 @@ class PostgresStore:
     # --- connections --------------------------------------------------------------------------------
 
     async def _within(self, call: Awaitable[T]) -> T:
-        """What `call` gives, within the time for a statement, and with the errors of a store."""
+        """The result of `call`, with a timeout, and with errors translated into those of a store."""
         return await self._server.within(call, _PATIENCE)
 
     async def _ask(self, sql: bytes, values: Sequence[object] = ()) -> _Rows:
-        """The rows of one statement. Only what surely was not done is asked again."""
+        """The rows of one statement. It is repeated only if it was certainly not done."""
         turn, whole = 1, True
         while True:
             try:
                 return await self._ask_once(sql, values, whole=whole)
             except _driver().Error as error:
-                # The schema may vanish under an open connection: then it is made again, once.
+                # The schema may vanish during a connection: then it is created again, once.
                 gone = error.sqlstate in NO_SCHEMA and whole
                 if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
                     raise
@@ -215,7 +215,7 @@ class PostgresStore:
             turn += 1
 
     async def _ask_once(self, sql: bytes, values: Sequence[object], *, whole: bool) -> _Rows:
-        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        # Taken out while in use, so that after any failure nobody else reads its answer.
         connection, self._connection = self._connection, None
         connection = connection or await self._server.open(whole=whole)
         try:
@@ -260,7 +260,7 @@ def _answer(data: dict[str, Any]) -> Answer:
 
 
 def _place(error: Exception) -> int | None:
-    """Which of several commands failed, if `intervalq.apply_all` says so and the others needn't fail, too."""
+    """Which of several commands failed, if `intervalq.apply_all` tells and the others needn't fail, too."""
     diagnosis = getattr(error, "diag", None)
     detail = (diagnosis and diagnosis.message_detail) or ""
     return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
@@ -274,15 +274,15 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
 
 def _broken(queue: str) -> str:
     return (
-        f"the record of queue {queue!r} is not one that intervalq wrote; it is left as it is: repair it, or "
-        f"delete this row of intervalq.queues, and the queue begins anew"
+        f"the record of queue {queue!r} was not written by intervalq; it is left as it is: repair it, or "
+        f"delete this row of intervalq.queues, and the queue starts over"
     )
 
 
 def _advice(
     row: tuple[Any, ...], found: int | None, schema: Schema, *, pooled: bool
 ) -> list[tuple[str, str]]:
-    """What the answer to `_LOOK` and the version of the schema mean."""
+    """The report about the answer to `_LOOK` and the version of the schema."""
     _, server, number, replica, fsync, commit, isolation, role, superuser, oldest = row
     lines = [rights(role, superuser=superuser)]
 
@@ -290,8 +290,8 @@ def _advice(
         lines.append(("ok", good) if fine else (level, " ".join(bad)))
 
     good = f"the server is PostgreSQL {server}"
-    check(number >= 140_000, good, "warning", f"{good}, this store is made for 14 and newer: upgrade it")
-    bad = "the server is a replica, which takes no steps: give the URL of the primary"
+    check(number >= 140_000, good, "warning", f"{good}, but this store is for 14 and newer: upgrade it")
+    bad = "the server is a replica, which accepts no steps: give the URL of the primary"
     check(not replica, "the server is a primary", "error", bad)
     bad = "fsync is off: a crash of the server may destroy the records: set fsync = on"
     check(fsync != "off", "fsync is on", "warning", bad)
@@ -316,13 +316,13 @@ def _advice(
         f"a transaction has been open for {oldest:.0f} s: vacuum can't clean up behind it, and steps get",
         "slower: end it (pg_stat_activity and pg_prepared_xacts show it)",
     )
-    good = f"schema intervalq has version {found}" if found else "schema intervalq is made on first use"
+    good = f"schema intervalq has version {found}" if found else "schema intervalq is created at first use"
     check(found in (None, schema.number), good, "error", schema.other(found))
     check(
         not pooled,
-        "wake-ups get through",
+        "wake-ups arrive",
         "warning",
-        "a connection pooler is between, and wake-ups don't get through: shards see the end of a pause when",
-        "they ask next; to have them at once, give the URL of the server itself",
+        "a connection pooler is in between, so wake-ups don't arrive, and shards see the end of a pause only",
+        "when they poll: give the URL of the server itself",
     )
     return lines

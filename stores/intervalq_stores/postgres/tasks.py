@@ -27,7 +27,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 SCHEMA: Final = 2
-"""The version of the tasks in schema `intervalq`; tasks.sql says when it counts up."""
+"""The version of the tasks in schema `intervalq`; tasks.sql says when to increment it."""
 
 _FILE: Final = files("intervalq_stores.postgres").joinpath("tasks.sql")
 _VERSION: Final = b"select number from intervalq.tasks_version"
@@ -39,11 +39,11 @@ _MOMENTS: Final = 7  # a quarter of a second in all
 _KEPT: Final = 8  # connections of transactions
 _AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
 _EXISTS: Final = "23505"
-_OTHER_PLAN: Final = "0A000"  # what a prepared statement calls was made anew
+_OTHER_PLAN: Final = "0A000"  # a function that a prepared statement calls was recreated
 
 
 class PostgresTaskStore:
-    """One statement a command, on any connection. Works through PgBouncer in transaction mode, too."""
+    """One statement per command, on any connection. It works through PgBouncer in transaction mode, too."""
 
     def __init__(self, url: str) -> None:
         schema = Schema(
@@ -54,7 +54,7 @@ class PostgresTaskStore:
         self._heads = Heads()
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._idle: list[Connection] = []
-        self._lent: list[Connection] = []  # by transactions, in which their users may have set anything
+        self._lent: list[Connection] = []  # to transactions, whose users may have changed any setting
         self._known = False
         self._direct = Direct(self._server, _PATIENCE, self._ask)
 
@@ -71,7 +71,7 @@ class PostgresTaskStore:
     async def _apply(self, command: Command[A], now: int | None) -> A:
         patience = _LOOKING if isinstance(command, Select | Count) else _PATIENCE
         if (asked := quick(command, now)) is not None:
-            with suppress(_ExistsError):  # the long way says which
+            with suppress(_ExistsError):  # the slow path says which
                 return cast("A", asked.read(await self._within(self._ask(asked), patience)))
         asked = ask(command, now, self._heads)
         lines = await self._within(self._ask(asked), patience)
@@ -129,7 +129,7 @@ class PostgresTaskStore:
         return cast("A", asked.read(lines))
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
-        """Tasks of a queue (None: of all) after `cursor` (empty: all), and the next one (empty: no more)."""
+        """Tasks of a queue (None: of all) after `cursor` (empty: the start), and the next cursor, or ''."""
         asked = page(queue, cursor, limit)
         rows, cursor = asked.read(await self._within(self._ask(asked), _LOOKING))
         return rows, cursor
@@ -143,7 +143,7 @@ class PostgresTaskStore:
         return self._direct.guard(session)
 
     async def advice(self) -> list[tuple[str, str]]:
-        """What whoever runs this store should know: "ok", "warning" or "error", and a sentence."""
+        """The report for `doctor`: pairs of "ok", "warning" or "error", and a sentence."""
         connection = await self._within(self._server.connect())
         try:
             return await self._within(advice(connection, self._server))
@@ -168,14 +168,14 @@ class PostgresTaskStore:
         return await self._server.within(call, patience, explain or self._error)
 
     async def _ask(self, asked: Asked) -> Lines:
-        """The rows of a statement. Only what surely was not done is asked again."""
+        """The rows of a statement. It is repeated only if it was certainly not done."""
         async with self._turns:
             turn, whole = 1, True
             while True:
                 try:
                     return await self._ask_once(asked, whole=whole)
                 except self._server.driver.Error as error:
-                    # The schema may vanish under an open connection: then it is made again, once.
+                    # The schema may vanish during a connection: then it is created again, once.
                     gone = (error.sqlstate in NO_SCHEMA or error.sqlstate == _OTHER_PLAN) and whole
                     if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
                         raise
@@ -184,7 +184,7 @@ class PostgresTaskStore:
                 turn += 1
 
     async def _ask_once(self, asked: Asked, *, whole: bool) -> Lines:
-        # Out of its place while in use: whatever goes wrong, nobody reads the answer to somebody else.
+        # Taken out while in use, so that after any failure nobody else reads its answer.
         connection = self._idle.pop() if self._idle and whole else await self._open(whole=whole)
         self._known = True
         try:
@@ -204,7 +204,7 @@ class PostgresTaskStore:
     async def _open(self, *, whole: bool) -> Connection:
         connection = await self._server.open(whole=whole)
         try:
-            if not await is_pooled(connection):  # a pooler may give each statement to another of its own
+            if not await is_pooled(connection):  # a pooler may send each statement to another connection
                 connection.prepare_threshold = 1
         except BaseException:
             await connection.close()
@@ -218,7 +218,7 @@ class PostgresTaskStore:
         return self._server.error(error)
 
     def _unfit(self, said: str) -> StoreError:
-        remedy = "leave out the character U+0000 and halves of pairs, and keep numbers below 2**31"
+        remedy = "omit the character U+0000 and lone surrogates, and keep numbers below 2**31"
         return StoreError(self.url, f"{said}; nothing was done: {remedy}")
 
     def _error_within(self, error: Exception) -> StoreError:
@@ -262,7 +262,7 @@ _UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
 async def _rows(connection: Connection, asked: Asked) -> Lines:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an optional part
 
-    # Whatever the connection's user has set for it.
+    # With our own settings, whatever the connection's user has set.
     async with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
         await cursor.execute(asked.sql, asked.values)
         return await cursor.fetchall()
@@ -284,13 +284,13 @@ async def _commit(connection: Connection, url: str) -> None:
     if cursor.statusmessage != "COMMIT":
         raise StoreError(
             url,
-            "a statement of this transaction had failed, so that the server rolled all of it back: let "
-            "errors of statements leave the transaction's context",
+            "a statement of this transaction had failed, so the server rolled all of it back: don't catch "
+            "errors of statements inside the transaction's context",
         )
 
 
 def _code(error: BaseException | None) -> str:
-    """The server's code of an error, or of that which it was made of."""
+    """The server's code of an error, or of the error that caused it."""
     while error is not None:
         if isinstance(error, Exception) and (code := sqlstate(error)):
             return code

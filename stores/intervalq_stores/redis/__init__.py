@@ -1,1 +1,1 @@
-"""`redis://` and its kin: Redis, Valkey, and clusters of them."""
+"""`redis://` and its variants: Redis, Valkey, and clusters of them."""

@@ -1,4 +1,4 @@
-"""How safe a Redis is: the way to it, and what this user may do."""
+"""How secure a Redis is: the connection to it, and the rights of this user."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def host_of(url: str) -> str:
 
 
 def is_encrypted(url: str) -> bool:
-    """Whether a URL says TLS."""
+    """Whether a URL requires TLS."""
     return urlsplit(url).scheme.lower().startswith("rediss")
 
 
 def way(url: str) -> tuple[str, str]:
-    """What an operator should know of the way to the server of a URL."""
+    """A rating of the connection to the server of a URL."""
     given = parse_qs(urlsplit(url).query)
     checked = given.get("ssl_cert_reqs", ["required"]) == ["required"] and (
         given.get("ssl_check_hostname", ["true"])[0].lower() not in {"false", "0", "no", "off", "f", "n"}
@@ -37,20 +37,20 @@ def way(url: str) -> tuple[str, str]:
 
 
 async def rights(client: Caller, node: Address) -> tuple[str, str]:
-    """What an operator should know of what this user may do."""
+    """A rating of the rights of this user."""
     try:
         user = (await client.call("ACL", "WHOAMI", node=node)).decode(errors="replace")
         said = await client.call("ACL", "GETUSER", user, node=node)
         found = dict(zip(said[::2], said[1::2], strict=False))
-        # Redis 6 has a list of patterns there.
+        # Redis 6 returns a list of patterns.
         everything = found[b"commands"] == b"+@all" and found[b"keys"] in (b"~*", [b"*"])
     except Unauthorized:
-        return "ok", "the rights of this user are limited: it can't even look at them"
+        return "ok", "the rights of this user are limited: it can't even read them"
     except (StoreError, AttributeError, KeyError, TypeError, ValueError):
-        return "warning", "what this user may do can't be found out"
+        return "warning", "the rights of this user are unknown"
     if everything:
         return "warning", (
-            f"user {user!a} may do everything on this server, with the data of others, too: give intervalq a "
-            "user of its own, SECURITY.md has its ACL"
+            f"user {user!a} may do everything on this server, even with the data of others: give intervalq a "
+            "user of its own; SECURITY.md has the ACL"
         )
     return "ok", f"the rights of user {user!a} are limited"

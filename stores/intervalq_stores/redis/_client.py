@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from intervalq_stores.redis._connection import Server
 
 _OPTIONS: Final = re.compile("host|port|path|username|password|db|client_name|ssl_.+")
-"""What a URL may say; the driver's other options would undo what the connections take care of."""
+"""The allowed options of a URL; other options of the driver would interfere with these connections."""
 
 
 class Client:
     """Makes a `Server` for the running event loop at the first command, and passes commands on to it.
 
-    Importing the driver may take a second on a busy machine, for which the event loop must not stand still.
+    Importing the driver may take a second on a busy machine, and must not block the event loop.
     """
 
     def __init__(self, url: str, what: str) -> None:
@@ -37,12 +37,12 @@ class Client:
             raise MissingExtra(what, "redis")
         try:
             fits = _fits(url)
-        except ValueError:  # its text may have a part of the password, if that holds a / or a #
+        except ValueError:  # its text may contain a part of the password, if that has a / or a #
             fits = False
         if not fits:
             raise InvalidOption(
-                "this isn't a URL of a Redis: redis://[user:password@]host[:port][/db] (rediss:// for TLS), "
-                "unix:///path, or redis+cluster://host[:port]; the query may have "
+                "this is not the URL of a Redis: write redis://[user:password@]host[:port][/db] (rediss:// "
+                "for TLS), unix:///path, or redis+cluster://host[:port]; the query may have "
                 "db, client_name, and ssl_... options; a password with : / ? # @ or % must be percent-encoded"
             )
         self.url = shown_url(url)
@@ -67,7 +67,7 @@ class Client:
         return await (await self._opened()).nodes()
 
     async def safety(self) -> list[tuple[str, str]]:
-        """What an operator should know of the way to the server, and of the rights of this user."""
+        """Ratings of the connection to the server, and of the rights of this user."""
         return [way(self._url), await rights(self, None)]
 
     @asynccontextmanager
@@ -87,15 +87,15 @@ class Client:
         except RuntimeError:
             raise BackendUnsupported(
                 self.url,
-                "the driver of Redis needs asyncio: run this with asyncio; "
-                "under trio use sqlite:// or memory://, or for queues and ledgers file://",
+                "the driver of Redis needs asyncio: run this with asyncio; under trio, use sqlite:// or "
+                "memory://, or for queues and ledgers file://",
             ) from None
-        if self._loop is not loop:  # the connections ended with theirs
+        if self._loop is not loop:  # the connections ended with the other event loop
             self._loop, self._server, self._turn = loop, None, asyncio.Lock()
         if self._server is not None:
             return self._server
         async with self._turn:
-            server = self._server  # another caller may have made it meanwhile
+            server = self._server  # another caller may have created it in the meantime
             if server is None:
                 kind = await to_thread.run_sync(self._import, abandon_on_cancel=True)
                 server = self._server = kind(self._url)
@@ -115,7 +115,7 @@ def _has_password(url: str) -> bool:
 
 
 def _fits(url: str) -> bool:
-    """Whether a URL is right, as far as its parts can tell; some that aren't are a `ValueError`."""
+    """Whether the parts of a URL are valid; some invalid ones raise `ValueError`."""
     scheme, _, rest = url.partition("://")
     kind = scheme.lower().removesuffix("+cluster")
     parts = urlsplit(f"{kind}://{rest}")

@@ -1,7 +1,7 @@
-"""Connections to a Redis or Valkey, or to the nodes of a cluster, and what their errors mean.
+"""Connections to a Redis or Valkey, or to the nodes of a cluster, and the translation of their errors.
 
-One connection a server, and one more for each channel that is listened to. The driver's own retries are off,
-because they send a command again whose answer was lost.
+There is one connection per server, and one more for each channel with a listener. The driver's own retries
+are off, because they would repeat commands whose answers were lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from intervalq_stores._transport import TLSFault
 from intervalq_stores.redis._link import WITHIN, Link, connect, drop, limit
 from intervalq_stores.redis._ports import Address, Script, Trip
 
-_REDIRECTS: Final = 5  # in a row; more are nodes that disagree with each other
+_REDIRECTS: Final = 5  # in a row; after more, the nodes disagree with each other
 
-# What the server's error codes mean. The driver cuts off those that it has classes for.
+# The meanings of the server's error codes. The driver removes codes for which it has exception classes.
 _ERRORS: Final[list[tuple[tuple[str, ...], tuple[type[Exception], ...], type[StoreError], str]]] = [
     (("CORRUPT",), (), CorruptState, "the record isn't one of intervalq and was left as it is: {}"),
     (("NEWER",), (), VersionMismatch, "{}: install a newer intervalq here, too"),
@@ -51,7 +51,7 @@ _ERRORS: Final[list[tuple[tuple[str, ...], tuple[type[Exception], ...], type[Sto
         ("READONLY", "NOREPLICAS"),
         (driver.ReadOnlyError,),
         StoreReadOnly,
-        "the server takes no writes: it is a replica, or has too few replicas itself",
+        "the server accepts no writes: it is a replica, or has too few replicas itself",
     ),
     (
         ("OOM", "MISCONF"),
@@ -76,7 +76,7 @@ _ERRORS: Final[list[tuple[tuple[str, ...], tuple[type[Exception], ...], type[Sto
 
 
 def translate_error(store: str, error: Exception) -> StoreError:
-    """What an error of the driver or the server means. An unknown one says nothing about what was done."""
+    """The store's error for one of the driver or server; unknown ones don't tell whether a step was done."""
     if isinstance(error, TLSFault):
         return InsecureTransport(store, str(error))
     text = str(error)
@@ -95,7 +95,7 @@ class Server:
     """All connections of one store in one event loop."""
 
     def __init__(self, url: str) -> None:
-        """Nothing is connected yet. The URL is one that `Client` takes."""
+        """Connect nothing yet. The URL must be one that `Client` accepts."""
         self.url = shown_url(url)
         scheme, _, rest = url.partition("://")
         self._cluster = scheme.lower().endswith("+cluster")
@@ -108,12 +108,12 @@ class Server:
             "socket_connect_timeout": WITHIN,
         }
         self._links: dict[Address, Link] = {}
-        self._homes: list[Address] = [None]  # nodes that may be asked about the cluster, the best first
+        self._homes: list[Address] = [None]  # nodes to ask about the cluster, the best first
         self._slots: list[Address] = []  # the node of each of a cluster's slots
         self._looking: asyncio.Task[None] | None = None
 
     async def run(self, key: str, script: Script, *arguments: str | bytes) -> tuple[Any, Trip]:
-        """Run a script on the node that has `key`; one that sends us elsewhere has not done it."""
+        """Run a script on the node that has `key`; a node that redirects us has not run it."""
         with self._translated():
             if not self._cluster:
                 return await self._link(None).run(script, *arguments)
@@ -133,9 +133,9 @@ class Server:
                 except driver.ResponseError:
                     raise
                 except Exception:
-                    self._slots = []  # that node is in trouble: ask for the one that took its place
+                    self._slots = []  # that node is in trouble: ask which one has replaced it
                     raise
-            raise driver.ClusterDownError("the nodes of the cluster don't agree about who has this queue")
+            raise driver.ClusterDownError("the nodes of the cluster don't agree on which one has this queue")
 
     async def call(self, *command: str, node: Address = None) -> Any:  # noqa: ANN401
         """Do a command that isn't about one queue, on the given node or any."""
@@ -183,7 +183,7 @@ class Server:
     async def _subscribe(self, channel: str) -> AbstractConnection:
         if self._cluster and not self._slots:
             await self._look()
-        connection = self._connection(self._homes[0])  # every node of a cluster hears of all messages
+        connection = self._connection(self._homes[0])  # every node of a cluster gets all messages
         try:
             await connect(connection)
             await connection.send_command("SUBSCRIBE", channel)
@@ -196,7 +196,7 @@ class Server:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors in our words."""
+        """Translate errors into those of stores."""
         try:
             yield
         except StoreError:
@@ -205,7 +205,7 @@ class Server:
             raise translate_error(self.url, error) from error
 
     async def _look(self) -> None:
-        """Learn which node has which slots. All who want to know it meanwhile wait for the same answer."""
+        """Learn which node has which slots. Concurrent callers share one request."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._learn())
             self._looking.add_done_callback(self._looked)
@@ -219,7 +219,7 @@ class Server:
         problem: Exception = driver.ConnectionError()
         for home in list(self._homes):
             self._homes.remove(home)
-            self._homes.append(home)  # should it stall, the next call begins with another
+            self._homes.append(home)  # if it stalls, the next call begins with another one
             try:
                 ranges, _ = await self._link(home).call("CLUSTER", "SLOTS")
             except (driver.ConnectionError, OSError) as error:
@@ -241,7 +241,7 @@ class Server:
         self._slots, self._homes = slots, list(dict.fromkeys([home, *nodes, None]))
 
     def _host(self, node: Address) -> str:
-        """The host of a node, for a node that says only a port: it means the host where it was asked."""
+        """The host of a node that gave only a port, which means the host that was asked."""
         return str(self._options.get("host", "localhost")) if node is None else node[0]
 
     def _link(self, node: Address) -> Link:
@@ -259,7 +259,7 @@ async def _read_on(connection: AbstractConnection, heard: asyncio.Event) -> Exce
     while True:
         try:
             await connection.read_response()
-        except Exception as error:  # noqa: BLE001 - told to the one who waits
+        except Exception as error:  # noqa: BLE001 - it is raised in the waiter
             heard.set()
             return error
         heard.set()

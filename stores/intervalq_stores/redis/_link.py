@@ -1,4 +1,4 @@
-"""One connection to one Redis: commands leave as they come, and answers are matched to them in order."""
+"""One connection to one Redis: commands are sent at once, and answers are matched to them in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intervalq_stores.redis._ports import Script, Trip
 from intervalq_stores.redis._tls import bound, secured
 
 WITHIN: Final = 5.0
-"""Seconds for making a connection, and from sending a command to its answer. Longer is an outage."""
+"""The timeout, in seconds, for connecting, and from sending a command to its answer."""
 
 _ASKING: Final = (b"ASKING",)
 
@@ -45,7 +45,7 @@ class _Call:
 class Link:
     """A connection that is opened when it is needed, for all callers of one event loop.
 
-    Nothing is sent twice. Tasks exist only while commands are unsent or unanswered.
+    Nothing is sent twice. Background tasks exist only while commands are unsent or unanswered.
     """
 
     def __init__(self, make: Callable[[], AbstractConnection]) -> None:
@@ -54,14 +54,14 @@ class Link:
         self._unsent: list[_Call] = []
         self._sending: asyncio.Task[None] | None = None
         self._closed = False
-        self._texts: set[str] = set()  # digests of the scripts whose text is on its way
+        self._texts: set[str] = set()  # digests of scripts whose text is being sent
 
     async def run(self, script: Script, *arguments: str | bytes, asking: bool = False) -> tuple[Any, Trip]:
-        """Run a script by its digest, and with its text if the server doesn't know it yet.
+        """Run a script by its digest, or by its text if the server doesn't know it yet.
 
-        Of many callers one sends the text: the server has it before it reads what the others send after it.
+        Of many callers only one sends the text: the server has it before it reads the later commands.
         """
-        with contextlib.suppress(driver.NoScriptError):  # so it did not run
+        with contextlib.suppress(driver.NoScriptError):  # then it did not run
             return await self.call("EVALSHA", script.digest, *arguments, asking=asking)
         if script.digest in self._texts:
             with contextlib.suppress(driver.NoScriptError):
@@ -73,12 +73,12 @@ class Link:
             self._texts.discard(script.digest)
 
     async def call(self, *command: str | bytes, asking: bool = False) -> tuple[Any, Trip]:
-        """Send a command and wait for its answer; `asking`: about a slot that is on its way to this node."""
+        """Send a command and wait for its answer; `asking`: for a slot that is migrating to this node."""
         parts = tuple(part.encode() if isinstance(part, str) else part for part in command)
         loop = asyncio.get_running_loop()
         call = _Call(parts, asking, loop.create_future())
         self._unsent.append(call)
-        if self._sending is None:  # it begins after this turn of the event loop, so it sends all of that
+        if self._sending is None:  # it starts after this turn, and sends all of its commands
             self._sending = loop.create_task(self._send())
         return await call.outcome
 
@@ -119,7 +119,7 @@ class Link:
 
 
 class _Pipeline:
-    """An open connection, and the commands on it that have no answer yet."""
+    """An open connection, and its unanswered commands."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
@@ -136,7 +136,7 @@ class _Pipeline:
         return reader.at_eof() or reader.exception() is not None
 
     async def send(self, calls: list[_Call]) -> None:
-        """Send commands, in one piece. If that fails, all that have no answer have got the error."""
+        """Send commands in one piece. If that fails, all unanswered commands get the error."""
         loop = asyncio.get_running_loop()
         commands = (part for call in calls for part in ([_ASKING] if call.asking else []) + [call.command])
         packed = self._connection.pack_commands(commands)
@@ -161,7 +161,7 @@ class _Pipeline:
             await self.end(driver.ConnectionError("the store was closed"))
 
     async def end(self, error: BaseException) -> None:
-        """Close the connection at once. Who waits for an answer gets the error."""
+        """Close the connection at once; waiting callers get the error."""
         reading, self._reading = self._reading, None
         if reading is not None and reading is not asyncio.current_task():
             reading.cancel()
@@ -171,7 +171,7 @@ class _Pipeline:
         await drop(self._connection)
 
     async def _read(self) -> None:
-        """Read answers until none is outstanding. One that is late is as bad as a lost connection."""
+        """Read answers until none is outstanding. A late answer counts as a lost connection."""
         try:
             async with asyncio.timeout(None) as late:
                 while self._unanswered:
@@ -188,7 +188,7 @@ class _Pipeline:
 
     async def _answer(self, asking: bool) -> Any:  # noqa: ANN401 - whatever the server says
         if asking:
-            with contextlib.suppress(driver.ResponseError):  # what the command is answered says more
+            with contextlib.suppress(driver.ResponseError):  # the answer to the command itself says more
                 await self._connection.read_response()
         try:
             bound(self._connection)
@@ -202,7 +202,7 @@ def _awaited(calls: Iterable[_Call]) -> bool:
 
 
 def _fail(calls: list[_Call], error: BaseException) -> None:
-    """End calls with an error; each has its own, as each caller adds its traceback to it."""
+    """End calls with an error; each gets its own copy, because callers add their tracebacks."""
     if isinstance(error, TimeoutError):
         error = driver.TimeoutError(f"no answer within {WITHIN:g} s")
     elif not isinstance(error, Exception):
@@ -212,7 +212,7 @@ def _fail(calls: list[_Call], error: BaseException) -> None:
 
 
 def limit() -> asyncio.Timeout:
-    """A limit of `WITHIN` for what is begun with it."""
+    """A timeout of `WITHIN` seconds from now."""
     return asyncio.timeout(WITHIN)
 
 

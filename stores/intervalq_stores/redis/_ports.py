@@ -1,17 +1,17 @@
-"""What the parts of the client pass to one another, and what they need of each other. Needs no driver."""
+"""The types that the parts of the client exchange, and their protocols; this module needs no driver."""
 
 from __future__ import annotations
 
 from hashlib import sha1
 from typing import Any, Protocol, TypeAlias
 
-# Answers are `Any`: whatever the server says, which only the sender of the command knows.
+# Answers are `Any`, because only the sender of a command knows their types.
 
 Address: TypeAlias = tuple[str, int] | None
 """Host and port of a node; None: the one of the URL."""
 
 Trip: TypeAlias = tuple[int, int]
-"""When a command left, and when its answer had come: see `Answer.trip`."""
+"""When a command was sent, and when its answer arrived: see `Answer.trip`."""
 
 
 class Script:

@@ -1,4 +1,4 @@
-"""Commands on tasks as the script in Redis takes them, and its answers as the rules give them."""
+"""Encodes commands on tasks for the script in Redis, and decodes its answers into those of the rules."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _SIZE: Final = _WHOLE.size
 _KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE = 1, 2, 4, 8, 16, 32, 64
 _MAX_NAME_BYTES: Final = 2**16 - 1
 _MAX_ATTEMPTS: Final = 2**31
-"""Above it there is room for as many claims."""
+"""A bound of attempts, above which there is room for as many claims."""
 _MAX_SPAN: Final = 2**52
-"""More than a hundred years, in microseconds: what can be added to any time of these days."""
+"""More than a hundred years, in microseconds: a span that can safely be added to any current time."""
 
 
 class Unfit(ValueError):
-    """Something that the tables can't hold."""
+    """A value that the tables can't hold."""
 
 
-# --- what is asked -----------------------------------------------------------------------------------
+# --- commands ----------------------------------------------------------------------------------------
 
 
 def asked(command: Command[Any]) -> tuple[str, Arguments]:
@@ -103,7 +103,7 @@ def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
 
 
 def _sizes(parts: tuple[str, ...], total: int) -> Iterable[int]:
-    """How many bytes texts take: as many as characters, if that is so for all of them together."""
+    """The sizes of texts in bytes, which are their lengths if all of them are ASCII."""
     sizes = list(map(len, parts))
     return sizes if sum(sizes) == total else [len(part.encode()) for part in parts]
 
@@ -128,13 +128,13 @@ def _change(change: Change) -> Arguments:
 
 
 def _within(number: int, most: int, name: str) -> None:
-    """See that a number, and what is added to it later, can be kept."""
+    """Check that a number, and what is added to it later, can be stored."""
     if not 0 <= number < most:
         raise Unfit(f"{name}={number} is not from 0 to below {most}")
 
 
 def _short(*names: str) -> None:
-    """See that the index can have these."""
+    """Check that these names fit into the index."""
     for name in names:
         if len(name.encode()) > _MAX_NAME_BYTES:
             raise Unfit("a name takes more than 65,535 bytes")
@@ -201,15 +201,15 @@ _ASK: Final[dict[type, tuple[str, Callable[[Any], Arguments]]]] = {
 }
 
 
-# --- what is answered --------------------------------------------------------------------------------
+# --- answers -----------------------------------------------------------------------------------------
 
 
 def answered(command: Command[Any], reply: list[Any]) -> Any:  # noqa: ANN401 - that of the command
     """The answer that the script's numbers and texts stand for.
 
     Raises:
-        DependencyError, InboxFull: that is the answer.
-        UnicodeDecodeError: a text is none.
+        DependencyError, InboxFull: if that is the answer.
+        UnicodeDecodeError: a text isn't UTF-8.
     """
     kind, *rest = reply
     if kind == 1:

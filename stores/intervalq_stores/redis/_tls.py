@@ -1,4 +1,4 @@
-"""Connects to a Redis: with TLS, or with the reason why there can be none; and bounds what it may answer."""
+"""Connects to a Redis with TLS, or explains why that failed; and limits the size of answers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from redis.asyncio.connection import AbstractConnection, SSLConnection
 from intervalq_stores._transport import clear_text, fault_of
 
 _SLOW: Final = 1.0
-"""Seconds after which it is worth asking whether the server speaks TLS at all."""
+"""Seconds after which to check whether the server has TLS at all."""
 
 MAX_BYTES: Final = 512 << 20
-"""Of one answer: a thousand values of tasks as large as they usually may be are half of it."""
+"""The largest answer: twice the size of a thousand task values of the default maximum size."""
 
 _PLAIN: Final = "write redis:// for clear text"
 
@@ -24,7 +24,7 @@ async def secured(connection: AbstractConnection) -> None:
     """Connect it.
 
     Raises:
-        TLSFault: TLS was asked for, and can't be had.
+        TLSFault: TLS was required and failed.
     """
     connecting = asyncio.ensure_future(connection.connect())  # type: ignore[no-untyped-call]
     try:
@@ -66,7 +66,7 @@ class _Bounded:
 
 
 def bound(connection: AbstractConnection) -> None:
-    """Let the answer that is read next have so many bytes at most, and not what a server says it has."""
+    """Limit the size of the next answer, whatever size the server announces."""
     parser = getattr(connection, "_parser", None)
     stream = getattr(parser, "_stream", None)
     if isinstance(stream, _Bounded):
@@ -76,7 +76,7 @@ def bound(connection: AbstractConnection) -> None:
 
 
 async def _speaks_clear_text(connection: SSLConnection) -> bool:
-    """Whether it answers a PING. To the begin of TLS it says nothing: it waits for the end of a line."""
+    """Whether the server answers a clear-text PING; it ignores TLS, waiting for the end of a line."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_SLOW):
             reader, writer = await asyncio.open_connection(connection.host, connection.port)

@@ -1,4 +1,4 @@
-"""`redis://` and its kin: ledgers in a Redis or Valkey, a command one atomic script (ledgers.lua)."""
+"""`redis://` and its variants: ledgers in a Redis or Valkey, one atomic script per command (ledgers.lua)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RedisLedgerStore:
         except UnicodeDecodeError:
             raise CorruptState(self.url, f"ledger {ledger!r} has a text that isn't UTF-8") from None
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise CorruptState(self.url, f"ledger {ledger!r} has something that is no row: {error}") from None
+            raise CorruptState(self.url, f"ledger {ledger!r} has an invalid row: {error}") from None
 
     async def names(self) -> list[str]:
         """See `LedgerStore.names`. Looks at all keys of the server, a thousand at a time."""
@@ -78,7 +78,7 @@ class RedisLedgerStore:
 
 
 def _key(ledger: str, part: str) -> str:
-    return f"intervalq:{{{ledger}}}:ledger:{part}"  # what is in braces decides about the cluster's slot
+    return f"intervalq:{{{ledger}}}:ledger:{part}"  # the text in braces determines the cluster's slot
 
 
 @cache
@@ -87,7 +87,7 @@ def _script() -> Script:
 
 
 def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one a command
-    """A command as the script takes it: its name, then its arguments."""
+    """A command for the script: its name, then its arguments."""
     match command:
         case Claim(session, expiry, keys, started, again):
             return ["claim", session, str(expiry), str(int(started)), str(int(again)), *keys]
@@ -117,7 +117,7 @@ def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one a comman
 
 
 def _answer(command: Command, reply: list[Any]) -> Answer:
-    """The answer that the script's integers and texts stand for; it says what they are."""
+    """The answer that the script's integers and texts stand for; the script documents them."""
     now, found, cancelled, removed, verdicts, rows, cursor, summary = reply
     return Answer(
         now,
@@ -136,7 +136,7 @@ def _answer(command: Command, reply: list[Any]) -> Answer:
 
 def _verdicts(command: Command, parts: list[Any]) -> Iterator[Verdict]:
     for number, (kind, attempt, failed, value) in enumerate(_by(4, parts)):
-        if kind == b"kept":  # what was recorded isn't sent back
+        if kind == b"kept":  # the recorded value isn't sent back
             assert isinstance(command, Record)
             end = command.rows[number]
             yield Verdict("known", attempt, end.value, end.failed)

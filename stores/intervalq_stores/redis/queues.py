@@ -1,6 +1,6 @@
 """`redis://`, `rediss://`, `unix://`, `redis+cluster://`, `rediss+cluster://`: records in a Redis or Valkey.
 
-The server takes every step by itself, in one script: see `queues.lua`.
+The server itself does every step, in one script: see `queues.lua`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RedisStore:
         except (BadRecord, NewerRecord) as error:
             raise CorruptState(
                 self.url,
-                f"the record of queue {queue!r} isn't one of intervalq, left as it is: {error}",
+                f"the record of queue {queue!r} was not written by intervalq, and is left as it is: {error}",
             ) from error
 
     async def names(self) -> list[str]:
@@ -73,7 +73,7 @@ class RedisStore:
         await self._server.close()
 
     async def advice(self) -> list[tuple[str, str]]:
-        """What an operator should know of the servers: `ok`, `warning` or `error`, and a sentence, each."""
+        """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence."""
         found = await self._server.safety()
         for node in await self._server.nodes():
             name = "the server" if node is None else f"{node[0]}:{node[1]}"
@@ -81,7 +81,7 @@ class RedisStore:
                 text = (await self._server.call("INFO", node=node)).decode(errors="replace")
             except Unauthorized:
                 found.append(
-                    ("warning", f"nothing is known of {name}: this user may not use INFO; allow it to")
+                    ("warning", f"nothing is known about {name}: this user may not use INFO; allow it")
                 )
                 continue
             info = dict(re.findall(r"^(\w+):(.*?)\r?$", text, re.MULTILINE))
@@ -93,16 +93,16 @@ class RedisStore:
         return found
 
     async def _setting(self, name: str, node: Address) -> bytes | None:
-        """A setting of a server; None: it isn't told."""
+        """A setting of a server; None: unknown."""
         try:
             _, value = await self._server.call("CONFIG", "GET", name, node=node)
-        except (StoreError, ValueError):  # forbidden or renamed, as services do
+        except (StoreError, ValueError):  # CONFIG is forbidden or renamed, as in hosted services
             return None
         return bytes(value)
 
 
 def _key(queue: str) -> str:
-    return f"intervalq:{{{queue}}}"  # what is in braces decides about the cluster's slot
+    return f"intervalq:{{{queue}}}"  # the text in braces determines the cluster's slot
 
 
 @cache
@@ -119,7 +119,7 @@ _STORED: Final = (
     *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
     *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
 )
-"""What the script's integers and texts stand for; it says so itself."""
+"""The meanings of the script's integers and texts, which the script documents."""
 
 
 def _answer(reply: list[Any]) -> Answer:
@@ -167,8 +167,8 @@ def _version(name: str, info: dict[str, str]) -> tuple[str, str]:
 
 def _role(name: str, info: dict[str, str]) -> tuple[str, str]:
     if info.get("role") == "slave":
-        return "error", f"{name} is a replica and takes no writes: use the URL of the primary"
-    return "ok", f"{name} takes writes"
+        return "error", f"{name} is a replica and accepts no writes: use the URL of the primary"
+    return "ok", f"{name} accepts writes"
 
 
 def _eviction(name: str, info: dict[str, str]) -> tuple[str, str]:
@@ -177,21 +177,21 @@ def _eviction(name: str, info: dict[str, str]) -> tuple[str, str]:
         return "ok", f"{name} never removes records to make room"
     return "warning", (
         f"{name} has maxmemory-policy {policy} and may remove a queue's record to make room, after which the "
-        "queue begins anew with one quiet interval: set maxmemory-policy noeviction"
+        "queue starts over with one quiet interval: set maxmemory-policy noeviction"
     )
 
 
 def _log(name: str, sync: bytes | None) -> tuple[str, str]:
     log = f"{name} keeps an append-only file"
     if sync == b"always":
-        return "ok", f"{log}, and syncs what it answers: a power cut loses nothing"
+        return "ok", f"{log}, and syncs it before it answers: a power cut loses nothing"
     if sync == b"no":
         return "warning", (
-            f"{log} that the system writes to the disk when it likes: a power cut loses half a minute of "
+            f"{log} that the system writes to the disk at any time: a power cut loses half a minute of "
             "writes or more; set appendfsync everysec, or always"
         )
     usual = (
-        "" if sync == b"everysec" else " unless appendfsync is no, which isn't known as CONFIG is forbidden"
+        "" if sync == b"everysec" else " unless appendfsync is no, which is unknown as CONFIG is forbidden"
     )
     return "ok", f"{log}: at most about a second of writes is lost in a power cut{usual}"
 
@@ -200,15 +200,15 @@ def _snapshots(name: str, snapshots: bytes | None) -> tuple[str, str]:
     remedy = "for queues that must outlive it, set appendonly yes"
     if snapshots is None:
         return "warning", (
-            f"{name} keeps no append-only file, and whether it takes snapshots isn't known because CONFIG is "
+            f"{name} keeps no append-only file, and whether it takes snapshots is unknown because CONFIG is "
             f"forbidden: a crash loses the writes since the last snapshot, if any; {remedy}"
         )
     if not snapshots:
         return "warning", (
-            f"{name} keeps nothing on disk: after its restart every queue begins anew, not paused, and with "
+            f"{name} keeps nothing on disk: after its restart every queue starts over, not paused, and with "
             f"the settings of the first shard; {remedy}"
         )
     return "warning", (
-        f"{name} keeps snapshots only: a crash loses the writes since the last one, and queues go on from "
+        f"{name} keeps only snapshots: a crash loses the writes since the last one, and queues go on from "
         f"the highest ticket that a live shard knows; {remedy}"
     )

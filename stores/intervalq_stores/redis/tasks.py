@@ -1,8 +1,8 @@
 """`redis://`, `rediss://`, `unix://`, and `+cluster` of the first two: durable tasks in a Redis or Valkey.
 
-A command is one atomic step of the server, in one script (tasks_*.lua). It may concern several queues,
-so all tasks are in five keys with one hash tag: in a cluster one node has them all, and a database of their
-own (`/1`) or another server is what separates those who share nothing.
+A command is one atomic step of the server, in one script (tasks_*.lua). It may concern several queues, so all
+tasks are in five keys with one hash tag: in a cluster, one node has them all. To separate unrelated
+workloads, use databases of their own (`/1`) or other servers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from intervalq_stores.redis._task_codec import Unfit, answered, asked
 
 A = TypeVar("A")
 
-_BASE: Final = "intervalq:{tasks}:"  # what is in braces decides about the cluster's slot
+_BASE: Final = "intervalq:{tasks}:"  # the text in braces determines the cluster's slot
 _POLICY: Final = "maxmemory_policy:"
 _KEYS: Final = tuple(_BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
 
@@ -31,7 +31,8 @@ _KEYS: Final = tuple(_BASE + part for part in ("tasks", "index", "sessions", "ma
 class RedisTaskStore:
     """Tasks in five keys. One connection, open while it is in use; wake-ups have their own.
 
-    A server without memory takes no new tasks and changes, while those that it has can be claimed and done.
+    A server that is out of memory accepts no new tasks or changes, but existing tasks can be claimed and
+    done.
     """
 
     def __init__(self, url: str) -> None:
@@ -45,9 +46,9 @@ class RedisTaskStore:
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`.
 
-        A command is sent once. After a `StoreTimeout` it may have been done, or be done yet: what was claimed
-        by it is the session's until that ends or lapses, and an insert can be sent again, with the same id
-        and `skip`.
+        A command is sent once. After a `StoreTimeout` it may have been done, or may still be done: tasks that
+        it claimed are the session's until that ends or expires, and an insert can be repeated with the same
+        id and `skip`.
         """
         try:
             name, arguments = asked(command)
@@ -56,15 +57,15 @@ class RedisTaskStore:
             said = (str(len(_KEYS)), *_KEYS, name, clock, chance, self._cluster, *arguments)
             reply, _ = await self._server.run(_KEYS[0], _script(name), *said)
         except (UnicodeEncodeError, Unfit) as error:
-            raise StoreError(self.url, f"{error}; nothing was done: leave that out") from error
+            raise StoreError(self.url, f"{error}; nothing was done: omit that value") from error
         try:
             return cast("A", answered(command, reply))
         except (ValueError, TypeError, AttributeError, LookupError, struct_error) as error:
-            what = "a text of a task isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "it isn't one"
+            what = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
             raise CorruptState(
                 self.url,
-                f"a task can't be read, {what}: find it in the hash {_KEYS[0]}; what was "
-                "asked for has been done, and claims go back when their session ends",
+                f"a task can't be read, because {what}: find it in the hash {_KEYS[0]}; the command was "
+                "done, and claims are given back when their session ends",
             ) from None
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
@@ -72,11 +73,11 @@ class RedisTaskStore:
         return self._server.subscribed(f"{_BASE}wake:{session}")
 
     async def advice(self) -> list[tuple[str, str]]:
-        """What an operator should know of it: `ok`, `warning` or `error`, and a sentence, each."""
+        """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence."""
         try:
             text = (await self._server.call("INFO", "memory")).decode(errors="replace")
         except Unauthorized:
-            return [("warning", "whether tasks may be evicted isn't known: this user may not use INFO")]
+            return [("warning", "it is unknown whether tasks may be evicted: this user may not use INFO")]
         policy = next(
             (line[17:].strip() for line in text.splitlines() if line.startswith(_POLICY)), "unknown"
         )

@@ -1,4 +1,4 @@
-"""A SQLite database that processes share: made and opened with care, and errors that say what to do."""
+"""A SQLite database that processes share: created and opened safely, with errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ except ImportError as missing:
     ) from missing
 
 LONGEST: Final = sqlite3.SQLITE_LIMIT_LENGTH
-"""The limit of the length of a value: which of SQLite's limits that is."""
+"""The number of SQLite's limit of the length of a value."""
 
 LAYOUT: Final = 1
-"""The version of the tables; the records have one of their own."""
+"""The version of the tables; the records have their own version."""
 
 BESIDE: Final = ("-wal", "-shm", "-journal")
-"""How the names of the files end that SQLite keeps beside a database."""
+"""Suffixes of the files that SQLite keeps beside a database."""
 
 APPLICATION: Final = 0x69766C71  # "ivlq": tells our databases from those of others
 
@@ -47,13 +47,13 @@ COMMIT;
 """
 
 Inode = tuple[int, int]
-"""What tells a file from all others that there are: the number of its device, and its own."""
+"""The identity of a file: the number of its device, and its own."""
 
-_REMEDY: Final = "see what is wrong with that path or disk, or give another path"
+_REMEDY: Final = "check that path and its disk, or give another path"
 
 
 class SQLiteFile:
-    """A connection that is open while it's used; all but the constructor only inside of the gate.
+    """A connection that is open while it is used. Only its constructor may be called outside the fork guard.
 
     All errors are StoreErrors that name the URL.
     """
@@ -62,21 +62,21 @@ class SQLiteFile:
         self._file = file
         self._url = file.url
         self.journal_mode: str | None = None
-        """That of the database when it was last opened; None: there was none."""
+        """The journal mode of the database when it was last opened; None: there was no database."""
         self._connection: sqlite3.Connection | None = None
         self._opened: Inode | None = None
         self._identity: list[Inode | None] | None = None  # of each of its files
 
     def begin(self, *, write: bool) -> bool:
-        """Begin a transaction; False: some other program holds the database. To write only under the lock.
+        """Begin a transaction; False: another program holds the database. Write only under the lock.
 
-        False also as long as this process has it open with files that were removed from beside it. If there
-        is no database it's empty, and made when something is kept in it.
+        It is also False while this process has the database open with companion files that were removed. If
+        there is no database, it counts as empty, and is created when something is written.
         """
         if FORK_GUARD.spoiled:
             raise StoreError(
                 self._url,
-                "this process was forked while SQLite was at work, and can't use it: start processes by "
+                "this process was forked while SQLite was at work, so it can't use it: start processes with "
                 "'spawn' or 'forkserver'",
             )
         try:
@@ -87,7 +87,7 @@ class SQLiteFile:
             raise
 
     def check(self) -> None:
-        """Look at everything, which takes its time.
+        """Check the whole database, which takes a while.
 
         Raises:
             CorruptState: SQLite finds something broken.
@@ -98,14 +98,14 @@ class SQLiteFile:
             raise corrupt(f"SQLite finds it broken: {shown('; '.join(found))}", self._url)
 
     def close(self) -> None:
-        """Give up what isn't committed, and close the file."""
+        """Roll back what isn't committed, and close the file."""
         connection, self._connection, self._identity = self._connection, None, None
         if connection is not None:
             FORK_GUARD.closed(self)
             connection.close()
 
     def still_ours(self) -> None:
-        """Make sure, before something is kept, that nobody else has the lock, or works in other files.
+        """Make sure, before a commit, that nobody else has the lock or uses other files.
 
         Raises:
             StoreUnavailable: somebody removed or replaced the lock, the database, or a file beside it.
@@ -115,17 +115,17 @@ class SQLiteFile:
         if self._connection is not None and (there != self._identity or None in there):
             raise self._gone()
 
-    # --- what those that inherit say otherwise --------------------------------------------------------
+    # --- overridden by subclasses ---------------------------------------------------------------------
 
     def _look(self) -> None:
-        """See that a database that was opened can be used, and what its journal mode is."""
+        """Check that an opened database can be used, and read its journal mode."""
         ((self.journal_mode,),) = self._rows("SELECT * FROM pragma_journal_mode")
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Set what is to be set for a new connection."""
+        """Set the options of a new connection."""
 
     def _empty(self) -> None:
-        """See whether an empty file may be used."""
+        """Decide whether an empty file may be used."""
         raise corrupt("it is empty", self._url)
 
     # --- the connection -----------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class SQLiteFile:
     def _begin(self, *, write: bool) -> bool:
         self._file.check()
         if self._connection is not None and self._identity != self._files():
-            self.close()  # somebody put another file in its place, or removed it
+            self.close()  # somebody replaced or removed the file
         if self._connection is None and self._others_strayed():
             return False
         try:
@@ -149,14 +149,14 @@ class SQLiteFile:
                 if self.journal_mode != "wal":
                     raise StoreUnavailable(
                         self._url,
-                        f"SQLite can't keep a log here, but {self.journal_mode}: {_REMEDY}",
+                        f"SQLite can't use a write-ahead log here, only {self.journal_mode}: {_REMEDY}",
                     )
         except sqlite3.OperationalError as error:
             if code_of(error) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 self.close()
                 return False
             raise
-        if self._identity is None:  # once for each connection: a later look may find what came since
+        if self._identity is None:  # once for each connection: later, the files may have been replaced
             self._identity = [self._opened, *self._files()[1:]]
         return True
 
@@ -169,35 +169,35 @@ class SQLiteFile:
             return False
         if not before.st_size:
             self._empty()
-        # mode=rw: it makes none. Checked by lstat, and never opened but by SQLite: closing a descriptor would
-        # take away the locks that SQLite has by another connection of this process.
+        # mode=rw doesn't create a database. It is checked by lstat and opened only by SQLite: closing another
+        # descriptor would release the locks that SQLite holds by other connections of this process.
         connection = sqlite3.connect(
             f"file:{quote(os.fsencode(path))}?mode=rw",
             uri=True,
-            timeout=0,  # its own wait starves waiters; the lock beside it is the queue
+            timeout=0,  # SQLite's own wait starves waiters; they queue for the lock beside the database
             isolation_level=None,
-            check_same_thread=False,  # before a fork another thread closes it
+            check_same_thread=False,  # another thread closes it before a fork
         )
         self._connection, self._opened = connection, _inode(before)
         FORK_GUARD.opened(self)
-        # Against a link planted between the check and the opening: SQLite itself follows that of a database.
+        # Against a link planted between the check and the opening, because SQLite follows links of databases.
         self._file.check()
         if not os.path.samestat(before, os.lstat(path)):
-            raise StoreUnavailable(self._url, f"it is replaced while it is opened: {_REMEDY}")
+            raise StoreUnavailable(self._url, f"it was replaced while it was being opened: {_REMEDY}")
         connection.text_factory = bytes.decode
         self._rows("PRAGMA synchronous = FULL")
         self._prepare(connection)
-        self._rows("PRAGMA cell_size_check = ON")  # a broken page is refused, not written on
+        self._rows("PRAGMA cell_size_check = ON")  # a broken page raises an error instead of being used
         return True
 
     def _files(self) -> list[Inode | None]:
-        """Which files the names of the database, its log, and that log's index stand for."""
+        """The identities of the database, its log, and the log's index."""
         return [_found(f"{self._file.path}{end}") for end in ("", "-wal", "-shm")]
 
     def _others_strayed(self) -> bool:
-        """Whether this process has the database open with a log or index that isn't there any more.
+        """Whether another connection of this process uses a log or index of the database that was removed.
 
-        SQLite has one index a process: with theirs, a new connection would not see what others write.
+        SQLite has one index per process: with that index, a new connection would not see what others write.
         """
         files = self._files()
         return any(
@@ -211,20 +211,20 @@ class SQLiteFile:
     def _gone(self) -> StoreUnavailable:
         return StoreUnavailable(
             self._url,
-            "somebody removed or replaced its files while this process used them: nothing was written, ask "
-            "again; leave alone what is in use, and restore a backup while no process uses it",
+            "somebody removed or replaced its files while this process used them, so nothing was written: "
+            "try again; don't touch files in use, and restore backups only while no process uses them",
         )
 
     def _create(self) -> None:
-        # A log left over from one that was removed, which SQLite would play into the new one, goes first.
+        # First remove a log left over from a removed database, which SQLite would play into the new one.
         self._file.install(_fill)
-        for _ in range(200):  # a second, for those who only looked at it as soon as it was there
+        for _ in range(200):  # up to a second, because readers may hold the new database
             if self._begin(write=True):
                 if self._connection is None:
                     raise self._gone()
                 return
             time.sleep(0.005)
-        raise StoreTimeout(self._url, "another program took the database as it was made: ask again")
+        raise StoreTimeout(self._url, "another program held the database when it was created: try again")
 
     # --- statements ----------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class SQLiteFile:
             raise corrupt(shown(error), self._url) from error
         except OSError as error:
             raise StoreUnavailable(
-                self._url, f"it can't be looked at: {error.strerror or error}: {_REMEDY}"
+                self._url, f"it can't be checked: {error.strerror or error}: {_REMEDY}"
             ) from error
 
     def explain(self, error: sqlite3.Error) -> NoReturn:
@@ -257,9 +257,9 @@ class SQLiteFile:
             raise corrupt(why, self._url) from error
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             kind: type[StoreError] = StoreTimeout
-            remedy = "another program holds the database, nothing was done: ask again"
+            remedy = "another program holds the database, and nothing was done: try again"
         elif code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
-            kind, remedy = StoreFull, "make room on that disk, or give another path; the old state is whole"
+            kind, remedy = StoreFull, "make room on that disk, or give another path; the old state is intact"
         elif code & 0xFF in _READ_ONLY:
             kind, remedy = StoreReadOnly, "let this user write the file and its folder, or give another path"
         else:
@@ -272,11 +272,11 @@ _BROKEN: Final = frozenset(
     {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
     | {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_CONSTRAINT}
 )
-"""What says that file or tables aren't those that were made here: the statements don't depend on anything."""
+"""Errors which show that intervalq didn't create the file or tables, because its statements are fixed."""
 
 
 def code_of(error: sqlite3.Error) -> int:
-    code = getattr(error, "sqlite_errorcode", None)  # those of the Python module itself have none
+    code = getattr(error, "sqlite_errorcode", None)  # errors of the Python module itself have no code
     return code if isinstance(code, int) else sqlite3.SQLITE_INTERNAL
 
 
@@ -292,6 +292,6 @@ def _inode(status: os.stat_result) -> Inode:
 
 
 def _fill(path: Path, _: int) -> None:
-    """Make an empty database without a log, so that it's one file that can be put in place."""
+    """Create an empty database without a log, so that a single file can be put in place."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(SCHEMA)

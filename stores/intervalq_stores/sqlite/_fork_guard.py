@@ -1,8 +1,8 @@
-"""Keeps SQLite and `fork` apart: a child gets no open database, and no mutex that nobody will ever free.
+"""Keeps SQLite and `fork` apart: a child inherits no open database, and no mutex that nobody would release.
 
 SQLite keeps a list of the files that its process has locked. A child inherits the list, but not the locks: if
-it opens such a file too, it only believes to have it locked, and others remove the log it writes to. So a
-fork waits until no thread is inside SQLite, and finds all databases closed.
+it opens such a file, it wrongly believes that the file is locked, and others remove the log that it writes
+to. So a fork waits until no thread is inside SQLite, and all databases are closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 
 class Closing(Protocol):
-    """What is to be closed before a fork."""
+    """A database to close before a fork."""
 
     def close(self) -> None:
         """Close it; it opens again when it is used again."""
@@ -24,14 +24,14 @@ class Closing(Protocol):
 
 
 class ForkGuard:
-    """Lets a fork wait for the threads that are inside, and threads for a fork."""
+    """Makes a fork wait for the threads inside SQLite, and threads wait for a fork."""
 
     patience = 10.0
-    """How many seconds a fork waits at most: a disk that hangs must not hold up a whole process for ever."""
+    """The most seconds that a fork waits: a hanging disk must not block a whole process for ever."""
 
     def __init__(self) -> None:
         self.spoiled = False
-        """This process was forked while SQLite was at work: it can't use it."""
+        """Whether this process was forked while SQLite was at work, so that it can't use SQLite."""
         self._leaked: list[Closing] = []
         self._reset()
 
@@ -43,7 +43,7 @@ class ForkGuard:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Use SQLite. For short: not while something is waited for."""
+        """Use SQLite inside this context, and only for short: don't wait for anything in it."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forks)
             self._inside += 1
@@ -55,19 +55,19 @@ class ForkGuard:
                 self._changed.notify_all()
 
     def opened(self, database: Closing) -> None:
-        """Note one that is to be closed before a fork; only inside."""
+        """Register a database to close before a fork; call this only inside."""
         self._open.add(database)
 
     def closed(self, database: Closing) -> None:
-        """Forget one; only inside."""
+        """Forget a database; call this only inside."""
         self._open.discard(database)
 
     def those_open(self) -> list[Closing]:
-        """Those that are open; only inside."""
+        """The open databases; call this only inside."""
         return list(self._open)
 
     def before(self) -> None:
-        """Wait until nobody is inside, let nobody in, and close all."""
+        """Wait until no thread is inside, let none in, and close all databases."""
         with self._changed:
             self._forks += 1
             if self._changed.wait_for(lambda: not self._inside, self.patience):
@@ -75,20 +75,20 @@ class ForkGuard:
                     database.close()
 
     def after_in_parent(self) -> None:
-        """Go on."""
+        """Let threads in again."""
         with self._changed:
             self._forks -= 1
             self._changed.notify_all()
 
     def after_in_child(self) -> None:
-        """Go on without the threads, of which there is none in a child."""
+        """Let threads in again, and forget those of the parent."""
         if self._open or self._inside:
             self.spoiled = True
-            self._leaked += self._open  # closing them here, even by losing them, isn't allowed either
+            self._leaked += self._open  # they must not be closed here, not even by garbage collection
         self._reset()
 
     def at_exit(self) -> None:
-        """Close all, which puts their logs into the databases: a process that ends leaves one file."""
+        """Close all databases, which merges their logs, so that a process leaves single files at its end."""
         self.before()
         self.after_in_parent()
 

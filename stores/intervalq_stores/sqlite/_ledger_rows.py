@@ -1,4 +1,4 @@
-"""A ledger in tables of SQLite: what the rules read and write, in a transaction that somebody else ends."""
+"""A ledger in SQLite tables, for the rules, within a transaction that the caller ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LAYOUT: Final = 1
 """The version of these tables."""
 
 SCHEMA: Final = (
-    # A ledger that was dropped has no name any more; its rows are removed a few at a time.
+    # A dropped ledger has no name any more; its rows are removed a few at a time.
     """CREATE TABLE intervalq_ledgers (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, created INTEGER NOT NULL, expires INTEGER,
     cancelled INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL)""",
     """CREATE TABLE intervalq_ledger_sessions (
     ledger INTEGER NOT NULL, session TEXT NOT NULL, lapses INTEGER NOT NULL,
     PRIMARY KEY (ledger, session)) WITHOUT ROWID""",
-    # Who ended a row isn't kept: session is NULL then, and no answer depends on it.
+    # The session that ended a row isn't kept (it is NULL then), because no answer depends on it.
     """CREATE TABLE intervalq_ledger_rows (
     ledger INTEGER NOT NULL, key TEXT NOT NULL, stage TEXT NOT NULL, session TEXT, attempt INTEGER NOT NULL,
     value TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (ledger, key))""",
@@ -48,7 +48,7 @@ SWEPT: Final = 2_000
 
 
 class SQLiteBook:
-    """A `Book`. What changes is kept in mind until `flush`."""
+    """A `Book`. Changes are kept in memory until `flush`."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self.meta: Meta | None = None
@@ -73,7 +73,7 @@ class SQLiteBook:
                 typed(int, lapses, f"the end of a session of ledger {name!a}")
             self.sessions = dict(self._lapses)
 
-    # --- what the rules ask -------------------------------------------------------------------------
+    # --- for the rules ------------------------------------------------------------------------------
 
     def get(self, key: str) -> Row | None:
         """See `Book.get`."""
@@ -90,7 +90,7 @@ class SQLiteBook:
         self._known[key] = self._changed[key] = row
 
     def clear(self) -> None:
-        """See `Book.clear`. However many rows there are, it's done at once, and `sweep` removes them."""
+        """See `Book.clear`. It is fast, however many rows there are, because `sweep` removes them later."""
         if self._id:
             self._rows("UPDATE intervalq_ledgers SET name = NULL WHERE id = ?", self._id)
         self.meta, self._id, self._stored, self._counts = None, 0, (), {"done": 0, "failed": 0}
@@ -118,10 +118,10 @@ class SQLiteBook:
         """See `Book.ended`."""
         return self._counts["done"], self._counts["failed"]
 
-    # --- what the store asks ------------------------------------------------------------------------
+    # --- for the store ------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write all changes."""
         if self.meta is None:
             return
         columns = self._columns(self.meta)
@@ -164,7 +164,7 @@ def sweep(connection: sqlite3.Connection, now: int | None) -> None:
 
     Args:
         connection: in a transaction that may write.
-        now: drop those ledgers first that have expired by this time; None: none.
+        now: first drop ledgers that have expired by this time; None: drop none.
     """
     if now is not None:
         connection.execute("UPDATE intervalq_ledgers SET name = NULL WHERE expires <= ?", (now,))

@@ -1,4 +1,4 @@
-"""The database of the SQLite store: one table, of what was made here."""
+"""The database of the SQLite store of queues: one table, in a database of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BESIDE", "LAYOUT", "MAX_TEXT", "Change", "Database"]
 _SCHEMA: Final = SCHEMA
 
 MAX_TEXT: Final = MAX_BYTES // 2
-"""The largest record that is written; what is larger than twice that isn't read."""
+"""The largest record that is written; records larger than twice that aren't read."""
 
 _WRITE: Final = """
 INSERT INTO queues (name, record, lapses) VALUES (?, ?, ?)
@@ -26,18 +26,18 @@ ON CONFLICT (name) DO UPDATE SET record = excluded.record, lapses = excluded.lap
 """
 
 _SWEPT: Final = 16
-"""How many records a new one looks at that may have lapsed: more than one, so that they can't pile up."""
+"""How many possibly lapsed records a new one checks: more than one, so that they can't pile up."""
 
 
 class Change(NamedTuple):
-    """What becomes of a record: its new text, and when it may be forgotten; None: it's gone, and never."""
+    """The change of a record: its new text (None: removed), and when it may be forgotten (None: never)."""
 
     text: str | None
     lapses: int | None
 
     @classmethod
     def to(cls, text: str, state: State) -> Change:
-        """Keep a record. One that can't lapse as it is, but may later, is looked at now and then."""
+        """The change that keeps a record. One that can lapse only later is checked from time to time."""
         if not state.settings.ephemeral:
             return cls(text, None)
         at = lapses(state)
@@ -45,10 +45,10 @@ class Change(NamedTuple):
 
 
 class Database(SQLiteFile):
-    """The records in a database; all but the constructor only inside of the gate."""
+    """The records in a database. Call everything but the constructor only inside the fork guard."""
 
     def read(self, queue: str) -> object:
-        """Give what stands for the record of a queue; None: nothing."""
+        """The stored record of a queue; None: there is none."""
         with self.explained():
             rows = self._rows("SELECT record FROM queues WHERE name = ?", queue)
         return rows[0][0] if rows else None
@@ -63,11 +63,11 @@ class Database(SQLiteFile):
         return [name for (name,) in rows]
 
     def commit(self, changes: dict[str, Change], sweep: int | None) -> None:
-        """Keep the changes, safely on the disk, and end the transaction.
+        """Commit the changes, so that they are safely on the disk.
 
         Args:
-            changes: of each queue.
-            sweep: forget some records that have lapsed by this time.
+            changes: the change of each queue.
+            sweep: also forget some records that have lapsed by this time.
         """
         with self.explained():
             if changes and self._connection is None:
@@ -76,7 +76,7 @@ class Database(SQLiteFile):
                 if change.text is not None and len(change.text) > MAX_TEXT:
                     raise StoreFull(
                         self._url,
-                        f"the record of queue {queue!r} has more than {MAX_TEXT} bytes, nothing was "
+                        f"the record of queue {queue!r} has more than {MAX_TEXT} bytes, so nothing was "
                         "written: let fewer jobs run at the same time",
                     )
                 if change.text is None:
@@ -89,15 +89,15 @@ class Database(SQLiteFile):
                 self.still_ours()
             self._rows("COMMIT")
 
-    # --- what it holds ------------------------------------------------------------------------------
+    # --- content ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Refuse a database that isn't ours, or of a newer version."""
+        """Refuse a database that isn't ours, or has a newer version."""
         ((application, version, self.journal_mode),) = self._rows(
             "SELECT * FROM pragma_application_id, pragma_user_version, pragma_journal_mode"
         )
         if application != APPLICATION:
-            raise corrupt("it is a database of something else", self._url)
+            raise corrupt("it is a database of another application", self._url)
         if version > LAYOUT:
             raise newer(version, LAYOUT, self._url)
         if version < 1:
@@ -115,8 +115,8 @@ class Database(SQLiteFile):
                 state = State.from_dict(parse(record))
                 gone = lapses(settle(state, now)) <= now
             except (BadRecord, NewerRecord, TypeError, ValueError):
-                gone = False  # whoever uses that queue is told
+                gone = False  # users of that queue will get the error
             if gone:
                 self._rows("DELETE FROM queues WHERE name = ?", name)
-            else:  # those that stay must not keep others from being looked at
+            else:  # records that stay must not keep others from being checked
                 self._rows("UPDATE queues SET lapses = ? WHERE name = ?", now + IDLE_KEPT, name)

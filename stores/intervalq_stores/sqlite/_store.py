@@ -1,4 +1,4 @@
-"""What the three kinds of stores in a database have in common: their steps, and the waits for others."""
+"""The common part of the three kinds of SQLite stores: their steps, and waiting for other programs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ D = TypeVar("D", bound=SQLiteFile)
 
 _EXAMPLE: Final = "sqlite:///path/state.db"
 _RETRY: Final = 0.005
-"""Seconds between two tries to get a database that some other program holds."""
+"""Seconds between two tries to get a database that another program holds."""
 
 
 class SQLiteBase(ThreadedFile, Generic[D]):
-    """Steps in a database that other programs use, too; not on a disk where SQLite breaks."""
+    """Steps in a database that other programs may use, too; it refuses network disks, where SQLite breaks."""
 
     keeps: ClassVar[str]
-    """What it keeps, as an error may name it."""
+    """What it keeps, for errors."""
     _database: D
 
     def __init__(self, url: str) -> None:
@@ -38,7 +38,7 @@ class SQLiteBase(ThreadedFile, Generic[D]):
             )
         path = path_of(url, _EXAMPLE)
         self._foreign = False
-        """Another program held the database at the last try."""
+        """Whether another program held the database at the last try."""
         self._is_local = False
         super().__init__(f"sqlite{path.as_uri().removeprefix('file')}", path)
 
@@ -53,7 +53,7 @@ class SQLiteBase(ThreadedFile, Generic[D]):
         with self._file.locked(), FORK_GUARD.inside():
             self._foreign = not self._database.begin(write=True)
             if self._foreign:
-                return None  # without the lock meanwhile: those who wait for it are told of the right one
+                return None  # release the lock meanwhile, so that errors of its waiters name the right holder
             try:
                 self._batch(take())
             except BaseException:
@@ -69,7 +69,7 @@ class SQLiteBase(ThreadedFile, Generic[D]):
         return SharedFile(self._path, self.url, BESIDE)
 
     def _retried(self, attempt: Callable[[], T | None]) -> T:
-        """Try until it isn't None, which is that another program holds the database."""
+        """Repeat an attempt until it isn't None, which means that another program holds the database."""
         self._refuse_network()
         end = time.monotonic() + self.patience
         while (done := attempt()) is None:
@@ -88,7 +88,7 @@ class SQLiteBase(ThreadedFile, Generic[D]):
         if kind in NETWORK:
             raise InsecurePath(
                 self.url,
-                f"it lies on a network file system ({kind}), where SQLite's log breaks: keep it "
+                f"it is on a network file system ({kind}), where SQLite's log breaks: keep it "
                 "on a local disk, or use a store with a server",
             )
         self._is_local = True
@@ -98,6 +98,6 @@ class SQLiteBase(ThreadedFile, Generic[D]):
 
     def _why_held(self) -> str:
         return (
-            f"another program held the database for {self.patience:g} s, and nothing was done: see with "
-            f"`fuser {self._path.name!a}` in its folder which one, and end its transaction"
+            f"another program held the database for {self.patience:g} s, and nothing was done: find it with "
+            f"`fuser {self._path.name!a}` in its folder, and end its transaction"
         )

@@ -1,4 +1,4 @@
-"""One command on the tables of SQLite; the most frequent kind of work in few statements."""
+"""Does one command on the SQLite tables, with a fast path for the most frequent kind of work."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _SETTLE: Final = (
 _READY: Final = "queue = ? AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 _NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
 _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
-# Each column of an answer costs, row by row: of a task that was never claimed few aren't known, and the last
-# of these is true. What is claimed is read first: a RETURNING would keep all of it in a table of its own.
+# Each column costs time in each row. Most columns of a task that was never claimed are known, which is when
+# the last one here is true. Claimed tasks are read before the update: RETURNING would copy them to a
+# temporary table.
 _READ: Final = (
     "SELECT rowid, id, version, queue, at, json, created, claims = 0 AND attempt = 0 AND error = '' "
     "AND dedupe_for = 0 AND alone = 0 AND key IS NULL AND dedupe IS NULL FROM intervalq_tasks WHERE "
@@ -37,14 +38,14 @@ _BEGUN: Final = (
 
 
 def do(table: SQLiteTable, command: Command[A], now: int) -> A:
-    """Do a command, all of it or nothing, within a transaction that has begun.
+    """Do a command, all or nothing, within a transaction that has begun.
 
     Raises:
-        DependencyError, InboxFull: by the rules.
-        InvalidTask: a text or number of it can't be kept.
+        DependencyError, InboxFull: raised by the rules.
+        InvalidTask: a text or number in it can't be stored.
     """
     table.rows("SAVEPOINT intervalq")
-    table.forget()  # what it knows of lines, which the fast path of the command before has passed by
+    table.forget()  # its cached keys may be outdated by the fast path of the previous command
     try:
         answer: Any = _work(table, command, now) if isinstance(command, Work) else None
         if answer is None:
@@ -52,18 +53,18 @@ def do(table: SQLiteTable, command: Command[A], now: int) -> A:
             table.flush()
     except BaseException as error:
         table.forget()
-        if table.in_transaction:  # a full disk, for one, ends the transaction
+        if table.in_transaction:  # for example, a full disk ends the transaction
             table.rows("ROLLBACK TO intervalq")
             table.rows("RELEASE intervalq")
         if isinstance(error, (UnicodeEncodeError, OverflowError)):
-            raise InvalidTask(f"a text or number of this command can't be kept: {error}") from error
+            raise InvalidTask(f"a text or number of this command can't be stored: {error}") from error
         raise
     table.rows("RELEASE intervalq")
     return answer  # type: ignore[no-any-return]  # as the type of the command says
 
 
 def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
-    """Settle plain tasks that were done, and claim the next; None: this is for the rules."""
+    """Settle simple tasks that are done, and claim the next ones; None: the rules have to do it."""
     if command.most is not None or any("\0" in id_ for id_ in command.begun):
         return None
     done: dict[int, list[str]] = {}
@@ -74,7 +75,7 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
     gone = 0
     for version, ids in done.items():
         gone += table.changed(_SETTLE, json.dumps(ids), version, command.session)
-    if gone < len(command.settled):  # one was lost, or is more than a row
+    if gone < len(command.settled):  # a claim was lost, or a task isn't a single row
         table.rows("ROLLBACK TO intervalq")
         return None
     if table.session(command.session) is None:
@@ -114,7 +115,7 @@ def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> t
 
 
 def _check(found: list[Any]) -> None:
-    """Refuse what `sound` refuses; told by columns, in a sixth of its time."""
+    """Refuse what `sound` refuses; checking by columns takes a sixth of its time."""
     _, id_, version, queue, at, json_text, created, _ = zip(*found, strict=True)
     texts, numbers = (id_, queue, json_text), (version, at, created)
     if any(set(map(type, column)) != {str} for column in texts) or any(
@@ -126,7 +127,7 @@ def _check(found: list[Any]) -> None:
 
 
 def _choose(table: SQLiteTable, command: Work, now: int) -> list[int]:
-    """Row numbers of ready tasks, shared out among the queues as the rules do it."""
+    """Row numbers of ready tasks, distributed among the queues as in the rules."""
     limit, share = command.limit, -(-command.limit // len(command.queues))
     chosen: list[int] = []
     rest: list[int] = []

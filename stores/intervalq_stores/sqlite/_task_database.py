@@ -1,4 +1,4 @@
-"""The database of the SQLite store of tasks: the user's own, or one that is made; its tables, its layout."""
+"""The database of the SQLite store of tasks, the user's own or a new one: its tables and their layout."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from intervalq_stores.sqlite._task_table import LAYOUT, SCHEMA, STEPS, SQLiteTab
 _PRAGMAS: Final = (
     "PRAGMA cache_size = -16000",  # KiB: ids that are not in order touch many pages
     "PRAGMA wal_autocheckpoint = 4000",  # pages: fewer syncs, for a log of 16 MB at most
-    "PRAGMA temp_store = MEMORY",  # or each page that a command changes is first copied to a temporary file
+    "PRAGMA temp_store = MEMORY",  # else each changed page is first copied to a temporary file
 )
 
 
 class TaskDatabase(SQLiteFile):
-    """The tables of tasks in a database; all but the constructor only inside of the gate."""
+    """The tables of tasks in a database. Call everything but the constructor only inside the fork guard."""
 
     layout: int | None = None
-    """That of the tables, in the transaction that was begun last; None: there are none."""
+    """The layout of the tables in the current transaction; None: there are no tables."""
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """That of the transaction that was begun.
+        """The connection of the current transaction.
 
         Raises:
-            StoreUnavailable: it was closed, as before a fork.
+            StoreUnavailable: it was closed, for example before a fork.
         """
         if self._connection is None:
             raise StoreUnavailable(
                 self._url,
-                "the transaction was ended, because this process forked meanwhile, and nothing was done: "
+                "the transaction was ended because this process forked during it, and nothing was done: "
                 "begin it again, and don't fork in it",
             )
         return self._connection
 
     def table(self) -> SQLiteTable:
-        """The tables to change, made or brought up to this layout, in the transaction that was begun."""
+        """The tables to change in the current transaction, created or upgraded if needed."""
         with self.explained():
             if self._connection is None:
                 self._create()
@@ -51,20 +51,20 @@ class TaskDatabase(SQLiteFile):
 
     @property
     def is_old(self) -> bool:
-        """Whether the tables have to be brought up to this layout before anybody can look at them."""
+        """Whether the tables must be upgraded before they can be read."""
         return self._connection is not None and self.layout not in (None, LAYOUT)
 
     def look(self) -> SQLiteTable | None:
-        """The tables to look at; None: there are none."""
+        """The tables to read; None: there are none."""
         return SQLiteTable(self.connection) if self._connection is not None and self.layout else None
 
     def commit(self) -> None:
-        """Keep all, safely on the disk, and end the transaction."""
+        """Commit the transaction, safely to the disk."""
         with self.explained():
             self.still_ours()
             self.connection.execute("COMMIT")
 
-    # --- what it holds ------------------------------------------------------------------------------
+    # --- content ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         layout = layout_of(self._rows)
@@ -91,7 +91,7 @@ def layout_of(rows: Callable[[str], list[Any]]) -> object:
 
 
 def check(layout: object, url: str) -> int | None:
-    """The layout, as it was found. Refuses that of a newer version, and what is none."""
+    """The given layout. Refuses the layout of a newer version, and values that aren't layouts."""
     if layout is None:
         return None
     if not isinstance(layout, int) or layout < 1:
@@ -102,7 +102,7 @@ def check(layout: object, url: str) -> int | None:
 
 
 def make(connection: sqlite3.Connection, layout: int | None) -> None:
-    """Make the tables, or bring those of a layout up to this one, in the transaction that was begun."""
+    """Create the tables, or upgrade those of an older layout, in the current transaction."""
     steps = SCHEMA if layout is None else [step for old in range(layout, LAYOUT) for step in STEPS[old]]
     for statement in steps:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Tasks in SQLite: what the rules read and write, within a transaction that somebody else begins and ends."""
+"""Tasks in SQLite tables, for the rules, within a transaction that the caller begins and ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, Final
 from intervalq.tasks.rules import COUNTED, SECOND, Count, Mark, QueueStats, Row, Select, Session, sound, typed
 
 LAYOUT: Final = 2
-"""The version of these tables. Any change to them that is released counts it up, with a step in `STEPS`."""
+"""The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
 
 _FOR_LOOKS: Final = (
-    # Tasks behind others by time, and those that have been claimed before. Few tasks are in these.
+    # Tasks that wait behind others, by time, and tasks that were claimed before. Few tasks are in these
+    # indexes.
     "CREATE INDEX intervalq_tasks_waiting ON intervalq_tasks (queue, at, waiting) WHERE waiting",
     """CREATE INDEX intervalq_tasks_again ON intervalq_tasks (queue, claims)
     WHERE claims > 0 AND session IS NULL""",
@@ -58,15 +59,15 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         *_CLOCK,
     )
 }
-"""What makes tables of the next layout out of those of each older one."""
+"""The statements that upgrade tables of each older layout to the next one."""
 
 FIELDS: Final = ", ".join(Row._fields)
 
 _WINDOW: Final = 16
-"""A small claim begins with any of so many of the first tasks: one that kills its worker isn't always it."""
+"""A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
 
 _SWEPT: Final = 16
-"""How many marks a sweep forgets: more than a command makes of them on average."""
+"""How many marks a sweep forgets: more than a command creates on average."""
 
 _GET: Final = f"SELECT {FIELDS} FROM intervalq_tasks"  # noqa: S608 - our own names
 _GET_ALL: Final = f"{_GET} WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -89,7 +90,7 @@ _FIRST_OF: Final = (
     "(SELECT rowid FROM intervalq_tasks WHERE queue = ? AND waiting ORDER BY at LIMIT ?) "
     "UNION ALL SELECT rowid FROM intervalq_tasks WHERE session IS NOT NULL AND +queue = ?"
 )
-"""The first tasks of a queue by time: of the free ones, of those behind others; and all that are claimed."""
+"""The first tasks of a queue by time, free ones and those that wait behind others; and all claimed ones."""
 
 _NAME: Final = "the name of a queue of tasks"
 _CLAIMED_QUEUES: Final = "SELECT DISTINCT queue FROM intervalq_tasks WHERE session IS NOT NULL"
@@ -106,7 +107,7 @@ _STATS: Final = """SELECT
 _ENDS: Final = "SELECT (SELECT min(rowid) FROM intervalq_tasks), (SELECT max(rowid) FROM intervalq_tasks)"
 _SAMPLES: Final = 100
 _SAMPLE: Final = 20
-"""An estimate looks at so many parts of the table, each of so many row numbers."""
+"""An estimate reads this many parts of the table, each with this many row numbers."""
 _SAMPLED: Final = """WITH RECURSIVE sample (start) AS
     (SELECT ? UNION ALL SELECT start + ? FROM sample WHERE start + ? <= ?)
     SELECT queue, count(*) FILTER (WHERE ready <= ?), count(*) FILTER (WHERE ready > ?),
@@ -119,7 +120,7 @@ _STATS_CLAIMED: Final = (
 
 
 _SET_BACK: Final = (
-    # What it has yet to reach is as far away as before.
+    # Future times move with the clock, so they stay as far away as before.
     """UPDATE intervalq_tasks SET at = at - iif(at > :now, :by, 0), until = until - iif(until > :now, :by, 0),
     ready = ready - iif(ready > :now, :by, 0) WHERE at > :now OR until > :now""",
     "UPDATE intervalq_marks SET until = until - :by WHERE until > :now",
@@ -128,13 +129,13 @@ _SET_BACK: Final = (
 
 
 def row_of(values: Sequence[Any]) -> Row:
-    """A row, of the columns as they come, into which SQLite takes whatever somebody puts."""
+    """A row from its columns; they are checked, because SQLite accepts any value in any column."""
     flags = values[7] == 1, *values[8:17], values[17] == 1, values[18] == 1
     return sound(tuple.__new__(Row, (*values[:7], *flags)))  # twice as fast as Row(...)
 
 
 class SQLiteTable:
-    """A `Table`. Rows that are put and removed are written together: by `flush`, or when it matters."""
+    """A `Table`. Changed rows are written together: by `flush`, or when a query needs it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -143,7 +144,7 @@ class SQLiteTable:
         self._ends: dict[tuple[str, str], tuple[Row, Row]] = {}
 
     def flush(self) -> None:
-        """Write what was put and removed."""
+        """Write all changes."""
         if self._gone:
             gone = [(id_,) for id_ in self._gone]
             self._connection.executemany("DELETE FROM intervalq_tasks WHERE id = ?", gone)
@@ -153,24 +154,24 @@ class SQLiteTable:
             self._new.clear()
 
     def forget(self) -> None:
-        """Leave out what was not written yet, and what is known of the tables."""
+        """Drop unwritten changes, and everything that is cached about the tables."""
         self._new.clear()
         self._gone.clear()
         self._ends.clear()
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the transaction goes on."""
+        """Whether the transaction is still open."""
         return self._connection.in_transaction
 
     def rows(self, statement: str, *values: object) -> list[Any]:
         """Execute a statement."""
         cursor = self._connection.cursor()
-        cursor.row_factory = None  # whatever the user of the connection has set
+        cursor.row_factory = None  # the user of the connection may have set another one
         return cursor.execute(statement, values).fetchall()
 
     def changed(self, statement: str, *values: object) -> int:
-        """Execute a statement; how many rows it concerned."""
+        """Execute a statement; returns how many rows it changed."""
         return self._connection.execute(statement, values).rowcount
 
     # --- tasks --------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class SQLiteTable:
     # --- what is ready ------------------------------------------------------------------------------
 
     def skipped(self, queue: str, now: int, limit: int) -> int:
-        """How many of the first ready tasks a claim leaves to others: any number, so that it gets enough."""
+        """How many of the first ready tasks a claim skips: a random number that leaves enough of them."""
         self.flush()
         if limit >= _WINDOW:
             return 0
@@ -265,7 +266,7 @@ class SQLiteTable:
     # --- marks and sessions -------------------------------------------------------------------------
 
     def read(self, now: int) -> None:
-        """Keep in mind what the clock reads, to the second; if it was set back, tasks move along."""
+        """Record the reading of the clock, to the second; if it was set back, move future times with it."""
         clock = self.rows("SELECT seen FROM intervalq_clock")
         seen = max((typed(int, seen, "the clock of tasks") for (seen,) in clock), default=0)
         if seen - SECOND <= now < seen + SECOND:
@@ -334,7 +335,7 @@ class SQLiteTable:
         return [row_of(one) for one in self.rows(statement, *values, limit)]
 
     def page(self, queue: str | None, after: str, limit: int) -> list[Row]:
-        """The first tasks of a queue (None: of all) by id, after this one."""
+        """The first tasks of a queue (None: of all queues) by id, after the id `after`."""
         where, values = ("id > ?", [after]) if queue is None else ("id > ? AND queue = ?", [after, queue])
         return [row_of(one) for one in self.rows(f"{_GET} WHERE {where} ORDER BY id LIMIT ?", *values, limit)]
 
@@ -357,7 +358,7 @@ class SQLiteTable:
         return found
 
     def _queues(self, prefix: str) -> set[str]:
-        """The names of queues that begin so, each by one look into an index, however many tasks it has."""
+        """The names of queues with a prefix; each takes one index lookup, however many tasks it has."""
         found = {name for (name,) in self.rows(_CLAIMED_QUEUES) if typed(str, name, _NAME).startswith(prefix)}
         start = prefix
         while True:
@@ -368,7 +369,7 @@ class SQLiteTable:
             start = name + "\1"
 
     def _stats(self, queue: str, now: int, about: tuple[int, int, int] | None = None) -> QueueStats:
-        """What is more than `COUNTED` is as many as that and one, or about so many."""
+        """The numbers of a queue's tasks; those above `COUNTED` are `COUNTED` + 1, or taken from `about`."""
         most = COUNTED + 1
         values = queue, now, most, queue, now, most, queue, most, queue
         ((past, coming, inbox, again),) = self.rows(_STATS, *values)
@@ -382,7 +383,7 @@ class SQLiteTable:
         return sound(QueueStats(queue, size, claimed, past, coming - leased, inbox, claims, exact))
 
     def _sampled(self, now: int) -> dict[str, tuple[int, int, int]]:
-        """About how many tasks queues have that are ready, for later, and behind others."""
+        """Estimates, for each queue, of its tasks that are ready, in the future, and behind others."""
         ((first, last),) = self.rows(_ENDS)
         step = max(_SAMPLE, (last - first + 1) // _SAMPLES)
         start = first + random.randrange(step - _SAMPLE + 1)  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""A transaction of SQLite in which the user works: held by a thread, so that nobody's event loop waits."""
+"""A SQLite transaction for the user: a thread holds it, so that no event loop has to wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from intervalq_stores.sqlite._task_table import LAYOUT, SQLiteTable
 A = TypeVar("A")
 
 _RETRY: Final = 0.005
-"""Seconds between two tries to get a database that some other program holds."""
+"""Seconds between two tries to get a database that another program holds."""
 
 
 def _no_step(state: object, now: int) -> tuple[None, None]:
@@ -31,14 +31,14 @@ def _no_step(state: object, now: int) -> tuple[None, None]:
 
 
 class Signal(Job):
-    """That something is so far, for somebody who waits on an event loop."""
+    """A signal to a waiter on an event loop."""
 
     def __init__(self) -> None:
         super().__init__("", _no_step, None)
 
 
 class SQLiteTransaction:
-    """See `Transaction`. Its statements and commands are done at once, in the thread that asks."""
+    """See `Transaction`. Its statements and commands run at once, in the calling thread."""
 
     def __init__(self, database: TaskDatabase) -> None:
         self._database = database
@@ -51,7 +51,7 @@ class SQLiteTransaction:
 
 
 class Holder:
-    """Has the lock and a transaction from `begun` until it is told to end it. Made on the event loop."""
+    """Holds the lock and a transaction from `begun` until `end`. Created on the event loop."""
 
     def __init__(self, file: SharedFile, patience: float, why_held: Callable[[], str]) -> None:
         self.begun = Signal()
@@ -59,7 +59,7 @@ class Holder:
         self.file = file
         self.database = TaskDatabase(file)
         self.foreign = False
-        """Another program held the database at the last try."""
+        """Whether another program held the database at the last try."""
         self._patience = patience
         self._why_held = why_held
         self._end = threading.Event()
@@ -84,7 +84,7 @@ class Holder:
                     self.begun.finish(None)
                     self._end.wait()
                     self._finish()
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+        except BaseException as error:  # noqa: BLE001 - it is raised in the waiter
             failed = error
         self.begun.finish(failed)
         self.ended.finish(failed)
@@ -108,8 +108,8 @@ class Holder:
                     if not self.database.connection.in_transaction:
                         raise StoreError(
                             self.file.url,
-                            "the transaction was ended by a statement in it: leave out COMMIT and ROLLBACK, "
-                            "leaving its context does that",
+                            "a statement ended the transaction: don't use COMMIT and ROLLBACK in it; the end "
+                            "of its context does that",
                         )
                     self.database.commit()
             finally:
@@ -131,7 +131,7 @@ def apply_on(connection: sqlite3.Connection, path: Path, url: str, command: Comm
 
 @contextmanager
 def _plain(connection: sqlite3.Connection) -> Iterator[None]:
-    """Have texts and rows come as usual, whatever the user has set."""
+    """Use default texts and rows, whatever the user has set."""
     text, row = connection.text_factory, connection.row_factory
     connection.text_factory, connection.row_factory = str, None
     try:
@@ -147,16 +147,16 @@ def _check_file(connection: sqlite3.Connection, path: Path, url: str) -> None:
     except OSError:
         same = False
     if not same:
-        raise InvalidOption(f"this connection is not one to the database of {url}")
+        raise InvalidOption(f"this connection does not belong to the database of {url}")
 
 
 def _begin(connection: sqlite3.Connection, url: str) -> None:
-    """Make sure that a transaction has begun which may write, and that the tables are there."""
+    """Make sure that a writable transaction has begun, and that the tables exist."""
     if not connection.in_transaction:
         if connection.isolation_level is None:
             raise InvalidOption(
-                "this connection commits each statement by itself, and a command is several: "
-                "execute BEGIN IMMEDIATE first"
+                "this connection is in autocommit mode, but a command needs several statements: execute "
+                "BEGIN IMMEDIATE first"
             )
         connection.execute("BEGIN IMMEDIATE")
     layout = check(layout_of(lambda statement: connection.execute(statement).fetchall()), url)
@@ -164,20 +164,20 @@ def _begin(connection: sqlite3.Connection, url: str) -> None:
         if layout != LAYOUT:
             make(connection, layout)
             return
-        # What was read may be of yesterday: a transaction that can't write any more says so here.
+        # The transaction may have read an old snapshot: if it can't write any more, this statement fails.
         connection.execute("UPDATE intervalq_tasks_version SET layout = layout")
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorcode", 0)
         if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
             raise TransactionConflict(
                 url,
-                "the database was changed since this transaction read it, and nothing was done: roll it "
-                "back and do all of it again, or begin with BEGIN IMMEDIATE",
+                "the database has changed since this transaction read it, and nothing was done: roll it back "
+                "and repeat all of it, or begin with BEGIN IMMEDIATE",
             ) from error
         if code & 0xFF == sqlite3.SQLITE_BUSY:
             raise StoreTimeout(
                 url,
-                "another program held the database for as long as this connection waits, and nothing was "
-                "done: roll back and try again, or connect with a longer timeout=",
+                "another program held the database longer than this connection waits, and nothing was done: "
+                "roll back and try again, or connect with a longer timeout=",
             ) from error
         raise

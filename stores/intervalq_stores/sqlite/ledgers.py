@@ -36,7 +36,7 @@ def _no_step(state: object, now: int) -> tuple[None, None]:
 
 
 class _Asked(Job):
-    """A command on a ledger, and who waits for its answer."""
+    """A command on a ledger, and the waiter for its answer."""
 
     def __init__(self, ledger: str, command: Command, now: int | None) -> None:
         super().__init__(ledger, _no_step, now)
@@ -44,22 +44,22 @@ class _Asked(Job):
 
 
 class LedgerDatabase(SQLiteFile):
-    """The tables of ledgers in a database; all but the constructor only inside of the gate."""
+    """The tables of ledgers in a database. Call everything but the constructor only inside the fork guard."""
 
     made = False
-    """Whether the tables are there, in the transaction that was begun last."""
+    """Whether the tables exist in the current transaction."""
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """That of the transaction that was begun."""
+        """The connection of the current transaction."""
         if self._connection is None:
             raise StoreUnavailable(
-                self._url, "the database was closed by a fork, nothing was done: ask again"
+                self._url, "the database was closed by a fork, and nothing was done: try again"
             )
         return self._connection
 
     def prepare(self) -> sqlite3.Connection:
-        """Have tables to change, made if they are missing, in the transaction that was begun."""
+        """The connection to change the tables in the current transaction; creates missing tables."""
         with self.explained():
             if self._connection is None:
                 self._create()
@@ -70,11 +70,11 @@ class LedgerDatabase(SQLiteFile):
             return self.connection
 
     def look(self) -> sqlite3.Connection | None:
-        """Where to look at the tables; None: there are none."""
+        """The connection to read the tables; None: there are none."""
         return self._connection if self.made else None
 
     def commit(self) -> None:
-        """Keep all, safely on the disk, and end the transaction."""
+        """Commit the transaction, safely to the disk."""
         with self.explained():
             self.still_ours()
             self.connection.execute("COMMIT")
@@ -106,14 +106,14 @@ class LedgerDatabase(SQLiteFile):
 class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
     """Ledgers in tables of their own. A command is atomic as a whole.
 
-    Commands that wait at the same time share one transaction and its sync; those that only look take a
-    transaction that reads, and wait for nobody.
+    Commands that wait at the same time share one transaction and its sync; those that only read use a read
+    transaction, and wait for nobody.
     """
 
     keeps = "ledgers"
 
     async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        """See `LedgerStore.apply`. One whose caller left while it waited for the lock is not done."""
+        """See `LedgerStore.apply`. A command whose caller leaves while it waits for the lock is not done."""
         if isinstance(command, Look | Count):
             return await self._looked(lambda connection: _look(connection, ledger, command, now))
         answer: Answer = await self._ask(_Asked(ledger, command, now))
@@ -164,7 +164,7 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
                 books[job.queue].flush()
                 connection.execute("RELEASE intervalq")
         except Exception as error:
-            books.clear()  # they know what is undone now
+            books.clear()  # they have changes that are rolled back now
             if not connection.in_transaction:
                 raise  # with it, those before are undone, too
             connection.execute("ROLLBACK TO intervalq")
@@ -173,10 +173,10 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
 
     def _told(self, error: Exception) -> Exception:
         if isinstance(error, UnicodeEncodeError | OverflowError):
-            return StoreError(self.url, f"a text or number of this command can't be kept: {error}")
+            return StoreError(self.url, f"a text or number of this command can't be stored: {error}")
         return error
 
-    # --- looks, in any thread -----------------------------------------------------------------------
+    # --- queries, in any thread ---------------------------------------------------------------------
 
     async def _looked(self, look: Callable[[sqlite3.Connection | None], T]) -> T:
         def attempt() -> tuple[T] | None:

@@ -20,15 +20,15 @@ from intervalq_stores.sqlite._store import SQLiteBase
 T = TypeVar("T")
 
 _TICK: Final = 20_000_000
-"""Nanoseconds in which two changes of a file may have the same time: more than any system's tick."""
+"""Nanoseconds within which two changes of a file may have the same timestamp: more than any system's tick."""
 
 
 class SQLiteStore(SQLiteBase[Database], FileStore):
-    """Records in a table, a step a transaction. The steps queue for a lock beside the database.
+    """Records in a table, with one transaction per step. The steps queue for a lock beside the database.
 
-    SQLite's own way to wait, sleeping and trying, starves waiters: 0.7 s with four processes, against a few
-    milliseconds. A connection is kept as long as jobs follow each other: one for each step costs a new log
-    with it, 1.3 ms instead of a tenth of that.
+    SQLite's own wait, which sleeps and retries, starves waiters: 0.7 s with four processes, instead of a few
+    milliseconds. A connection is kept while jobs follow each other: a new one for each step would also create
+    a new log, which takes 1.3 ms instead of a tenth of that.
     """
 
     keeps = "records"
@@ -48,28 +48,28 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
             at = wall_clock() if job.now is None else job.now
             try:
                 change = self._step(job, text, at)
-            except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
                 job.error = error
             else:
                 if change is not None:
                     changes[job.queue] = change
                     if text is None and job.now is None:
-                        sweep = at  # a new one makes room: idle keyed queues leave nothing behind
+                        sweep = at  # a new record removes lapsed ones
             job.stands = job.error is not None or not changes
         self._database.commit(changes, sweep)
 
     def _step(self, job: Job, text: object, at: int) -> Change | None:
-        """Do a job on a record; None: this changed nothing."""
+        """Do a job on a record; None: it changed nothing."""
         data, before = self._record(job.queue, text)
         after, job.answer = job.step(before, at)
         if after is before:
             return None
         if after is None:
             return Change(None, None)
-        try:  # fields that aren't known are kept
+        try:  # unknown fields are kept
             written = json.dumps({**data, **after.to_dict()}, allow_nan=False)
         except (RecursionError, ValueError) as error:
-            raise broken(job.queue, f"a field in it can't be written again: {error}", self.url) from error
+            raise broken(job.queue, f"a field in it can't be written back: {error}", self.url) from error
         return Change.to(written, after)
 
     def _record(self, queue: str, text: object) -> tuple[dict[str, object], State | None]:
@@ -83,7 +83,7 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
             raise broken(queue, f"it is not JSON: {error}", self.url) from error
         return data, state_of(data, queue, self.url)
 
-    # --- looks, in any thread -----------------------------------------------------------------------
+    # --- queries, in any thread ---------------------------------------------------------------------
 
     def _names(self) -> list[str]:
         return self._look(Database.names)
@@ -104,7 +104,7 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
 
     def _signature(self) -> Hashable:
         log = stamp(f"{self._path}-wal")
-        # The log is written in place: of two changes within a tick the second shows once that has passed.
+        # The log is written in place, so the second of two changes within a tick shows only after the tick.
         past = log is None or time.time_ns() - log[1] > _TICK
         return stamp(str(self._path)), log, past
 
@@ -118,8 +118,8 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
             for name in names:
                 self._record(name, database.read(name))
             return [
-                ("ok", f"the database can be read and is whole: {len(names)} queues"),
-                ("ok", f"its journal mode is {database.journal_mode or 'wal, once it is made'}"),
+                ("ok", f"the database can be read and is intact: {len(names)} queues"),
+                ("ok", f"its journal mode is {database.journal_mode or 'wal, once it is created'}"),
             ]
 
         return self._look(look)

@@ -29,7 +29,7 @@ _EXAMPLE: Final = "sqlite:///path/app.db"
 
 
 class _Asked(Signal):
-    """A command, and who waits for its answer."""
+    """A command, and the waiter for its answer."""
 
     def __init__(self, command: Command[Any], now: int | None) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class _OldTablesError(Exception):
 class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
     """Tasks in tables of their own. Commands that wait at the same time share one transaction and its sync.
 
-    They queue for a lock beside the database, because SQLite's own way to wait starves some.
+    They queue for a lock beside the database, because SQLite's own wait starves some of them.
     """
 
     keeps = "tasks"
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
-        """See `TaskStore.apply`. One whose caller left while it waited for the lock is not done."""
+        """See `TaskStore.apply`. A command whose caller leaves while it waits for the lock is not done."""
         if isinstance(command, Select | Count | Sessions):
             look: Callable[[SQLiteTable], Any] = lambda table: _looked_at(table, command, now)  # noqa: E731
             return cast("A", await self._see(look, ()))
@@ -58,9 +58,10 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
 
     @asynccontextmanager
     async def transaction(self, isolation: Isolation) -> AsyncIterator[SQLiteTransaction]:
-        """See `Transactional.transaction`. All of them are serializable: there is one at a time.
+        """See `Transactional.transaction`. Transactions are serializable: there is only one at a time.
 
-        Nothing else can be changed meanwhile, also by this process: use its own `apply`, and be short.
+        Meanwhile nobody else can change anything, not even this process: use its own `apply`, and keep it
+        short.
         """
         del isolation
         holder = Holder(self._shared(), self.patience, self._why_held)
@@ -78,24 +79,24 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         finally:
             holder.end(keep=keep)
             with anyio.CancelScope(shield=True):
-                # One that never began is not waited for: its thread lets go as soon as it has the lock.
+                # Don't wait for a transaction that never began: its thread releases the lock when it gets it.
                 await holder.ended.wait(self.patience if holder.begun.finished else 0)
         if not holder.ended.finished:
-            doubt = "whether the transaction was committed is not known"
+            doubt = "it is unknown whether the transaction was committed"
             raise StoreTimeout(self.url, self._why_no_answer(holder.file, doubt))
         if holder.ended.error is not None:
             raise holder.ended.error
 
     async def apply_on(self, connection: sqlite3.Connection, command: Command[A]) -> A:
-        """See `Transactional.apply_on`: at once, and as long as the connection waits for other programs.
+        """See `Transactional.apply_on`. It waits for other programs as long as the connection does.
 
-        One that has not begun a transaction begins one, unless it is in autocommit mode.
+        If the connection has no transaction yet, one is begun, unless it is in autocommit mode.
         """
         with self._database.explained():
             return apply_on(connection, self._path, self.url, command)
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
-        """Tasks of a queue (None: of all) by id, after the id `cursor`; and the next one (empty: no more)."""
+        """Tasks of a queue (None: of all queues) by id, after the id `cursor`; and the next cursor, or ''."""
 
         def look(table: SQLiteTable) -> list[Row]:
             return table.page(queue, cursor, limit)
@@ -104,7 +105,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         return rows, rows[-1].id if len(rows) == limit else ""
 
     async def advice(self) -> list[tuple[str, str]]:
-        """Say what `doctor` shows: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
+        """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence with the remedy."""
         return await to_thread.run_sync(advise, self._file, self._check, abandon_on_cancel=True)
 
     def _start(self, holder: Holder) -> None:
@@ -112,7 +113,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         try:
             holder.start()
         except RuntimeError as error:
-            raise StoreUnavailable(self.url, f"no thread can be started to use it: {error}") from error
+            raise StoreUnavailable(self.url, f"can't start a thread to use it: {error}") from error
 
     # --- commands, in the worker thread ------------------------------------------------------------
 
@@ -139,17 +140,17 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
             job.error = error
             job.stands = True
 
-    # --- looks, in any thread -----------------------------------------------------------------------
+    # --- queries, in any thread ---------------------------------------------------------------------
 
     async def _see(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
         try:
             return await to_thread.run_sync(self._looked, look, otherwise, abandon_on_cancel=True)
         except _OldTablesError:
-            await self._ask(_Asked(Sessions(), None))  # any command brings them up
+            await self._ask(_Asked(Sessions(), None))  # any command upgrades them
         return await to_thread.run_sync(self._looked, look, otherwise, abandon_on_cancel=True)
 
     def _looked(self, look: Callable[[SQLiteTable], A], otherwise: A) -> A:
-        """What can be seen in the tables at one moment; `otherwise`, if there are none."""
+        """The result of a query of the tables; `otherwise`, if there are none."""
 
         def attempt() -> tuple[A] | None:
             database = TaskDatabase(self._shared())
@@ -170,7 +171,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         try:
             stats = self._looked(lambda table: _looked_at(table, Count(), None), tuple[QueueStats, ...]())
         except _OldTablesError:
-            return [("ok", f"the tables of tasks are older, the next command makes them of layout {LAYOUT}")]
+            return [("ok", f"the tables of tasks are old; the next command upgrades them to layout {LAYOUT}")]
         return [("ok", f"the tables of tasks can be read: {sum(one.size for one in stats)} tasks")]
 
 
