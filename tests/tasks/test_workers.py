@@ -896,6 +896,32 @@ def test_a_pace_that_cannot_be_asked_is_no_failed_attempt(backend: str) -> None:
 
 
 @BACKENDS
+def test_a_task_that_waits_for_a_slot_does_not_begin_after_a_stop(backend: str) -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        async with handle(store) as tasks:
+            queue = IntervalQueue("p", interval=100, store=MemoryStore(clock=virtual_micros))
+            begun: list[int] = []
+            tasks.worker("q", queue=queue, concurrency=2)(lambda task: begun.append(task.value))
+            async with queue.slot():
+                pass
+            id_ = await tasks.insert("q", 1)
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await anyio.sleep(1)
+                assert (await store.row(id_)).session is not None
+                since = anyio.current_time()
+                tasks.stop()
+            assert anyio.current_time() - since < 1, "it does not wait for the slot"
+            row = await store.row(id_)
+            assert (row.session, row.attempt, begun) == (None, 0, [])
+            assert row.at <= virtual_micros(), "others may have it at once"
+            await queue.close()
+
+    scene(scenario, backend=backend)
+
+
+@BACKENDS
 def test_a_run_leaves_claims_and_calls_of_others_alone(backend: str) -> None:
     async def scenario() -> None:
         store = FakeStore()

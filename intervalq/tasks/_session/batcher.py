@@ -53,6 +53,8 @@ class Batcher:
         """How many calls are under way."""
         self.hurries = False
         """Whether nothing waits for more to be told with it."""
+        self.lost_call = False
+        """Whether a call that claims got no answer in this session: the store may still do it, much later."""
         self.begun = Begun()
         self.breath = 0.0
         """When whoever runs functions last let others have the event loop."""
@@ -317,6 +319,7 @@ class Batcher:
         """It is to be sent again; not under another session, which would not find its claims."""
         if sent is not None:
             self._doubt = self._doubt or sent.limit > 0
+            self.lost_call = self.lost_call or sent.limit > 0
             for settle in batch:
                 settle.again = True
         if lapses == self._lapses:
@@ -375,5 +378,5 @@ class Batcher:
             settle.lost = True
             settle.end()
         self.begun.clear()
-        self._doubt = self._handed.missed = self._has_orphans = False
+        self._doubt = self._handed.missed = self._has_orphans = self.lost_call = False
         self._claims_from = 0.0

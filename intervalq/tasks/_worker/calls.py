@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
 import anyio
 from anyio import to_thread
 
-from intervalq.errors import IntervalqError, TransactionConflict
+from intervalq.errors import IntervalqError, TransactionConflict, plain
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._worker.job import Job, Run
+
+log: Final = logging.getLogger("intervalq")
 
 _CONFLICTS: Final = 5
 """How often a function is run again whose transaction met another one."""
@@ -25,6 +29,7 @@ class Calls:
         """Call nothing yet; `began` is told when a function with a pace is to begin, and may forbid it."""
         self._job = job
         self._began = began
+        self._waits: set[anyio.CancelScope] = set()  # for slots
         self._is_async = inspect.iscoroutinefunction(job.function)
         plain: Run = cast("Run", job.function) if self._is_async else self._in_thread
         self._call: Run = plain if job.timeout is None else self._timed
@@ -32,17 +37,24 @@ class Calls:
 
     async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - what the function gives
         assert self._job.pace is not None
-        has_begun = False
-        try:
-            async with self._job.pace.slot():
-                has_begun = True
-                if not self._began(claim):
-                    raise NoSlotError from claim.lost()
-                return await self._call(claim)
-        except IntervalqError as error:
-            if has_begun:
-                raise
-            raise NoSlotError from error
+        async with AsyncExitStack() as stack:
+            with anyio.CancelScope() as scope:
+                self._waits.add(scope)
+                try:
+                    await stack.enter_async_context(self._job.pace.slot())
+                except IntervalqError as error:
+                    log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error)
+                    raise NoSlotError from error
+                finally:
+                    self._waits.discard(scope)
+            if scope.cancel_called or not self._began(claim):
+                raise NoSlotError
+            return await self._call(claim)
+
+    def stop(self) -> None:
+        """Wait for no more slots."""
+        for scope in self._waits:
+            scope.cancel()
 
     async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         """Run a function whose transaction met another one, until it doesn't."""
@@ -66,4 +78,4 @@ class Calls:
 
 
 class NoSlotError(Exception):
-    """It got no slot, or may not begin any more, for the reason that is its cause."""
+    """It got no slot, or may not begin any more."""

@@ -76,8 +76,7 @@ class WorkerPool:
         self._batcher = session.batcher
         self._concurrency = concurrency
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
-        calls = Calls(job, self._began)
-        self._begin, self._again = calls.begin, calls.again
+        self._calls = Calls(job, self._began)
         self._run_alone = session.run_alone
         self._waiting: deque[tuple[float, Claim]] = deque()  # since when each has
         self._suspects: deque[tuple[float, Claim]] = deque()  # likewise; those that are to run alone
@@ -183,6 +182,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Begin with no more tasks; give back those that were claimed ahead."""
         self._stopping = True
+        self._calls.stop()
         self._give_back(self._waiting)
         self._give_back(self._suspects)
         self._wake_all()
@@ -289,9 +289,9 @@ class WorkerPool:
         begun = self._begins_one(claim)
         try:
             try:
-                result = await self._begin(claim)
+                result = await self._calls.begin(claim)
             except TransactionConflict:
-                result = await self._again(claim)
+                result = await self._calls.again(claim)
             if result is None and claim.open:
                 self._batcher.done(claim)
                 self.counts["done"] += 1
@@ -300,9 +300,8 @@ class WorkerPool:
         except ClaimLost as error:
             self.counts["lost"] += 1
             log.warning("%s", error)
-        except NoSlotError as error:
-            log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error.__cause__)
-            self._unused(claim, _NO_SLOT)
+        except NoSlotError:
+            self._unused(claim, None if self._stopping else _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is kept with the task
             self._fail(claim, error)
         except BaseException as error:
@@ -327,7 +326,7 @@ class WorkerPool:
         return 0.0 if self._sample % _SAMPLE else self._now()
 
     def _began(self, claim: Claim) -> bool:
-        if self._session.is_in_doubt(claim):
+        if self._stopping or self._session.is_in_doubt(claim):
             return False
         if not claim.began:
             self._batcher.began(claim, self._now())
