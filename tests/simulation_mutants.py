@@ -6,7 +6,8 @@
 
 A mutant meets the simulation first; a round is one schedule of each mix. Then the model, which runs the rules
 and nothing else; then the tests of its module that run in virtual time. The log says which of them found it.
-It is found, too, if it makes jobs dearer or later where nothing goes wrong.
+It is found, too, if it makes jobs or tasks dearer or later where nothing goes wrong, or if clearly more slots
+are granted late or given up in all mixes together.
 A mutant that never ends, by the processor time that it takes, is found. Those that change nothing anybody
 could see, or only what something costs, are listed with the reason in `simulation_mutants.txt`.
 """
@@ -24,18 +25,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mutations import mutations, plant
-
-if TYPE_CHECKING:
-    from intervalq.testing.simulation.many import Tally
 
 ROOT: Final = Path(__file__).parents[1]
 TESTS: Final = Path(__file__).parent
@@ -49,13 +47,17 @@ PATIENCE: Final = 60
 """Seconds for one test."""
 
 CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog")
+CALM_WORKERS: Final = ("calm", "stops", "hands")
 """Mixes in which little goes wrong, so that it is the code that makes jobs dear or late."""
-FIGURES: Final = ("questions a job", "slots for one that is used", "seconds until a job begins")
+ALL: Final = "all mixes"
 WORSE: Final = 1.05
 """A figure that grows by more than that is noticed: without a change, schedules and figures are the same."""
+WORSE_OF_ALL: Final = 1.15
+"""The same for those of all mixes: where much goes wrong, they differ more by chance."""
 HALF: Final = 0.5
 """Where fewer slots are used, jobs wait for round trips rather than for slots: the rate says little."""
-Figures: TypeAlias = dict[str, list[float]]
+Figures: TypeAlias = dict[str, dict[str, float]]
+"""By mix, and by name; less is better."""
 
 RULES: Final = ("rules",)
 SHARD: Final = (
@@ -104,7 +106,7 @@ def tests_of(module: str) -> list[Path]:
 
 def judges_of(module: str) -> str:
     """Tells versions of all that a mutant meets apart: who survived others meets them, too."""
-    simulation = sorted((ROOT / "intervalq/testing/simulation").glob("*.py"))
+    simulation = sorted((ROOT / "intervalq/testing/simulation").rglob("*.py"))
     if ".tasks." in module:
         simulation = sorted((TESTS / "tasks").glob("[fs]*.py"))
     model = sorted((TESTS / "model").glob("*.py")) if module == "intervalq.rules" else []
@@ -155,35 +157,67 @@ def by_simulation(module: str, rounds: int, figures: Figures | None = None) -> s
         rounds: so many seeds of each mix.
         figures: those of the code as it is; what is worse by more than `WORSE` is found.
     """
-    from intervalq.testing.simulation.many import Tally
-
     mixes, simulate = simulators(module)
-    tallies = {mix: Tally(mix) for mix in CALM} if figures else {}
+    runs: dict[str, list[Any]] = {mix: [] for mix in mixes}
     for seed in range(rounds):
         for mix in mixes:
             run = simulate(mix, seed)
             if run.violations:
                 return f"{mix} {seed}: {str(run.violations[0]).strip()}"
-            if mix in tallies:
-                tallies[mix].add(run)
-    for mix, tally in tallies.items():
-        for now, before, what in zip(figures_of(tally), (figures or {})[mix], FIGURES, strict=True):
-            if now > before * WORSE:
-                return f"{mix}: {now:.3g} {what}, not {before:.3g}"
+            runs[mix].append(run)
+    now = figures_of(module, runs) if figures else {}
+    for mix, before in (figures or {}).items():
+        for what, figure in before.items():
+            if now[mix][what] > figure * (WORSE_OF_ALL if mix == ALL else WORSE):
+                return f"{mix}: {now[mix][what]:.3g} {what}, not {figure:.3g}"
     return None
 
 
-def figures_of(tally: Tally) -> list[float]:
-    """What jobs cost, where less is better: see `FIGURES`."""
-    slots = 1 / tally.rate if tally.rate > HALF else 0.0
-    return [tally.calls_a_job, slots, tally.wait]
+def figures_of(module: str, runs: dict[str, list[Any]]) -> Figures:
+    """What jobs and tasks cost."""
+    if ".tasks." in module:
+        return {mix: _of_tasks(runs[mix]) for mix in CALM_WORKERS}
+    from intervalq.testing.simulation.many import Tally
+
+    figures: Figures = {}
+    together = Tally(ALL)
+    for mix, some in runs.items():
+        tally = Tally(mix)
+        for run in some:
+            tally.add(run)
+        together.merge(tally)
+        if mix in CALM:
+            slots = 1 / tally.rate if tally.rate > HALF else 0.0
+            figures[mix] = {
+                "questions a job": tally.calls_a_job,
+                "slots for one that is used": slots,
+                "seconds until a job begins": tally.wait,
+            }
+    figures[ALL] = {
+        "late grants a start": together.late / together.starts,
+        "slots given up a start": together.given_up / together.starts,
+    }
+    return figures
 
 
-def measured(rounds: int) -> Figures:
-    """The figures of the code as it is."""
-    from intervalq.testing.simulation.many import several
+def _of_tasks(runs: list[Any]) -> dict[str, float]:
+    tasks = sum(run.tasks for run in runs)
+    return {
+        "calls a task": sum(run.calls for run in runs) / tasks,
+        "runs a task": sum(run.runs for run in runs) / tasks,
+        "seconds until a task begins": sum(run.waited for run in runs) / tasks,
+    }
 
-    return {mix: figures_of(several(mix, range(rounds))) for mix in CALM}
+
+def measured(modules: Sequence[str], rounds: int) -> dict[str, Figures]:
+    """The figures of the code as it is: of shards, and of workers."""
+    figures = {}
+    for module in (RULES[0], WORKER[0]):
+        if any((".tasks." in module) == (".tasks." in each) for each in modules):
+            mixes, simulate = simulators(module)
+            runs = {mix: [simulate(mix, seed) for seed in range(rounds)] for mix in mixes}
+            figures[module] = figures_of(module, runs)
+    return figures
 
 
 def by_model(module: str) -> str | None:
@@ -304,13 +338,14 @@ def report(log: Path) -> None:
             sys.stdout.write(f"{module:32} {tried:6} {mutants:6}  {shares}\n")
 
 
-def tried(module: str, number: int, rounds: int, figures: Figures) -> tuple[str, str]:
+def tried(module: str, number: int, rounds: int, figures: dict[str, Figures]) -> tuple[str, str]:
     """What `one` says, from processes of its own: who found it, and what; both empty: nobody.
 
     Tests have another process than simulation and model: pytest wants to be there first.
     """
     command = [sys.executable, __file__, "--one", module, str(number), "--rounds", str(rounds)]
-    command += ["--figures", json.dumps({} if ".tasks." in module else figures)]
+    own = figures[WORKER[0] if ".tasks." in module else RULES[0]]
+    command += ["--figures", json.dumps(own)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(TESTS)))}
     for more in ([], ["--tests"]):
         done = subprocess.run(
@@ -356,7 +391,7 @@ def main() -> int:
         )
         return 0
     over = time.monotonic() + wanted.minutes * 60
-    figures = {} if wanted.report else measured(wanted.rounds)
+    figures = {} if wanted.report else measured(wanted.modules, wanted.rounds)
     some = todo(wanted.log, wanted.rounds, survivors=wanted.survivors, modules=list(wanted.modules))
     while not wanted.report and time.monotonic() < over and (mutant := next(some, None)):
         module, number, what = mutant

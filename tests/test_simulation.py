@@ -27,7 +27,7 @@ ASKED = os.environ.get("INTERVALQ_TEST_SCHEDULES", "")
 SHORT = dict.fromkeys(
     ("tight", "long", "anew", "drift", "changed", "loops", "threads", "withdrawn", "exits"), 100
 )
-LONG = dict.fromkeys(("callers", "regulars", "swift", "crowd", "shaky", "backlog"), 60)
+LONG = dict.fromkeys(("callers", "regulars", "swift", "crowd", "shaky", "backlog", "rows", "far"), 60)
 SCHEDULES = {
     mix: int(ASKED or {"clock": 500, "failover": 300, **SHORT, **LONG}.get(mix, 200)) for mix in MIXES
 }

@@ -108,6 +108,14 @@ def _() -> Iterator[None]:
     return instead(Batcher, "_recover", nothing)
 
 
+@bug("late-claims-kept", "stalls")
+def _() -> Iterator[None]:
+    """What a call claims that was given up, and comes to the store later, is never given back."""
+    never = property(lambda self: False, lambda self, value: None)
+    with mock.patch.object(Batcher, "lost_call", never, create=True):
+        yield
+
+
 @bug("settles-forgotten", "lossy")
 def _() -> Iterator[None]:
     """What could not be told to the store is not told again."""
@@ -139,7 +147,7 @@ def _() -> Iterator[None]:
     def copied(table: Table, row: Row, part: Change, now: int) -> Row:
         after = change(table, row, part, now)
         if after.queue != row.queue:
-            table.put([row._replace(id=f"{row.id}-2", key=None, session=None, dedupe=None)])
+            table.put([row._replace(id=f"{row.id}-2", key=None, session=None, dedupe=None, attempt=0)])
         return after
 
     return instead(rules, "_change", copied)

@@ -32,6 +32,8 @@ class Network:
         self.calls = 0
         self.is_healthy = False
         self.listeners: dict[Callable[[], None], Line] = {}
+        self.observe: Callable[[Process, Command[Any], object], None] = lambda *_: None
+        """Told of each command that the store has done, and of its answer."""
         self._random = random
         self._lost = lost
         self._slow = slow
@@ -49,6 +51,10 @@ class Network:
 
     def rows(self) -> list[Row]:
         return list(self.store._tasks.table._rows.values())
+
+    def row(self, id_: str) -> Row | None:
+        """A task as the store has it."""
+        return self.store._tasks.table._rows.get(id_)
 
     def delay(self) -> float:
         delay = self._random.uniform(0.0002, 0.003)
@@ -69,6 +75,7 @@ class Network:
         self.calls += 1
         self.say(f"{line.process.name} {command} -> {answer}")
         self.check()
+        self.observe(line.process, command, answer)
         brings = isinstance(command, Modify) or (isinstance(command, Work) and command.settled)
         if brings and not isinstance(answer, IntervalqError):
             for wake, other in self.listeners.items():

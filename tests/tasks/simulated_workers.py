@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 from unittest import mock
@@ -23,13 +24,18 @@ from unittest import mock
 import anyio
 import anyio.lowlevel
 
-from intervalq.errors import InboxFull, StoreError, StoreUnavailable
-from intervalq.tasks import Reject, Retry, Task, Tasks
+from intervalq import IntervalQueue
+from intervalq.errors import DependencyError, InboxFull, StoreError, StoreUnavailable
+from intervalq.tasks import Claim, Reject, Retry, Tasks
 from intervalq.tasks._spec import ids as _ids
+from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
+from intervalq_stores.memory.queues import MemoryStore
+from tasks.simulated_hands import Hand
+from tasks.simulated_judge import Judge
 from tasks.simulated_network import Line, Network, WakingLine
 
-ENDS = 60.0
+ENDS = 30.0
 """Seconds of faults."""
 
 PATIENCE = 240.0
@@ -47,6 +53,12 @@ class Mix:
     """How many of a process in a run."""
     crashes: float = 0.0
     cuts: float = 0.0
+    stops: float = 0.0
+    """How many times workers are stopped in good order, or cancelled, while there is work."""
+    exits: float = 0.0
+    """The chance of a function to end its process by `SystemExit`."""
+    hands: int = 0
+    """In how many processes tasks are claimed by hand."""
     poison: int = 0
     """How many tasks kill their worker."""
 
@@ -56,8 +68,15 @@ MIXES = {
     "lossy": Mix(lost=0.05, slow=0.05),
     "stalls": Mix(stalls=4, slow=0.02),
     "crashes": Mix(crashes=2, poison=1),
-    "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, poison=1),
+    "stops": Mix(stops=3, exits=0.01),
+    "hands": Mix(hands=3),
+    "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }
+
+QUEUES = ("a", "b", "k", "m", "q", "h", "poison")
+GRACE = 1.0
+OF_M = 0.5
+"""Seconds that a task of the queue `m` may take."""
 
 
 @dataclass(slots=True)
@@ -72,6 +91,8 @@ class Run:
     """How often a function was called."""
     calls: int
     seconds: float
+    waited: float
+    """Seconds that tasks were ready for until they began."""
 
 
 class Worker:
@@ -85,45 +106,147 @@ class Worker:
         self.line = (WakingLine if world.waking else Line)(world.network, self.process)
         self.tasks = Tasks(self.line, expiry=world.expiry)
         self.run_task: asyncio.Task[None] | None = None
-        self.tasks.worker("a", "b", concurrency=dice.randint(1, 3), max_attempts=None, backoff=0.2)(self.work)
-        self.tasks.worker("k", concurrency=dice.randint(1, 3), max_attempts=None, backoff=0.2)(self.work)
-        self.tasks.worker("poison", concurrency=1, max_attempts=2, backoff=0.2)(self.poisoned)
+        self.seat = world.judge.seats[self.process]
+        self.is_on = False
+        """Whether its workers run."""
+        self.ending = False
+        """Whether a function has said that the process is to end."""
+        pace = IntervalQueue("pace", interval=0.2, store=world.pace)
+        self._serve("ab", self.work, "a", "b", backoff=0.2)
+        self._serve("k", self.work, "k", backoff=0.2, queue=pace if world.is_paced else None)
+        self._serve("m", self.timed, "m", max_attempts=2, timeout=OF_M, backoff=0.1)
+        self._serve("q", self.quick, "q", on_dependency=self._refused)
+        self._serve("poison", self.poisoned, "poison", max_attempts=2, backoff=0.2)
+
+    def _serve(self, group: str, function: Callable[[Claim], Any], *queues: str, **options: Any) -> None:
+        many = 1 if group == "poison" else self.world.dice.randint(1, 3)
+        self.seat.many[group] = many
+        options = {"max_attempts": None} | options
+        self.tasks.worker(*queues, concurrency=many, **options)(partial(self._called, group, function))
 
     def start(self) -> None:
-        self.process.context.run(self._start)
+        if not self.world.over:
+            self.process.context.run(self._start)
 
     def _start(self) -> None:
+        self.seat.stopped, self.ending = None, False
         self.run_task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        world, self.is_on = self.world, True
         try:
-            await self.tasks.run(grace=1.0)
+            await self.tasks.run(grace=GRACE)
         except StoreError as error:
-            self.world.network.broken(f"{self.process.name}: {error}")
+            world.network.broken(f"{self.process.name}: {error}")
+        except SystemExit:
+            if not self.ending:
+                world.network.broken(f"{self.process.name} ends, and nobody wanted that")
+            self.seat.stopped = world.loop.time()
+        except asyncio.CancelledError:
+            if self.seat.stopped is None:
+                raise
+        else:
+            if self.ending:
+                world.network.broken(f"{self.process.name} goes on, and was to end")
+        self._ended()
 
-    async def work(self, task: Task) -> Any:
-        self.world.runs += 1
+    def _ended(self) -> None:
+        """Its workers have ended: the rest is given back, and some others come in their place."""
+        world, now, self.is_on = self.world, self.world.loop.time(), False
+        if self.seat.stopped is None:
+            world.network.broken(f"{self.process.name} has ended, and was not stopped")
+        elif world.judge.calm and now > self.seat.stopped + GRACE + 1:
+            world.network.broken(f"{self.process.name} took {now - self.seat.stopped:.6f} s to stop")
+        if world.judge.calm and world.has_session(self.process):
+            world.network.broken(f"{self.process.name} has ended and has a session")
+        if not world.over:
+            again = self.start if world.dice.random() < 0.5 else world.begin
+            world.at(now + world.dice.uniform(0.1, 3), again)
+
+    def stop(self, *, cancel: bool) -> None:
+        """End in good order, or at once."""
+        if not self.is_on or self.seat.stopped is not None:
+            return
+        assert self.run_task is not None
+        self.seat.stopped = self.world.loop.time()
+        if cancel:
+            self.run_task.cancel()
+        else:
+            self.process.context.run(self.tasks.stop)
+
+    async def _called(self, group: str, function: Callable[[Claim], Any], claim: Claim) -> Any:
+        """Run a function before the judge. What it raises by itself is a failed attempt."""
+        world = self.world
+        world.runs += 1
+        world.network.say(f"{self.process.name} runs {claim.value}")
+        paced = world.is_paced and group == "k"
+        call = world.judge.begins(self.process, group, claim, paced=paced)
+        failed = False
+        try:
+            return await function(claim)
+        except BaseException as error:
+            failed = not isinstance(error, asyncio.CancelledError) or error.args == ("by itself",)
+            failed = failed or (group == "m" and world.loop.time() >= call.began + OF_M - 1e-6)
+            raise
+        finally:
+            if not world.over:
+                world.judge.ends(call, failed=failed)
+
+    async def work(self, claim: Claim) -> Any:
         dice = self.world.dice
-        self.world.network.say(f"{self.process.name} runs {task.value}")
         chance = dice.random()
         if chance < 0.7:
             await anyio.sleep(dice.expovariate(10))
         elif chance < 0.75:
-            await anyio.sleep(dice.uniform(1, 8))
+            await anyio.sleep(dice.choice([dice.uniform(1, 8), dice.uniform(1, 25)]))
+        self._fails(chance)
+        changes = [self.tasks.new("ledger", claim.value)]
+        if 0.75 < chance < 0.78:  # others were faster
+            return [*changes, Depend("nobody", 0)]
+        return changes
+
+    def _fails(self, chance: float) -> None:
+        dice = self.world.dice
         if chance > 0.95:
             raise RuntimeError("it failed")
         if chance > 0.92:
             raise Retry(delay=dice.uniform(0, 1))
         if chance > 0.91:
             raise Reject
-        return self.tasks.new("ledger", task.value)
+        if chance > 0.9:
+            raise asyncio.CancelledError("by itself")
+        if dice.random() < self.world.mix.exits:
+            self.ending = True
+            raise SystemExit
 
-    async def poisoned(self, task: Task) -> Any:
-        self.world.runs += 1
+    async def timed(self, claim: Claim) -> Any:
+        """It fails often, and may take too long."""
+        await anyio.sleep(self.world.dice.choice([0.0, 0.1, 2.0]))
+        if self.world.dice.random() < 0.3:
+            raise RuntimeError("it failed")
+        return self.tasks.new("ledger", claim.value)
+
+    async def quick(self, claim: Claim) -> Any:
+        """One of many that take nearly no time; some do take long."""
+        dice = self.world.dice
+        if dice.random() < 0.05:
+            await anyio.sleep(dice.uniform(0, 4))
+        elif dice.random() < 0.5:
+            await anyio.sleep(0.001)
+        if dice.random() < 0.05:
+            return [self.tasks.new("ledger", -claim.value), Depend("nobody", 0)]
+        return self.tasks.new("ledger", claim.value)
+
+    async def _refused(self, claim: Claim, error: DependencyError) -> Any:
+        """Other changes instead; or none, and the task is done again."""
+        del error
+        return self.tasks.new("ledger", claim.value) if self.world.dice.random() < 0.5 else None
+
+    async def poisoned(self, claim: Claim) -> Any:
         await anyio.sleep(self.world.dice.uniform(0, 0.1))
         self.world.crash(self)
         await anyio.sleep(1)
-        return self.tasks.new("ledger", task.value)
+        return self.tasks.new("ledger", claim.value)
 
 
 class World:
@@ -134,9 +257,17 @@ class World:
         self.mix = mix
         self.dice = Random(seed)
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
+        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts)
+        self.judge = Judge(self.network, loop.time, calm=calm)
+        self.network.observe = self.judge.saw
+        self.pace = MemoryStore(clock=self.network.now)
+        self.is_paced = self.dice.random() < 0.5
+        self.holders: dict[str, tuple[str, float]] = {}
+        """Who has which task by hand, and until when at least."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []
+        self.hands: list[Hand] = []
         self.accepted: dict[int, str | None] = {}
         """Of each task that was accepted: the key; in the order in which the inserts were answered."""
         self.producing = 0
@@ -144,10 +275,10 @@ class World:
         self.over = False
         self._names = itertools.count()
 
-    def _at(self, instant: float, action: Callable[..., object], *args: object) -> None:
+    def at(self, instant: float, action: Callable[..., object], *args: object) -> None:
         self.loop.call_at(instant, action, *args, context=Context())
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         if not self.over:
             worker = Worker(self, f"worker{next(self._names)}")
             self.workers.append(worker)
@@ -158,7 +289,8 @@ class World:
         if not worker.process.dead and not self.over:
             self.network.say(f"{worker.process.name} dies")
             worker.process.dead = True
-            self._at(self.loop.time() + self.dice.uniform(0.1, 3), self._begin)
+            self.judge.dies(worker.process)
+            self.at(self.loop.time() + self.dice.uniform(0.1, 3), self.begin)
 
     def _hurt(self, kind: str) -> None:
         living = [worker for worker in self.workers if not worker.process.dead]
@@ -170,25 +302,41 @@ class World:
         if kind == "crash":
             worker.process.trap(self.dice.randrange(1, 60), lambda: self.crash(worker))
         elif kind == "stall":
-            worker.process.trap(
-                self.dice.randrange(1, 60), lambda: self.loop.stop_process(worker.process, length)
-            )
+            worker.process.trap(self.dice.randrange(1, 60), lambda: self._stall(worker, length))
+        elif kind == "stop":
+            cancel = self.dice.random() < 0.3
+            worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
         else:
             worker.line.is_cut = True
-            self._at(self.loop.time() + length, setattr, worker.line, "is_cut", False)
+            worker.seat.back = self.loop.time() + length
+            self.at(self.loop.time() + length, setattr, worker.line, "is_cut", False)
+
+    def _stall(self, worker: Worker, length: float) -> None:
+        worker.seat.back = self.loop.time() + length
+        self.loop.stop_process(worker.process, length)
+
+    def has_session(self, process: Process) -> bool:
+        """Whether the store has a session of a process."""
+        return self.judge.has(process, set(self.network.store._tasks.table._sessions))
 
     def _prepare(self) -> None:
         processes = self.dice.randint(2, 4)
         for _ in range(processes):
-            self._at(self.dice.uniform(0, 2), self._begin)
-        for kind, rate in (("stall", self.mix.stalls), ("crash", self.mix.crashes), ("cut", self.mix.cuts)):
+            self.at(self.dice.uniform(0, 2), self.begin)
+        mix = self.mix
+        kinds = {"stall": mix.stalls, "crash": mix.crashes, "cut": mix.cuts, "stop": mix.stops}
+        for kind, rate in kinds.items():
             for _ in range(round(rate * processes)):
-                self._at(self.dice.uniform(0, ENDS), self._hurt, kind)
+                self.at(self.dice.uniform(0, ENDS), self._hurt, kind)
         for name in ("producer0", "producer1"):
             process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
             producer = Tasks(Line(self.network, process))
             self.producing += 1
             process.context.run(self._spawn, self._produce(producer, int(name[-1])))
+        for number in range(mix.hands):
+            hand = Hand(self, f"hand{number}")
+            self.hands.append(hand)
+            hand.process.context.run(self._spawn, hand.work())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.loop.create_task(coroutine)
@@ -197,7 +345,9 @@ class World:
         dice = self.dice
         for number in range(first, dice.randint(20, 60), 2):
             await anyio.sleep(dice.expovariate(2))
-            queue = dice.choice(["a", "b", "k"])
+            queue = dice.choice(["a", "b", "k", "m", "h"] if self.hands else ["a", "b", "k", "m"])
+            if dice.random() < 0.04:
+                await self._insert_many(tasks, 100 * number + 2000)
             key = f"key{dice.randrange(3)}" if queue == "k" else None
             await self._insert(tasks, queue, number, key)
         if first == 0:
@@ -225,6 +375,16 @@ class World:
                 self.accepted[number] = key
                 return
 
+    async def _insert_many(self, tasks: Tasks, first: int) -> None:
+        """Tasks that take nearly no time, all at once."""
+        numbers = range(first, first + self.dice.randint(10, 60))
+        parts = [tasks.new("q", number, id=f"own{number}") for number in numbers]
+        try:
+            await tasks.modify(*parts)
+        except StoreUnavailable:
+            return  # whether they are there is not known
+        self.accepted.update(dict.fromkeys(numbers))
+
     # --- the run ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -235,9 +395,9 @@ class World:
             worker.line.is_cut = False
             worker.process.traps.clear()
         deadline = self.loop.time() + PATIENCE
-        while self.producing or any(row.queue in ("a", "b", "k", "poison") for row in self.network.rows()):
+        while self.producing or any(row.queue in QUEUES for row in self.network.rows()):
             if self.loop.time() > deadline:
-                left = [row for row in self.network.rows() if row.queue != "ledger"]
+                left = [row for row in self.network.rows() if row.queue in QUEUES]
                 self.network.broken(f"not done {PATIENCE:g} s after the last fault: {left[:5]}")
                 break
             await self._until(self.loop.time() + 0.5)
@@ -248,7 +408,7 @@ class World:
 
     async def _until(self, instant: float) -> None:
         reached = self.loop.create_future()
-        self._at(instant, reached.set_result, None)
+        self.at(instant, reached.set_result, None)
         await reached
 
     async def _end(self) -> None:
@@ -257,10 +417,9 @@ class World:
             await self._until(self.loop.time() + 0.5)
         for worker in self.workers:
             if not worker.process.dead:
-                worker.process.context.run(worker.tasks.stop)
+                worker.stop(cancel=False)
         await self._until(self.loop.time() + 40)
-        for worker in self.workers:
-            process = worker.process
+        for process in [*(each.process for each in self.workers), *(each.process for each in self.hands)]:
             if process.dead:
                 continue
             running = [task for task in process.tasks if not task.done()]
@@ -272,15 +431,9 @@ class World:
 
     def _judge(self) -> None:
         ended: dict[str, Counter[int]] = {"ledger": Counter(), "dead": Counter()}
-        order: dict[str, list[int]] = {}
-        rows = sorted(self.network.rows(), key=lambda row: (row.created, row.id))
-        for row in rows:
+        for row in self.network.rows():
             kind = "ledger" if row.queue == "ledger" else "dead"
-            number = int(row.json)
-            ended[kind][number] += 1
-            key = self.accepted.get(number)
-            if key is not None and kind == "ledger":
-                order.setdefault(key, []).append(number)
+            ended[kind][int(row.json)] += 1
         for number in self.accepted:
             times = ended["ledger"][number] + ended["dead"][number]
             if times != 1 and not self.network.violations:
@@ -296,10 +449,11 @@ class World:
 
     async def _sweep(self) -> None:
         for _ in range(300):
-            left = [task for worker in self.workers for task in worker.process.tasks if not task.done()]
+            everybody: list[Worker | Hand] = [*self.workers, *self.hands]
+            left = [task for each in everybody for task in each.process.tasks if not task.done()]
             if not left:
                 return
-            for worker in self.workers:
+            for worker in everybody:
                 worker.line.is_cut = True
                 worker.process.revive()
                 self.loop.release(worker.process)
@@ -325,6 +479,7 @@ def simulate(mix: str, seed: int) -> Run:
         ):
             world = World(MIXES[mix], f"{mix}:{seed}", loop)
             loop.run_until_complete(world.run())
+            ended = loop.time()
     finally:
         loop.close()
         random.setstate(state)
@@ -332,7 +487,14 @@ def simulate(mix: str, seed: int) -> Run:
     network = world.network
     done = sum(row.queue == "ledger" for row in network.rows())
     return Run(
-        network.violations, network.lines, len(world.accepted), done, world.runs, network.calls, loop.time()
+        network.violations,
+        network.lines,
+        len(world.accepted),
+        done,
+        world.runs,
+        network.calls,
+        ended,
+        world.judge.waited,
     )
 
 

@@ -53,6 +53,8 @@ class Batcher:
         """How many calls are in flight."""
         self.hurries = False
         """Whether everything is sent at once instead of waiting for more."""
+        self.lost_call = False
+        """Whether a call that claims got no answer in this session: the store may still do it, much later."""
         self.begun = Begun()
         self.breath = 0.0
         """When the runners of functions last yielded to the event loop."""
@@ -332,6 +334,7 @@ class Batcher:
         """Keep what was not sent for the next call; but not for another session, which has no such claims."""
         if sent is not None:
             self._doubt = self._doubt or sent.limit > 0
+            self.lost_call = self.lost_call or sent.limit > 0
             for settle in batch:
                 settle.again = True
         if lapses == self._lapses:
@@ -390,5 +393,5 @@ class Batcher:
             settle.lost = True
             settle.end()
         self.begun.clear()
-        self._doubt = self._handed.missed = self._has_orphans = False
+        self._doubt = self._handed.missed = self._has_orphans = self.lost_call = False
         self._claims_from = 0.0

@@ -362,6 +362,8 @@ class WorkSession:
                     self.batcher.ask_now()
                 if beaten.held < len(before):
                     await self._look(before)
+                elif self.batcher.lost_call and beaten.held > len(before):
+                    self.batcher.ask_now(missed=True)  # it may have come late, and claimed something
             except IntervalqError as error:
                 log.debug("a beat of session %s: %s", self.batcher.session, error)
 

@@ -6,6 +6,7 @@ import inspect
 import logging
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
 import anyio
@@ -16,9 +17,6 @@ from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._worker.job import Job, Run
 
 log: Final = logging.getLogger("intervalq")
-
-_NO_SLOT: Final = 1_000_000
-"""Microseconds for which a task rests that was given back because its pace couldn't be asked for a slot."""
 
 _CONFLICTS: Final = 5
 """How many times a function is run again if its transaction conflicts with another one."""
@@ -31,38 +29,32 @@ class Calls:
         """`began` is called when a paced function is about to begin, and returns whether it may."""
         self._job = job
         self._began = began
-        self._waiting: set[anyio.CancelScope] = set()  # of those that wait for a slot
+        self._waits: set[anyio.CancelScope] = set()  # for slots
         self._is_async = inspect.iscoroutinefunction(job.function)
         untimed: Run = cast("Run", job.function) if self._is_async else self._in_thread
         self._call: Run = untimed if job.timeout is None else self._timed
         self.begin: Run = self._call if job.pace is None else self._paced
 
-    def stop(self) -> None:
-        """Prevent calls that still wait for a slot from beginning."""
-        for scope in self._waiting:
-            scope.cancel()
-
     async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - the function's result
         assert self._job.pace is not None
-        has_begun = False
-        with anyio.CancelScope() as scope:
-            self._waiting.add(scope)
-            try:
-                async with self._job.pace.slot():
-                    self._waiting.remove(scope)
-                    if scope.cancel_called:  # in the moment in which its slot came
-                        raise NoSlotError
-                    has_begun = True
-                    if not self._began(claim):
-                        raise _no_slot(claim, claim.lost())
-                    return await self._call(claim)
-            except IntervalqError as error:
-                if has_begun:
-                    raise
-                raise _no_slot(claim, error) from error
-            finally:
-                self._waiting.discard(scope)
-        raise NoSlotError
+        async with AsyncExitStack() as stack:
+            with anyio.CancelScope() as scope:
+                self._waits.add(scope)
+                try:
+                    await stack.enter_async_context(self._job.pace.slot())
+                except IntervalqError as error:
+                    log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error)
+                    raise NoSlotError from error
+                finally:
+                    self._waits.discard(scope)
+            if scope.cancel_called or not self._began(claim):
+                raise NoSlotError
+            return await self._call(claim)
+
+    def stop(self) -> None:
+        """Prevent calls that still wait for a slot from beginning."""
+        for scope in self._waits:
+            scope.cancel()
 
     async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         """Run a function again after its transaction conflicted with another one."""
@@ -87,13 +79,3 @@ class Calls:
 
 class NoSlotError(Exception):
     """The task got no slot, or may no longer begin."""
-
-    rest: int | None = None
-    """Microseconds for which the task rests; None: not at all, because the workers stop."""
-
-
-def _no_slot(claim: Claim, why: IntervalqError) -> NoSlotError:
-    log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, why)
-    error = NoSlotError()
-    error.rest = _NO_SLOT
-    return error

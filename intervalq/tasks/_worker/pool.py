@@ -50,6 +50,9 @@ SHARE: Final = 4
 All of them may have to be repeated if the process dies: a process that keeps dying must still make progress.
 """
 
+_NO_SLOT: Final = 1_000_000
+"""Microseconds for which a task rests that was given back because its queue gave no slot."""
+
 _SAMPLE: Final = 8
 """One of this many tasks is timed."""
 
@@ -73,8 +76,7 @@ class WorkerPool:
         self._batcher = session.batcher
         self._concurrency = concurrency
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
-        calls = Calls(job, self._began)
-        self._begin, self._again, self._stop_waiting = calls.begin, calls.again, calls.stop
+        self._calls = Calls(job, self._began)
         self._run_alone = session.run_alone
         self._waiting: deque[tuple[float, Claim]] = deque()  # with the time since which each has waited
         self._suspects: deque[tuple[float, Claim]] = deque()  # likewise, for tasks that are to run alone
@@ -180,7 +182,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Begin no more tasks; give back those that were claimed ahead."""
         self._stopping = True
-        self._stop_waiting()
+        self._calls.stop()
         self._give_back(self._waiting)
         self._give_back(self._suspects)
         self._wake_all()
@@ -286,9 +288,9 @@ class WorkerPool:
         begun = self._begins_one(claim)
         try:
             try:
-                result = await self._begin(claim)
+                result = await self._calls.begin(claim)
             except TransactionConflict:
-                result = await self._again(claim)
+                result = await self._calls.again(claim)
             if result is None and claim.open:
                 self._batcher.done(claim)
                 self.counts["done"] += 1
@@ -297,8 +299,8 @@ class WorkerPool:
         except ClaimLost as error:
             self.counts["lost"] += 1
             log.warning("%s", error)
-        except NoSlotError as error:
-            self._unused(claim, error.rest)
+        except NoSlotError:
+            self._unused(claim, None if self._stopping else _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is stored with the task
             self._fail(claim, error)
         except BaseException as error:
@@ -322,7 +324,7 @@ class WorkerPool:
         return 0.0 if self._sample % _SAMPLE else self._now()
 
     def _began(self, claim: Claim) -> bool:
-        if self._session.is_in_doubt(claim):
+        if self._stopping or self._session.is_in_doubt(claim):
             return False
         if not claim.began:
             self._batcher.began(claim, self._now())

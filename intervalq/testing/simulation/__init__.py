@@ -24,7 +24,9 @@ Mixes
     get their slots early and may come too late for them); crowd (some hundred jobs, most are cancelled);
     withdrawn (a job of a process that was granted is cancelled around then); exits (processes that end when
     their handles are closed); shaky (limits, lost messages, outages, handles that are closed meanwhile);
-    backlog (nothing but jobs that wait); all.
+    backlog (nothing but jobs that wait); rows (many slots in a row, in the midst of which processes stop);
+    far (a tolerance that is less than the way to the store, and handles that wait until slots have surely
+    come); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
@@ -32,6 +34,8 @@ Mixes
 What is checked, by true time and from outside
     slots       a job begins in its slot, neither before it nor later than the tolerance allows; where the
                 slots behind are its process's own, until the end of the last of them
+    told        the slot that a job is told is the one that it begins in, as well as its process can know it
+    surely      a handle that is to wait until its slots have surely come starts nothing before, ever
     spacing     starts are an interval less the tolerance apart; n in a row take n - 1 intervals less twice
                 the tolerance, with a burst n - `burst` intervals less the tolerance
     clock       the queue's clock goes with the store's, and stands still for the length of a pause
@@ -41,7 +45,7 @@ What is checked, by true time and from outside
     places      every start was granted by the store, and no slot starts two jobs
     holds       while the queue is held only jobs begin that were granted before, and those soon: within
                 twice the slowest round trip that their process has had (or 50 ms), 100 ms for late timers,
-                the notice that their process gave, and the tolerance
+                the notice that their process gave, and the tolerance; a hold is never longer than was asked
     fates       every job of a live process ends once, with its result, or with an error that is documented
                 and has a cause; it is started as often as it has attempts, and not after it ended otherwise
     limits      no more jobs run than `max_running`
@@ -59,7 +63,8 @@ What is checked, by true time and from outside
                 when its process ends, the store knows which of its jobs ended
     reports     a handle says that its store lost its record if, and only if, it did
     misses      a slot is missed only when it is past its tolerance, holds taken off
-    record      counters and the queue's clock never go back, but for late grants; no process is told of a
+    record      counters and the queue's clock never go back, but for late grants, and these move slots by
+                no more than they are late; no process is told of a
                 lower ticket or of less late grants than it knew of; a question that reaches the store
                 twice sets that clock back once; no process uses or returns a ticket that its record has not
                 issued

@@ -23,6 +23,8 @@ class ObservedJob:
     """Its caller wanted no more of it."""
     outcome: str | None = None
     ended: float = 0.0
+    came_late: bool = False
+    """Its thread came too late for a slot, and waited for another one."""
     expects: int | None = None
     """The ticket that its caller was told when the job was queued."""
 
@@ -37,6 +39,8 @@ class Start:
     record: str
     """Which record the ticket is of."""
     grants: list[Grant]
+    since: float
+    """How long ago its slot was, as it was told, by the store's clock in seconds."""
     ended: float = float("inf")
     """When the job's function ended."""
 

@@ -37,6 +37,8 @@ class Observer(Facts):
         super().__init__()
         self.time = time
         self.rate = rate
+        self.store: Callable[[], int] = lambda: 0
+        """What the store's clock reads."""
         self.trace = Trace()
         self._waiting: set[ObservedJob] = set()
         self._ticked = 0.0
@@ -72,8 +74,8 @@ class Observer(Facts):
         self.say(process.name, "adds", job.number, plan.way, plan.priority, plan.cost)
         return job
 
-    def started(self, job: ObservedJob, ticket: int, generation: str) -> None:
-        """A job's first instruction."""
+    def started(self, job: ObservedJob, ticket: int, generation: str, due: float) -> None:
+        """A job's first instruction; `due` is when its slot is, as it was told."""
         self._tick()
         self._in_row = 0
         self._waiting.discard(job)
@@ -84,6 +86,7 @@ class Observer(Facts):
             ticket=ticket,
             record=key,
             grants=[grant for grant in self.grants.get((key, ticket), []) if grant.heard is not None],
+            since=self.store() / 1e6 - due,
         )
         job.starts.append(start)
         self.starts.append(start)
@@ -169,7 +172,7 @@ class Observer(Facts):
             self._in_row = 0
         if before is not None and after is not None and before.generation == after.generation:
             if after.late_total > before.late_total and not answer.healed:
-                self._granted_late(process, command)
+                self._granted_late(process, command, before, after)
             for counter in ("ticket", "current", "revoked_through", "late_total"):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
@@ -236,6 +239,14 @@ class Observer(Facts):
             self.reclaims += 1
         elif isinstance(command, Configure):
             self.changes.append(now)
+        self._note_hold(state, answer.now)
+
+    def _note_hold(self, state: State, store: int) -> None:
+        """A hold that ends by itself is never longer than it was meant to be, whatever clocks do."""
+        if 0 < state.held_until < FOREVER:
+            most = max((length for _, length in self.holds if length < float("inf")), default=0.0)
+            if (left := (state.held_until - store) / 1e6) > most + 1e-6:
+                self.violated(f"the queue is to be held for {left:.6f} s more, {most:.6f} s were asked for")
 
     def _note_limit(self, key: str, state: State, store: int) -> None:
         for ticket in state.running:
@@ -285,7 +296,17 @@ class Observer(Facts):
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _granted_late(self, process: Process, command: Command) -> None:
+    def _granted_late(self, process: Process, command: Command, before: State, after: State) -> None:
+        assert isinstance(command, Advance)
+        slot = command.slots[0]
+        elapsed = after.last_now - before.held_total - slot.due - after.tolerance - after.credit
+        if (
+            after.late_total - before.late_total
+            > max(0, before.last_now - after.last_now) + elapsed + command.notice
+        ):
+            self.violated(
+                f"ticket {slot.ticket} of {process.name} was late, and moved others by more than that"
+            )
         if any(command is other for other in self._late):
             self.violated(f"a copy of a question of {process.name} set the queue's clock back once more")
         self._late.append(command)

@@ -104,7 +104,7 @@ class Users:
             assert go is not None
             assert shard is not None
             assert shard.state is not None
-            self.seen.started(job, go.ticket, shard.state.generation)
+            self.seen.started(job, go.ticket, shard.state.generation, go.due)
             try:
                 if job.plan.takes:
                     await anyio.sleep(job.plan.takes)
@@ -151,7 +151,7 @@ class Users:
             try:
                 await clock.sleep_until(grant.opens)
                 if shard.is_open(grant):
-                    self.seen.started(job, grant.ticket, record)
+                    self.seen.started(job, grant.ticket, record, grant.due)
                     try:
                         await anyio.sleep(wanted.takes)
                     finally:
@@ -159,6 +159,7 @@ class Users:
                     return
             finally:
                 shard.leases.ended(grant.ticket)
+            job.came_late = True
             waiter = late(shard, grant, waiter)
 
     def _cancel(self, job: ObservedJob, scope: anyio.CancelScope) -> None:

@@ -14,11 +14,12 @@ import anyio
 import anyio.lowlevel
 
 from intervalq import IntervalQueue
-from intervalq.testing.simulation.judges import judge
+from intervalq.testing.simulation.judges.all import judge
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
-from intervalq.testing.simulation.mixes import MIXES, plan
+from intervalq.testing.simulation.mixes import MIXES
 from intervalq.testing.simulation.network import Line, Network, Records, WakingLine
 from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.planning import plan
 from intervalq.testing.simulation.plans import PlannedProcess, Route
 from intervalq.testing.simulation.users import Actor, Users
 
@@ -50,6 +51,7 @@ class World:
         self.seen.copies = self.mix.again > 0
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
+        self.seen.store = self.records.now
         self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose
         self.network = Network(self.records, self.mix, self.dice, self.seen)
         self.network.interrupt = self._interrupt

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from intervalq.testing.simulation.facts import Grant, ObservedJob
-from intervalq.testing.simulation.judges_of_starts import Findings, Starts
+from intervalq.testing.simulation.judges.starts import Findings, Starts
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq.testing.simulation.facts import ObservedJob, Start
-from intervalq.testing.simulation.judges_of_starts import Findings, named
+from intervalq.testing.simulation.judges.starts import Findings, Starts, named
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -40,6 +40,7 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
         return
     enough = _TRIPS * _slowest(seen)
     rate = 1 + plan.store_ppm / 1e6
+    known = Starts(seen, plan)
     empty: list[tuple[Start, Start, float]] = []
     for first, second in pairwise(sorted(seen.starts, key=lambda start: start.at)):
         if not second.grants or first.record != second.record:
@@ -47,6 +48,7 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
         settings = second.grants[-1].settings
         step = settings.interval / 1e6 / rate
         over = second.at - first.at - step - second.grants[-1].latest - _LATE
+        over -= 3 * known.error(first.at, second)  # one begins earlier, another later
         if over > 0 and step > enough and _waits(seen, first.at, second.at):
             empty.append((first, second, over))
     if len(empty) > _may_stay_away(seen, plan):

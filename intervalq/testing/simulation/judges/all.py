@@ -8,13 +8,13 @@ from typing import Final
 
 from intervalq._queue.threads import EARLY
 from intervalq._shard.leases import LEASE
-from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import ObservedJob, Start
-from intervalq.testing.simulation.judges_of_starts import GRAIN, Findings, Starts, candour, named
-from intervalq.testing.simulation.judges_of_thrift import asked, expected, turns, wasted
-from intervalq.testing.simulation.judges_of_wakefulness import freed, unused, wakeups
+from intervalq.testing.simulation.judges.ends import closing, fates
+from intervalq.testing.simulation.judges.slots import surely, told
+from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, candour, named
+from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
+from intervalq.testing.simulation.judges.wakefulness import freed, unused, wakeups
 from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import CHANGES
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
@@ -35,6 +35,8 @@ def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
     for court in (
         starts,
+        told,
+        surely,
         order,
         places,
         holds,
@@ -93,6 +95,8 @@ def _lines(seen: Observer) -> Findings:
             by_process[start.job.process].append(start.job)
     for jobs in by_process.values():
         for number, second in enumerate(jobs):
+            if second.came_late:
+                continue  # the one behind it had the next slot by then
             for first in jobs[:number]:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
@@ -138,13 +142,6 @@ def holds(seen: Observer, plan: Plan) -> Findings:
                     start.at,
                     f"{named(start)} began {start.at - begin:.6f} s after a hold began, told at {told:.6f}",
                 )
-
-
-def fates(seen: Observer, plan: Plan) -> Findings:
-    """Every job of a live process ends once, as it should."""
-    for job in seen.jobs:
-        if job.process not in seen.died and (trouble := _trouble(seen, plan, job)):
-            yield job.ended, f"job {job.number} of {job.process.name}: {trouble}"
 
 
 def limits(seen: Observer, _: Plan) -> Findings:
@@ -350,47 +347,3 @@ def _disturbed(seen: Observer, earlier: Start, later: Start) -> bool:
     grants = [grant.at for start in (earlier, later) for grant in start.grants]
     begin = min([earlier.at, later.at, *grants])
     return any(begin <= at <= later.at for at in (*seen.losses, *(step for step, _ in seen.steps)))
-
-
-def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
-    """Whether a job was in line when its handle was closed, and let those begin that were.
-
-    One that has begun and is to be tried again is waited for only if it isn't its caller's.
-    """
-    is_waited_for = job.plan.way == "add" or not job.starts
-    return seen.drains[job.process] and job.added < seen.closed[job.process] and is_waited_for
-
-
-def closing(seen: Observer, plan: Plan) -> Findings:
-    """A handle that is closed without waiting for its jobs starts none any more, nor any that comes later."""
-    del plan
-    for process, at in seen.closed.items():
-        for start in seen.starts:
-            late = start.job.added > at or not seen.drains[process]
-            if start.job.process is process and start.at > at + GRAIN and late:
-                yield start.at, f"{named(start)} began, and its handle was closed at {at:.6f}"
-
-
-def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
-    """What is wrong with how a job ended; None: nothing."""
-    wanted, starts, outcome = job.plan, len(job.starts), job.outcome
-    if outcome is None:
-        return "never ended"
-    closed = seen.closed.get(job.process, float("inf"))
-    failed = max((at for at in seen.failures[job.process] if at <= job.ended), default=None)
-    heard = max((at for at in seen.attached[job.process] if failed is None or at < failed), default=None)
-    given_up = failed is not None and (heard is None or failed - heard > OUTAGE / 1e6 * 0.9)
-    attempts = 1 + min(wanted.fails, wanted.retries)
-    fine = {
-        "done": starts == attempts and wanted.fails <= wanted.retries,
-        "JobError": starts == attempts and wanted.fails > wanted.retries,
-        "cancelled": job.cancelled and starts <= attempts,
-        "JobCancelled": job.cancelled and starts <= attempts,
-        "QueueClosed": closed <= job.ended and starts < attempts and not _was_to_begin(seen, job),
-        "SlotTimeout": wanted.timeout is not None and starts < attempts,
-        "StoreTimeout": given_up and starts < attempts,
-        "StoreUnavailable": given_up and starts < attempts,
-        "ConfigMismatch": any(verb in CHANGES for _, _, verb, _ in plan.verbs) and starts < attempts,
-        "QueueNotFound": job.process.name == "J" and starts < attempts,
-    }
-    return None if fine.get(outcome, False) else f"{starts} starts, then {outcome}"

@@ -1,0 +1,1 @@
+"""The judges of simulated schedules: each holds what was observed against a promise."""

@@ -1,0 +1,62 @@
+"""Judges of ends: what becomes of each job, and of a handle that is closed."""
+
+from __future__ import annotations
+
+from intervalq._timing.outage import OUTAGE
+from intervalq.testing.simulation.facts import ObservedJob
+from intervalq.testing.simulation.judges.starts import GRAIN, Findings, named
+from intervalq.testing.simulation.mixes import CHANGES
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+
+def fates(seen: Observer, plan: Plan) -> Findings:
+    """Every job of a live process ends once, as it should."""
+    for job in seen.jobs:
+        if job.process not in seen.died and (trouble := _trouble(seen, plan, job)):
+            yield job.ended, f"job {job.number} of {job.process.name}: {trouble}"
+
+
+def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
+    """What is wrong with how a job ended; None: nothing."""
+    wanted, starts, outcome = job.plan, len(job.starts), job.outcome
+    if outcome is None:
+        return "never ended"
+    closed = seen.closed.get(job.process, float("inf"))
+    failed = max((at for at in seen.failures[job.process] if at <= job.ended), default=None)
+    heard = max((at for at in seen.attached[job.process] if failed is None or at < failed), default=None)
+    given_up = failed is not None and (heard is None or failed - heard > OUTAGE / 1e6 * 0.9)
+    attempts = 1 + min(wanted.fails, wanted.retries)
+    fine = {
+        "done": starts == attempts and wanted.fails <= wanted.retries,
+        "JobError": starts == attempts and wanted.fails > wanted.retries,
+        "cancelled": job.cancelled and starts <= attempts,
+        "JobCancelled": job.cancelled and starts <= attempts,
+        "QueueClosed": closed <= job.ended and starts < attempts and not _was_to_begin(seen, job),
+        "SlotTimeout": wanted.timeout is not None and starts < attempts,
+        "StoreTimeout": given_up and starts < attempts,
+        "StoreUnavailable": given_up and starts < attempts,
+        "ConfigMismatch": any(verb in CHANGES for _, _, verb, _ in plan.verbs) and starts < attempts,
+        "QueueNotFound": job.process.name == "J" and starts < attempts,
+    }
+    return None if fine.get(outcome, False) else f"{starts} starts, then {outcome}"
+
+
+def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
+    """Whether a job was in line when its handle was closed, and let those begin that were.
+
+    One that has begun and is to be tried again is waited for only if it isn't its caller's; nor is one whose
+    thread comes too late for its slot after all others have begun.
+    """
+    is_waited_for = job.plan.way == "add" or not (job.starts or job.came_late)
+    return seen.drains[job.process] and job.added < seen.closed[job.process] and is_waited_for
+
+
+def closing(seen: Observer, plan: Plan) -> Findings:
+    """A handle that is closed without waiting for its jobs starts none any more, nor any that comes later."""
+    del plan
+    for process, at in seen.closed.items():
+        for start in seen.starts:
+            late = start.job.added > at or not seen.drains[process]
+            if start.job.process is process and start.at > at + GRAIN and late:
+                yield start.at, f"{named(start)} began, and its handle was closed at {at:.6f}"

@@ -1,0 +1,191 @@
+"""The judge of simulated workers: which function ran when, against the promises in docs/tasks.md."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from intervalq.tasks import Claim
+from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worked
+from intervalq.testing.simulation.loop import Process
+
+STALE = 2.0
+"""Seconds: what was claimed ahead for longer should have been given back. Workers do so after one, and look
+now and then."""
+
+TOLD = 1.0
+"""Seconds after which the store knows that a task has begun."""
+
+NOTICED = 10.0
+"""Seconds, beside the expiry, after which a function that lost its task is cancelled: time-outs, a beat."""
+
+
+class Books(Protocol):
+    """What the judge looks things up in."""
+
+    violations: list[str]
+
+    def broken(self, text: str) -> None:
+        """A promise was broken."""
+        ...
+
+    def row(self, id_: str) -> Row | None:
+        """A task as the store has it."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a worker's function."""
+
+    process: Process
+    group: str
+    claim: Claim
+    session: str | None
+    began: float
+    lost: float | None = None
+    """When its session was removed."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """What one process is allowed, and when it was disturbed."""
+
+    many: dict[str, int] = field(default_factory=dict)
+    """How many calls of each function it may run at a time."""
+    stopped: float | None = None
+    """When its workers were told to stop."""
+    back: float = 0.0
+    """When it ran again after a stall, or reached the store again after it was cut off."""
+
+
+class Judge:
+    """Told of all that happens in a run.
+
+    Args:
+        books: where violations go.
+        now: true time, in seconds.
+        calm: whether every message arrives, soon, and processes that live run.
+    """
+
+    def __init__(self, books: Books, now: Callable[[], float], *, calm: bool) -> None:
+        self.books = books
+        self.now = now
+        self.calm = calm
+        self.seats: dict[Process, Seat] = defaultdict(Seat)
+        self.running: list[Call] = []
+        self.began: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.unsure: set[str] = set()
+        """Tasks of which nobody can tell how many attempts they have had."""
+        self.waited = 0.0
+        """Seconds that tasks without a key were ready for until they began."""
+        self._sessions: dict[str, Process] = {}
+        self._claimed: dict[str, float] = {}
+
+    def broken(self, text: str) -> None:
+        """A promise was broken."""
+        self.books.broken(text)
+
+    # --- what functions see ---------------------------------------------------------------------------
+
+    def begins(self, process: Process, group: str, claim: Claim, *, paced: bool = False) -> Call:
+        """A worker's function is called."""
+        row = self.books.row(claim.id)
+        call = Call(process, group, claim, claim.row.session, self.now())
+        self._beside(call)
+        if self.calm:
+            self._claim(call, row, paced=paced)
+        self.began[claim.id] += 1
+        self.running.append(call)
+        if row is not None and row.key is None:
+            self.waited += max(0.0, self.now() - max(0.0, row.at / 1e6 - 1000))
+        return call
+
+    def _beside(self, call: Call) -> None:
+        """No more functions run beside each other than may, and none beside one that is to run alone."""
+        who, seat = call.process.name, self.seats[call.process]
+        beside = [each for each in self.running if each.process is call.process]
+        count = sum(each.group == call.group for each in beside) + 1
+        if count > seat.many.get(call.group, count):
+            self.broken(f"{who} runs {count} tasks of {call.group}, {seat.many[call.group]} may run")
+        if beside and (call.claim.row.alone or any(each.claim.row.alone for each in beside)):
+            names = [each.claim.value for each in [*beside, call] if each.claim.row.alone]
+            self.broken(f"{who} runs {names} beside others, and they are to run alone")
+        if self.calm and seat.stopped is not None and self.now() > seat.stopped + 0.001:
+            self.broken(f"{who} begins {call.claim.value}, and was stopped at {seat.stopped:.6f}")
+
+    def _claim(self, call: Call, row: Row | None, *, paced: bool) -> None:
+        """It is this process's task, freshly claimed, with the attempts that it has had."""
+        claim, who = call.claim, call.process.name
+        if row is None or row.session != claim.row.session:
+            self.broken(f"{who} begins {claim.value}, which is not claimed by it")
+            return
+        if claim.row.alone and not row.begun:
+            self.broken(f"{who} begins {claim.value} alone, and has not told the store")
+        if any(each.claim.key == claim.key for each in self.running if claim.key is not None):
+            self.broken(f"{who} begins {claim.value}, and another one of {claim.key} runs")
+        if claim.id not in self.unsure and claim.attempt != 1 + self.failed[claim.id]:
+            self.broken(f"attempt {claim.attempt} of {claim.value}: {self.failed[claim.id]} have failed")
+        if not (paced or claim.row.alone) and self.now() - self._claimed[claim.id] > STALE:
+            self.broken(f"{who} begins {claim.value}, which it claimed at {self._claimed[claim.id]:.6f}")
+
+    def ends(self, call: Call, *, failed: bool) -> None:
+        """A worker's function is over."""
+        self.running.remove(call)
+        claim, now = call.claim, self.now()
+        self.failed[claim.id] += failed
+        row = self.books.row(claim.id)
+        mine = row is not None and row.session == call.session and row.version == claim.row.version
+        if self.calm and mine and row is not None and not row.begun and now - call.began > TOLD:
+            self.broken(f"{claim.value} ran for {now - call.began:.6f} s, and the store knows of no attempt")
+        since = max(call.lost or now, self.seats[call.process].back)
+        if now - since > NOTICED:
+            self.broken(
+                f"{call.process.name} ran {claim.value} for {now - since:.6f} s more after it was lost"
+            )
+
+    def dies(self, process: Process) -> None:
+        """A process is no more; what it ran may have failed, or not."""
+        self.unsure.update(call.claim.id for call in self.running if call.process is process)
+        held = {id_ for id_, who in self._sessions.items() if who is process}
+        self.unsure.update(row.id for row in self._rows() if row.session in held)
+        self.running = [call for call in self.running if call.process is not process]
+
+    def _rows(self) -> list[Row]:
+        return [row for id_ in list(self._claimed) if (row := self.books.row(id_)) is not None]
+
+    # --- what the store sees ----------------------------------------------------------------------------
+
+    def saw(self, process: Process, command: Command[Any], answer: object) -> None:
+        """The store did a command."""
+        now = self.now()
+        if isinstance(command, Begin):
+            self._sessions[command.session.id] = process
+        elif isinstance(command, Beat) and isinstance(answer, Beaten):
+            for id_ in answer.lapsed:
+                self._removed(id_)
+        elif isinstance(command, Work) and isinstance(answer, Worked):
+            for row in answer.claimed:
+                self._claimed[row.id] = now
+                if process.dead:
+                    self.unsure.add(row.id)
+            if self.calm and not process.dead and (answer.lost or not answer.alive):
+                # One that is gone was done: its worker was cancelled before it heard of that.
+                lost = [id_ for id_ in answer.lost if id_ not in self.unsure and self.books.row(id_)]
+                if lost or not answer.alive:
+                    self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
+
+    def _removed(self, session: str) -> None:
+        process = self._sessions[session]
+        if self.calm and not process.dead:
+            self.broken(f"{process.name} was taken for dead")
+        for call in self.running:
+            if call.session == session:
+                call.lost = self.now()
+
+    def has(self, process: Process, sessions: set[str]) -> bool:
+        """Whether a process still has a session, of those that are there."""
+        return any(self._sessions.get(id_) is process for id_ in sessions)
