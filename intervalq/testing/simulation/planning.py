@@ -34,6 +34,10 @@ class _Planner:
     def likely(self, chance: float) -> bool:
         return self.random.random() < chance
 
+    def share(self, of: float) -> float:
+        """A share of the interval in seconds, at least a microsecond."""
+        return max(1e-6, round(self.interval * of, 6))
+
     def spread(self, low: float, high: float) -> float:
         """As often between 1 and 2 as between 10 and 20."""
         return float(low * (high / low) ** self.random.random())
@@ -46,9 +50,9 @@ class _Planner:
         burst = random.choice((2, 3)) if self.likely(0.15) else 1
         if mix.bursts:
             burst = random.choice(mix.bursts)
-        tolerance = round(self.interval * random.uniform(0.01, 0.9), 6) if self.likely(0.15) else None
+        tolerance = self.share(random.uniform(0.01, 0.9)) if self.likely(0.15) else None
         if mix.tolerances:
-            tolerance = round(self.interval * self.spread(*mix.tolerances), 6)
+            tolerance = self.share(self.spread(*mix.tolerances))
         given: dict[str, Any] = {
             "interval": self.interval,
             "burst": burst,
