@@ -289,7 +289,6 @@ class Conversation:
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Ask, and sort the slots by the answer."""
         before = self._connection.state
-        self._dispatcher.not_ready()
         try:
             answer = await self._connection.command(question)
         except BaseException:
