@@ -73,6 +73,9 @@ WORKER: Final = (
 )
 MODULES: Final = tuple(f"intervalq.{name}" for name in (*RULES, *SHARD, *WORKER))
 
+TYPICAL: Final = ("intervalq.rules", "intervalq.tasks._worker.pool")
+"""One that the simulation of shards meets, and one that the simulation of workers does."""
+
 OF_RULES: Final = ("rules", "rules_late", "rules_limits")
 OF_SHARD: Final = (
     "planner", "line", "slots", "store_time", "shard", "shard_parts", "shard_questions", "shard_trouble",
@@ -212,7 +215,7 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
 def measured(modules: Sequence[str], rounds: int) -> dict[str, Figures]:
     """The figures of the code as it is: of shards, and of workers."""
     figures = {}
-    for module in (RULES[0], WORKER[0]):
+    for module in TYPICAL:
         if any((".tasks." in module) == (".tasks." in each) for each in modules):
             mixes, simulate = simulators(module)
             runs = {mix: [simulate(mix, seed) for seed in range(rounds)] for mix in mixes}
@@ -344,7 +347,7 @@ def tried(module: str, number: int, rounds: int, figures: dict[str, Figures]) ->
     Tests have another process than simulation and model: pytest wants to be there first.
     """
     command = [sys.executable, __file__, "--one", module, str(number), "--rounds", str(rounds)]
-    own = figures[WORKER[0] if ".tasks." in module else RULES[0]]
+    own = figures[TYPICAL[".tasks." in module]]
     command += ["--figures", json.dumps(own)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(TESTS)))}
     for more in ([], ["--tests"]):

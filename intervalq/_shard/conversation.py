@@ -290,7 +290,6 @@ class Conversation:
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Send a request, and process its answer."""
         before = self._connection.state
-        self._dispatcher.not_ready()
         try:
             answer = await self._connection.command(question)
         except BaseException:

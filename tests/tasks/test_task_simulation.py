@@ -11,7 +11,7 @@ import pytest
 from tasks.planted_task_bugs import BUGS, planted
 from tasks.simulated_workers import MIXES, Run, simulate
 
-SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "12"))
+SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "10"))
 """Of each mix: more than twice as many as the planted bug needs that shows most rarely."""
 
 CHUNK = 5

@@ -27,6 +27,8 @@ class ObservedJob:
     """Its thread came too late for a slot, and waited for another one."""
     expects: int | None = None
     """The ticket that its caller was told when the job was queued."""
+    placed: float | None = None
+    """When its caller was told; None: it isn't one that is."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

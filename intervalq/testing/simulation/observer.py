@@ -177,7 +177,10 @@ class Observer(Facts):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
         if before is None and after is not None:
-            self.made.append((self.time(), process in self.known and not after.settings.ephemeral))
+            knew = process in self.known and not after.settings.ephemeral
+            self.made.append((self.time(), knew))
+            if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
+                self.violated(f"{process.name} knew of a record, and made one anew without a quiet interval")
         if state is not None and not answer.refused:
             self._note(process, command, answer, state)
         self.say("store", "does", process.name, type(command).__name__, answer)
@@ -231,6 +234,11 @@ class Observer(Facts):
             self.errors.append((now, key, error, least))
             said = isinstance(command, Advance) and command.error == state.error
             self.reports.append((self.asked.get(process, now), process if said else None))
+        self._note_verb(command)
+        self._note_hold(state, answer.now)
+
+    def _note_verb(self, command: Command) -> None:
+        now = self.time()
         if isinstance(command, Hold):
             self.holds.append((now, command.length / 1e6 if command.length < FOREVER else float("inf")))
         elif isinstance(command, Resume):
@@ -239,7 +247,6 @@ class Observer(Facts):
             self.reclaims += 1
         elif isinstance(command, Configure):
             self.changes.append(now)
-        self._note_hold(state, answer.now)
 
     def _note_hold(self, state: State, store: int) -> None:
         """A hold that ends by itself is never longer than it was meant to be, whatever clocks do."""

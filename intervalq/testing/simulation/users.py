@@ -68,6 +68,8 @@ class Users:
         """Whether processes end when their handles are closed."""
         self.gone: Callable[[Actor], None] = lambda _: None
         """Called with one that does."""
+        self.closed: Callable[[Actor], None] = lambda _: None
+        """Called with one whose handle has been closed."""
         self._scopes: dict[ObservedJob, anyio.CancelScope] = {}  # of the jobs that have not ended
         self.over = False
         """Nobody looks any more."""
@@ -122,7 +124,7 @@ class Users:
         try:
             if wanted.way == "add":
                 added = await actor.queue.add(body, retries=wanted.retries, **timing)
-                job.expects = added.ticket
+                job.expects, job.placed = added.ticket, self.seen.time()
                 try:
                     await added
                 except asyncio.CancelledError:
@@ -182,6 +184,7 @@ class Users:
         self.seen.say(actor.process.name, "closes", "and drains" if drain else "")
         await actor.queue.close(drain=drain)
         self.seen.say(actor.process.name, "closed")
+        self.closed(actor)
         if self.exits:
             self.seen.exited[actor.process] = self.seen.time()
             self.gone(actor)

@@ -35,6 +35,9 @@ _PATIENCE: Final = 50.0
 """Seconds, beside the slots, that a queue may take to recover: time-outs, pauses between attempts to reach
 the store, polls of held shards, cool-downs, and the leases of dead processes."""
 
+_TOLD: Final = 7.0
+"""Seconds after the last job, in which the store hears that it ended: some more than a time-out."""
+
 _QUIET: Final = 100.0
 """Seconds after the last job, in which whatever still runs must end."""
 
@@ -56,6 +59,7 @@ class World:
         self.network = Network(self.records, self.mix, self.dice, self.seen)
         self.network.interrupt = self._interrupt
         self.users.exits, self.users.gone = self.mix.exits, self._exit
+        self.users.closed = self._closed
         self.network.withdraw = self._withdraw
         self.actors: list[Actor] = []
         self.busy = 0  # the sum of theirs
@@ -245,6 +249,8 @@ class World:
 
     async def _rest(self) -> None:
         """With nothing to do, a handle has no task and no timer."""
+        await self._until(self.loop.time() + _TOLD)
+        self._leases()
         await self._until(self.loop.time() + _QUIET)
         for actor in self.actors:
             process = actor.process
@@ -258,6 +264,31 @@ class World:
             for task in process.tasks:
                 if task.done() and not task.cancelled() and task.exception() is not None:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
+
+    def _leases(self) -> None:
+        """Where nothing runs any more, the store has been told so of all that lives and could tell it."""
+        state, seen = self.records.states.get(self.queue), self.seen
+        if state is None or seen.losses or seen.copies or seen.steps:
+            return
+        for ticket, until in state.running.items():
+            granted = [
+                grant for grant in seen.grants[seen.trace.name(state.generation), ticket] if grant.heard
+            ]
+            if until > self.records.now() and granted and not granted[-1].process.dead:
+                self.seen.violated(f"nothing runs, and ticket {ticket} counts as running")
+
+    def _closed(self, actor: Actor) -> None:
+        """A handle that has been closed has told of all its jobs that had ended."""
+        state, seen, process = self.records.states.get(self.queue), self.seen, actor.process
+        if state is None or seen.losses or seen.failures[process] or seen.copies:
+            return
+        record = seen.trace.name(state.generation)
+        for start in seen.starts:
+            runs = state.running.get(start.ticket, 0) > self.records.now()
+            if start.job.process is process and start.record == record and runs and start.ended < seen.time():
+                seen.violated(
+                    f"{process.name} has closed its handle, and ticket {start.ticket} counts as running"
+                )
 
     def _reports(self) -> None:
         """A handle says that its store lost its record if, and only if, that happened."""

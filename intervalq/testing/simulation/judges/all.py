@@ -10,7 +10,7 @@ from intervalq._queue.threads import EARLY
 from intervalq._shard.leases import LEASE
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.ends import closing, fates
-from intervalq.testing.simulation.judges.slots import surely, told
+from intervalq.testing.simulation.judges.slots import placed, surely, told, void
 from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, candour, named
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
 from intervalq.testing.simulation.judges.wakefulness import freed, unused, wakeups
@@ -37,6 +37,8 @@ def judge(seen: Observer, plan: Plan) -> None:
         starts,
         told,
         surely,
+        void,
+        placed,
         order,
         places,
         holds,
@@ -101,9 +103,16 @@ def _lines(seen: Observer) -> Findings:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
                 if (higher == 0 and second.number < first.number) or (
-                    higher > 0 and second.added < began[0].at - (_THREAD if first.plan.way == "thread" else 0)
+                    higher > 0 and second.added < _handed(began[0])
                 ):
                     yield began[1].at, f"{named(began[0])} began before {named(began[1])}, which was first"
+
+
+def _handed(start: Start) -> float:
+    """When a job was handed its slot at the earliest: a thread has it early, and may begin late in it."""
+    if start.job.plan.way != "thread":
+        return start.at
+    return start.at - _THREAD - max((grant.latest for grant in start.grants), default=0.0)
 
 
 def places(seen: Observer, plan: Plan) -> Findings:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, blur, named
+from typing import Final
+
+from intervalq.testing.simulation.facts import ObservedJob
+from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, Ways, blur, named
+from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
+
+_SOON: Final = 0.05
+"""Seconds, beside some round trips, for what takes no time where nothing is in the way."""
+
+_LULL: Final = 1.0
+"""Seconds after which a process has no tickets any more for jobs that might have come."""
 
 
 def told(seen: Observer, plan: Plan) -> Findings:
@@ -19,12 +29,62 @@ def told(seen: Observer, plan: Plan) -> Findings:
         if not start.grants:
             continue
         known = blur(seen, start.job.process, start.at)  # a process can't tell it better
-        wrong = max(known, starts.error(start.grants[-1].at, start))
-        late = max(grant.latest for grant in start.grants) + 2 * wrong + GRAIN
-        if start.since < -wrong - GRAIN:
+        wrong = starts.error(start.grants[-1].at, start)
+        late = max(grant.latest for grant in start.grants) + known + 2 * wrong + GRAIN
+        if start.since < -max(known, wrong) - GRAIN:
             yield start.at, f"{named(start)} was told of a slot {-start.since:.6f} s later"
         elif start.since > late and not any(grant.at_once for grant in start.grants):
             yield start.at, f"{named(start)} was told of a slot {start.since:.6f} s ago"
+
+
+def void(seen: Observer, plan: Plan) -> Findings:
+    """A ticket from before the store's clock was stepped back isn't used by who asks and knows of that."""
+    del plan
+    ways = Ways(seen)
+    for start in seen.starts:
+        process, issued = start.job.process, min(seen.issues[start.slot], default=start.at)
+        heard = [grant.heard for grant in start.grants]
+        asked = max((sent for sent, back in seen.exchanges[process] if back in heard), default=0.0)
+        for step, by in seen.steps:
+            if by < 0 and issued < step < asked and ways.shown(process, step, asked):
+                yield start.at, f"{named(start)} was of before a step of the clock that its process knew of"
+
+
+def placed(seen: Observer, plan: Plan) -> Findings:
+    """Where nothing is in its way, who adds a job is told soon, held or not; and of a ticket, if it is alone.
+
+    Judged of tickets only where nothing moves, or is given up.
+    """
+    disturbed = (
+        seen.holds, seen.limited, seen.losses, seen.steps, seen.reclaims, seen.changes, seen.stalls,
+        seen.misses, any(job.cancelled or job.plan.cost > 1 for job in seen.jobs),
+    )  # fmt: skip
+    for job in seen.jobs:
+        process, at = job.process, job.placed
+        if at is None or seen.failures[process] or process in seen.closed or process in seen.died:
+            continue
+        if plan.processes[0].turn is not None or _stood_still(seen, process, job.added, at):
+            continue
+        had = [back - sent for sent, back in seen.exchanges[process]]
+        if at - job.added > 8 * max(had, default=0.0) + _SOON:
+            yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
+        began = job.starts[0].at if job.starts else job.ended
+        if not any(disturbed) and job.expects is None and began > at and _is_first(seen, job, at):
+            yield at, f"job {job.number} of {process.name} is the first in line, and was told no ticket"
+
+
+def _stood_still(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    return any(who is process and since < end and until > begin for since, until, who in seen.stalls)
+
+
+def _is_first(seen: Observer, job: ObservedJob, at: float) -> bool:
+    """Whether no other job of its process was in line from a while before a job was added to an instant."""
+    for other in seen.jobs:
+        if other.process is job.process and other is not job and other.added <= at:
+            left = other.starts[0].at if other.starts else other.ended
+            if left >= job.added - _LULL:
+                return False
+    return True
 
 
 def surely(seen: Observer, plan: Plan) -> Findings:

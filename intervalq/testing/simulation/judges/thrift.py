@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq.testing.simulation.facts import ObservedJob, Start
-from intervalq.testing.simulation.judges.starts import Findings, Starts, named
+from intervalq.testing.simulation.judges.starts import Findings, Starts, blur, named
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -48,7 +48,8 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
         settings = second.grants[-1].settings
         step = settings.interval / 1e6 / rate
         over = second.at - first.at - step - second.grants[-1].latest - _LATE
-        over -= 3 * known.error(first.at, second)  # one begins earlier, another later
+        # One begins earlier, another later, by as much as they know the store's clock.
+        over -= 3 * max(known.error(first.at, second), blur(seen, second.job.process, second.at))
         if over > 0 and step > enough and _waits(seen, first.at, second.at):
             empty.append((first, second, over))
     if len(empty) > _may_stay_away(seen, plan):
@@ -131,7 +132,10 @@ def _is_calm(seen: Observer, plan: Plan) -> bool:
     if any(news) or any(each.turn is not None or each.lateness > _LATE / 2 for each in plan.processes):
         return False
     return all(
-        job.plan.cost == 1 and job.plan.cancelled_after is None and job.plan.timeout is None
+        job.plan.cost == 1
+        and not job.cancelled
+        and job.plan.cancelled_after is None
+        and job.plan.timeout is None
         for job in seen.jobs
     )
 
