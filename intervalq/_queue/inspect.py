@@ -47,7 +47,8 @@ class QueueState:
     causes: dict[str, int]
     """This handle: slots that were given up, by cause. `late`: another one was granted a later slot by then.
     `stepped`: the store's clock was set. `revoked`: by `reclaim`, a longer interval or a pause. `thread`: the
-    thread of a plain function was too late. `cheap`: the slot was taken for a job of a smaller cost."""
+    thread of a plain function was too late, and others had been handed the slots behind it. `cheap`: the slot
+    was taken for a job of a smaller cost."""
     late: int
     """This handle: slots that were over when their jobs were to begin, and were granted late: each costs the
     queue the time that the process was late."""

@@ -149,7 +149,7 @@ class StoreTime:
             return granted
         granted.readings = clock.answers
         last = granted.last  # what drift makes uncertain until then is more than it makes for the others
-        late = self.tolerance(state, at) + state.credit
+        late = self.tolerance(state, at) + min(granted.latest - state.tolerance, state.credit)
         opens, closes = clock.surely(last), clock.perhaps(last + late) - 1
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
             # No further from what is certain than the record was told; the next question tells it more.

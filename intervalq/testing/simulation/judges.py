@@ -18,9 +18,9 @@ from intervalq.testing.simulation.mixes import CHANGES
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
-_QUESTIONS: Final = 16
-"""So many commands at most does a lone caller need to begin: some only sharpen what it knows of the clock,
-five in a row each time that a slot was given up."""
+_QUESTIONS: Final = 24
+"""So many commands at most does a lone caller need to begin: for a ticket, for the next one, about its slot,
+and once more as it woke late. Before each, five may only sharpen what it knows of the clock."""
 
 FAR: Final = float("inf")
 
@@ -81,24 +81,28 @@ def order(seen: Observer, plan: Plan) -> Findings:
             latest = _late(seen, plan, later)
             if 3 * judge_of_starts.error(earlier.at, later) > plan.interval:
                 continue  # the record says that nothing of the spacing holds
-            if (seen.dues.get(earlier.slot, 0) - seen.dues.get(later.slot, 0)) / 1e6 >= latest:
+            ahead = min((grant.slot - grant.opens for grant in earlier.grants), default=0.0)
+            apart = (seen.dues.get(earlier.slot, 0) - seen.dues.get(later.slot, 0)) / 1e6
+            if apart - ahead * (1 + plan.store_ppm / 1e6) >= latest:
                 yield later.at, f"{named(later)} began after {named(earlier)}"
-    yield from _lines(seen)
+    yield from _lines(seen, plan)
 
 
-def _lines(seen: Observer) -> Findings:
+def _lines(seen: Observer, plan: Plan) -> Findings:
+    early = {process.name: _THREAD + process.lateness + GRAIN for process in plan.processes}
     by_process: dict[Process, list[ObservedJob]] = defaultdict(list)
     for start in seen.starts:
         if start.job.starts[0] is start:
             by_process[start.job.process].append(start.job)
     for jobs in by_process.values():
         for number, second in enumerate(jobs):
+            if second.came_late:
+                continue  # the one behind it had the next slot by then
             for first in jobs[:number]:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
-                if (higher == 0 and second.number < first.number) or (
-                    higher > 0 and second.added < began[0].at - (_THREAD if first.plan.way == "thread" else 0)
-                ):
+                had = began[0].at - (early[first.process.name] if first.plan.way == "thread" else 0)
+                if (higher == 0 and second.number < first.number) or (higher > 0 and second.added < had):
                     yield began[1].at, f"{named(began[0])} began before {named(began[1])}, which was first"
 
 
@@ -172,8 +176,7 @@ def limits(seen: Observer, _: Plan) -> Findings:
         running = 0
         for at, place, start in sorted(changes, key=lambda change: change[:2]):
             running += 1 if place >= 0 else -1
-            most = start.grants[-1].settings.max_running
-            if place >= 0 and running > most:
+            if place >= 0 and running > (most := seen.may_run(start)):
                 yield at, f"{running} jobs run, {most} may"
                 break
 

@@ -206,7 +206,8 @@ class _Planner:
         burst = random.choice((2, 3)) if self.likely(0.15) else 1
         if mix.bursts:
             burst = random.choice(mix.bursts)
-        tolerance = round(self.interval * random.uniform(0.01, 0.9), 6) if self.likely(0.15) else None
+        tolerance = self.interval * random.uniform(0.01, 0.9) if self.likely(0.15) else None
+        tolerance = tolerance and max(1e-6, round(tolerance, 6))
         given: dict[str, Any] = {
             "interval": self.interval,
             "burst": burst,

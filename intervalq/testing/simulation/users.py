@@ -159,6 +159,7 @@ class Users:
                     return
             finally:
                 shard.leases.ended(grant.ticket)
+            job.came_late = True
             waiter = late(shard, grant, waiter)
 
     def _cancel(self, job: ObservedJob, scope: anyio.CancelScope) -> None:
