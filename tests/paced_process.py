@@ -18,7 +18,7 @@ async def main(store: str, name: str, interval: float, jobs: int, keep_running: 
             async with queue.slot() as slot:
                 # The instant of the last check: what comes after it is up to the machine.
                 shard = queue.shard()
-                print(json.dumps([shard.dispatcher.begun_at, slot.ticket, shard.given_up]), flush=True)
+                print(json.dumps([shard.dispatcher.last.at, slot.ticket, shard.given_up]), flush=True)
                 if keep_running and slot.ticket > 4:
                     await anyio.sleep_forever()
 

@@ -47,8 +47,8 @@ class QueueState:
     causes: dict[str, int]
     """This handle: slots that were given up, by cause. `late`: another shard had already been granted a later
     slot. `stepped`: the store's clock was set. `revoked`: by `reclaim`, a longer interval or a pause.
-    `thread`: the thread of a plain function was too late. `cheap`: the slot was taken for a job of a smaller
-    cost."""
+    `thread`: the thread of a plain function was too late, and others had been handed the slots behind it.
+    `cheap`: the slot was taken for a job of a smaller cost."""
     late: int
     """This handle: slots that were over before their jobs could begin, and were granted late: each costs the
     queue the time by which the process was late."""

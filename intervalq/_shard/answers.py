@@ -74,6 +74,6 @@ class Answers:
         """Granted slots, as fixed instants on the store's clock."""
         return GrantRange(
             first, held_total=state.held_total, steps=self._time.clock.steps, count=count,
-            granted_at=state.last_now,
+            granted_at=state.last_now, latest=state.tolerance + state.credit,
             step=state.settings.interval, at_once=at_once, speculative=speculative,
         )  # fmt: skip

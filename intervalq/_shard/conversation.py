@@ -113,6 +113,10 @@ class Conversation:
         """Note that a job began to wait."""
         if self._line.waiting == 1:
             self._came_back()
+        self.begin()
+
+    def begin(self) -> None:
+        """There is something to ask or to tell."""
         if not self.runs:
             self.runs = True
             self._idle = anyio.Event()
@@ -246,7 +250,7 @@ class Conversation:
         return Situation(
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
-            apart=self._dispatcher.apart(), returns=self._returning.is_likely,
+            apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 
 from intervalq._shard.connection import Connection
 from intervalq._shard.grants import Grant, GrantRange, Grants
+from intervalq._shard.last_start import LastStart
 from intervalq._shard.leases import Leases
 from intervalq._shard.store_time import REACTION, StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
@@ -81,9 +82,7 @@ class Dispatcher:
     ) -> None:
         self.begun = 0
         """How many jobs began."""
-        self.begun_at: int | None = None
-        """When the last one began."""
-        self._is_bound = False  # whether `begun_at` is an upper bound, because a thread begins by itself
+        self.last = LastStart()
         self.late = 0
         """How many slots were granted late."""
         self.skipped: Counter[str] = Counter()
@@ -156,7 +155,7 @@ class Dispatcher:
         if not ready.count:
             self.ready = None
             self._grants.granted.popleft()
-            self.begun_at, self._is_bound = self._now(), False
+            self.last.was(grant.ticket, self._now())
         return grant
 
     def give_up(self, grant: Grant, cause: str) -> None:
@@ -192,12 +191,25 @@ class Dispatcher:
         """Count a ticket that was no longer valid when a grant of its slot was requested."""
         self.skipped[cause] += 1
 
-    def undo(self, grant: Grant) -> None:
-        """Take back the start of a job whose thread came too late for its slot."""
+    def undo(self, grant: Grant, *, again: bool = True) -> bool:
+        """A job that took a slot could not begin in it: its thread came too late.
+
+        The slot is granted again, as where a task comes too late: else a thread that is always late would
+        take one ticket after the other, and never begin. Returns whether it is to be asked for.
+        """
+        self.begun -= 1
+        self.last.was_none(grant.ticket)
+        if grant.range.record != self._grants.record:
+            return False
         if grant.at_once:
             self._time.answer_came_late(self._now() - self._connection.heard_at)
+        state, is_known = self._connection.state, grant.range.steps == self._time.clock.steps
+        if again and is_known and state is not None and self._grants.take_back(grant.slot, state.current):
+            self._leases.wanted(grant.ticket)
+            self._asker.changed()
+            return True
         self.give_up(grant, "thread")
-        self.begun -= 1
+        return False
 
     def _handoff(self, at: int) -> int:
         """How long before its slot to wake a job, which then waits for the slot itself: waking takes time."""
@@ -211,22 +223,8 @@ class Dispatcher:
             pass
         self._precision.looked(at + left, left)
 
-    def apart(self) -> int:
-        """When a whole interval has passed since the last start; 0 with burst credit, which needs none."""
-        state = self._connection.state
-        if state is None or state.credit or self.begun_at is None:
-            return 0
-        return self.begun_at + state.settings.interval
-
     def _opens(self, first: GrantRange) -> int:
-        """When the first slot of a range may be used: at a distance from the last start, if time allows."""
-        state = self._connection.state
-        if not first.moves or state is None:
-            return first.opens
-        apart, tolerance = self.apart(), state.tolerance
-        nearest = apart - 2 * (tolerance // 2)
-        clear = nearest if self._is_bound else apart - tolerance // 2
-        return max(first.opens, min(clear, max(first.closes, nearest)))
+        return self.last.opens(first, self._connection.state)
 
     def _is_lost(self, first: GrantRange, opens: int, at: int) -> bool:
         """Whether the first slot of a range is over, or has come and will be over before it may be used."""
@@ -245,8 +243,8 @@ class Dispatcher:
             self._time.job_began()
         grant = self._grants.use(opens)
         self.begun += 1
-        self._is_bound = waiter.early > 0
-        self.begun_at = max(at, grant.closes) if waiter.early else at
+        is_bound = waiter.early > 0
+        self.last.was(grant.ticket, max(at, grant.closes) if is_bound else at, is_bound=is_bound)
         if self._precision.looks:
             self._precision.kept()
         if self._connection.is_limited:

@@ -29,8 +29,10 @@ class GrantRange:
         "granted_at",
         "held_total",
         "last",
+        "latest",
         "moves",
         "readings",
+        "record",
         "shift",
         "speculative",
         "step",
@@ -47,6 +49,7 @@ class GrantRange:
         step: int = 0,
         at_once: bool = False,
         granted_at: int = 0,
+        latest: int = FOREVER,
         speculative: bool = False,
     ) -> None:
         self.count = count
@@ -68,6 +71,11 @@ class GrantRange:
         """The ticket that may be used before its slot comes: see `Answer.at_once`; 0: none."""
         self.granted_at = granted_at
         """With `at_once`: the time of the grant, on the store's clock."""
+        self.latest = latest
+        """How late after its slot a job may begin, by the settings under which they were granted: later slots
+        may have been granted to others by those settings, whatever they are by now."""
+        self.record = 0
+        """Which record they belong to, see `Grants.record`."""
         self.speculative = speculative
         """Whether some were taken for jobs that were only likely to come: unused ones are no failure."""
         self.readings = -1
@@ -110,6 +118,7 @@ class GrantRange:
             self.end - self.count == other.end
             and self.instant == other.last + other.step
             and (self.step, self.steps, self.held_total) == (other.step, other.steps, other.held_total)
+            and self.latest == other.latest
             and self.cost == other.cost == 1
             and self.speculative == other.speculative
             and not self.at_once
@@ -193,12 +202,15 @@ class Grants:
         """The last ticket that was granted to this shard."""
         self.covered = 0
         """The last ticket whose slot nobody may use any more: a job began so late that it was too close."""
+        self.record = 0
+        """How many records were lost. Slots of an earlier record are void."""
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
 
     def grant(self, granted: GrantRange) -> None:
         """Add granted slots; if they were granted again, they may come before other granted ones."""
+        granted.record = self.record
         later = []
         while self.granted and self.granted[-1].end > granted.end:
             later.append(self.granted.pop())
@@ -275,6 +287,21 @@ class Grants:
         self.tickets.extendleft(reversed(again))
         return len(again)
 
+    def take_back(self, slot: Slot, current: int) -> bool:
+        """A job could not begin in a slot that it took: it and all behind it have to be granted again.
+
+        Returns whether they may be: not if somebody else had been granted a later one, as `current` says.
+        """
+        following = next(self.coming(), None)
+        end = slot.ticket + 1
+        if following is not None and following.ticket == end:
+            end = self.row_end()
+        if current >= end:
+            return False
+        self.ask_again()
+        self.tickets.appendleft(slot)
+        return True
+
     def answered(
         self,
         asked: set[Slot],
@@ -335,8 +362,13 @@ class Grants:
         self.forget()
         return back
 
-    def forget(self) -> None:
+    def lost(self) -> None:
         """Forget all slots, because their record is gone."""
+        self.record += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all slots; none of them will be used."""
         self.tickets.clear()
         self.granted.clear()
         self.unused.clear()

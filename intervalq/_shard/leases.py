@@ -65,6 +65,10 @@ class Leases:
             self._tell()
             self._sleep.wake()
 
+    def wanted(self, ticket: int) -> None:
+        """A slot is to be granted again, so it keeps its lease."""
+        self._ended.discard(ticket)
+
     def forget(self) -> None:
         """Note that the record is gone. In a recreated one, the same tickets may belong to others' jobs."""
         self.lost |= self.running

@@ -119,9 +119,11 @@ class Shard:
             self.conversation.nobody_waits()
 
     def undo(self, grant: Grant) -> None:
-        """See `Dispatcher.undo`."""
-        self.dispatcher.undo(grant)
-        self.conversation.ask_anew()
+        """A job that took a slot could not begin in it: its thread came too late."""
+        if self.closed:
+            self.dispatcher.undo(grant, again=False)
+        elif self.dispatcher.undo(grant):
+            self.conversation.begin()
 
     def give_up(self, grant: Grant) -> None:
         """Note that a slot that was handed out won't be used."""
@@ -198,7 +200,7 @@ class Shard:
 
     def last_start(self) -> int | None:
         """See `Owner.last_start`."""
-        return self.dispatcher.begun_at
+        return self.dispatcher.last.at
 
     def has_leases(self) -> bool:
         """See `Owner.has_leases`."""
@@ -207,7 +209,7 @@ class Shard:
     def record_lost(self) -> None:
         """See `Owner.record_lost`."""
         self.dispatcher.not_ready()
-        self.grants.forget()
+        self.grants.lost()
         self.leases.forget()
         self.conversation.ask_anew()  # the reset may have been reported in the answer to another command
         self.conversation.hold_ended()

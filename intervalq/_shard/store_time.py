@@ -150,7 +150,7 @@ class StoreTime:
             return granted
         granted.readings = clock.answers
         last = granted.last  # the uncertainty from drift is largest for the last slot
-        late = self.tolerance(state, at) + state.credit
+        late = self.tolerance(state, at) + min(granted.latest - state.tolerance, state.credit)
         opens, closes = clock.surely(last), clock.perhaps(last + late) - 1
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
             # No further from the certain time than the record says; the next request reports a larger error.

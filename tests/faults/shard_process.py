@@ -123,7 +123,7 @@ class Caller:
     def _call(self, number: int, ticket: int) -> None:
         """The job: calls the service as its first instruction."""
         shard = self.queue.shard()
-        check, straight = self.clock.check_before(shard.dispatcher.begun_at or 0)
+        check, straight = self.clock.check_before(shard.dispatcher.last.at or 0)
         assert shard.state is not None
         call = Call(
             shard=self._options.name,

@@ -94,7 +94,7 @@ class Work:
                 try:
                     async with queue.slot() as slot:
                         shard = queue.shard()
-                        begun_at, state = shard.dispatcher.begun_at, shard.state
+                        begun_at, state = shard.dispatcher.last.at, shard.state
                         assert begun_at is not None
                         assert state is not None
                         tolerance = state.tolerance + 2 * shard.time.error(state, CLOCK.get().now())

@@ -31,6 +31,8 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              43
     early-for-nothing             stalls             1
+    late-threads-start-over       crowd              1
+    by-new-settings               local              1
     late-ones-crowd               late              66
     way-is-nothing                slow               4
     clocks-compared               calm               3

@@ -25,6 +25,7 @@ _ACCEPT: Final = Dispatcher.accept
 _IS_OVER: Final = Dispatcher._is_over
 _ASK: Final = Conversation._ask
 _INIT: Final = StoreTime.__init__
+_UNDO: Final = Dispatcher.undo
 _BOUNDED: Final = StoreTime.bounded
 _LEARN: Final = StoreClock.learn
 _LISTEN: Final = Listener.__init__
@@ -93,6 +94,28 @@ def _() -> Iterator[None]:
         return first.opens - first.shift
 
     yield from instead(Dispatcher, "_opens", opens)
+
+
+@bug("late-threads-start-over", "crowd", 10000197)
+def _() -> Iterator[None]:
+    """A thread that comes too late for its slot takes another one, for which it comes too late as well."""
+
+    def undo(self: Dispatcher, grant: Grant, *, again: bool = True) -> bool:
+        del again
+        return _UNDO(self, grant, again=False)
+
+    yield from instead(Dispatcher, "undo", undo)
+
+
+@bug("by-new-settings", "local", 10007538)
+def _() -> Iterator[None]:
+    """A slot may be used as late as the settings allow by now, and not as when it was granted."""
+
+    def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
+        granted.latest = FOREVER
+        return _BOUNDED(self, granted, state, at)
+
+    yield from instead(StoreTime, "bounded", bounded)
 
 
 @bug("way-is-nothing", "slow", 3)

@@ -51,13 +51,13 @@ What is checked, by true time and from outside
     limits      no more jobs run than `max_running`
     costs       a job of several slots takes them all
     progress    where only one process has jobs that wait, the queue isn't held, and the store can be reached,
-                it asks sixteen times at most until a job begins, however late its timers are
+                it asks 24 times at most until a job begins, however late its timers are
     waiting     a process that is told that the queue goes on asks at once; a slot that is granted in time
                 isn't slept through while a job waits; the store hears within six seconds that a job ended
     waste       where nothing goes wrong, no slot passes empty that a job waits for, but for those of callers
                 that stay away
     questions   then a process asks three times for a job at most, once more when nobody waits any more, and
-                eight times at first
+                eight times at first; five times more for a job where its way is long for the tolerance
     tickets     then a job begins with the ticket that its caller was told
     closing     a handle that is closed starts nothing any more but what it is to drain, and that it does;
                 when its process ends, the store knows which of its jobs ended

@@ -110,7 +110,7 @@ class Facts:
     grants: dict[tuple[str, int], list[Grant]] = field(default_factory=lambda: defaultdict(list))
     errors: list[tuple[float, str, float, float]] = field(default_factory=list)
     """When a record began to say by how much shards may be wrong about its clock, how much that is, and
-    the smallest tolerance that it has had, in seconds."""
+    the smallest tolerance that it or one before it has had, in seconds."""
     reports: list[tuple[float, Process | None]] = field(default_factory=list)
     """Who asked when in the steps of `errors`."""
     asked: dict[Process, float] = field(default_factory=dict)
@@ -155,6 +155,9 @@ class Facts:
     taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
     """The tickets that a process got, less those that it gave back, and how many slots each has."""
     misses: list[Miss] = field(default_factory=list)
+    shown: set[Process] = field(default_factory=set)
+    """Who was shown by an answer that the store lost something. A request that made a record, and reaches the
+    store again after that was lost, makes another of the same name: it shows only by its counters."""
     made: list[tuple[float, bool]] = field(default_factory=list)
     """When a record was made, and whether its maker knew of an earlier one."""
     holds: list[tuple[float, float]] = field(default_factory=list)
@@ -180,6 +183,12 @@ class Facts:
     """Questions of a process in which alone jobs wait, each with how many in a row it was."""
     wanted: float = 0.0
     """How many slots passed while jobs waited and the queue was not held."""
+
+    def may_run(self, start: Start) -> int:
+        """How many jobs might run with a start: by the limit at its grant, or by a larger one since."""
+        told = start.grants[-1]
+        since = [most for at, most in self.limits[start.record] if told.at < at <= start.at]
+        return max([told.settings.max_running, *since])
 
     @property
     def limited(self) -> bool:

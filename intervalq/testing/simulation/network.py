@@ -180,7 +180,7 @@ class Line:
             await anyio.sleep(busy)
         sent, since = loop.time(), CLOCK.get().now()
         if self.is_cut:
-            network.observer.questions[self.process].append(sent)
+            network.observer.tried(self.process)
             await anyio.sleep(network.delay(self, self.route.up))
             network.observer.failed(self.process)
             raise StoreUnavailable(URL, "no way to it")

@@ -40,19 +40,17 @@ class Observer(Facts):
         self.store: Callable[[], int] = lambda: 0
         """What the store's clock reads."""
         self.trace = Trace()
+        self.late = 0
+        """How many slots were granted late."""
         self._waiting: set[ObservedJob] = set()
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
         self._in_row = 0
         self._under_way: Counter[Process] = Counter()
         self._held: dict[Process, float] = {}  # since when those that asked believe that the queue is held
-        self._late: list[Command] = []  # each was granted late
+        self._late: list[tuple[float, Command]] = []  # granted late, and when; not what the store has lost
         self._granted: dict[int, tuple[Answer, list[Grant]]] = {}  # by the identity of their answers
-
-    @property
-    def late(self) -> int:
-        """How many slots were granted late."""
-        return len(self._late)
+        self._names: dict[Process, str | None] = {}  # of the record that each heard of last
 
     # --- what happens -------------------------------------------------------------------------------
 
@@ -116,10 +114,14 @@ class Observer(Facts):
         """A command is on its way."""
         self.calls += 1
         self.asked[process] = self.time()
-        self.questions[process].append(self.time())
-        self._under_way[process] += 1
+        self.tried(process)
         self._count(process, command, lost=lost)
         self.say(process.name, "asks", command, "(lost)" if lost else "")
+
+    def tried(self, process: Process) -> None:
+        """A process asks something, perhaps where there is no way to the store."""
+        self.questions[process].append(self.time())
+        self._under_way[process] += 1
 
     def answered(self, process: Process, command: Command, answer: Answer, sent: float) -> None:
         """An answer is taken in."""
@@ -127,6 +129,11 @@ class Observer(Facts):
         for grant in self._granted.pop(id(answer), (answer, []))[1]:
             grant.heard = self.time()
         told = answer.state is not None and not answer.refused
+        if not answer.refused:
+            name = None if answer.state is None else answer.state.generation
+            if answer.healed or (self._names.get(process) or name) != name:
+                self.shown.add(process)
+            self._names[process] = name
         if answer.state is not None and told and (isinstance(command, Advance) or process not in self.known):
             self.known[process] = (self.time(), answer.state)
         if told and not isinstance(command, Inspect):
@@ -228,8 +235,9 @@ class Observer(Facts):
             self.grants[key, grant.ticket].append(grant)
         if grants:
             self._granted[id(answer)] = answer, grants
-        error, least = state.error / 1e6, min(self.tolerances.get(key, 1e9), state.tolerance / 1e6)
-        self.tolerances[key] = least
+        error = state.error / 1e6
+        self.tolerances[key] = min(self.tolerances.get(key, 1e9), state.tolerance / 1e6)
+        least = min(self.tolerances.values())  # a shard goes by the record that it has heard of
         if error != next((known for _, record, known, _ in reversed(self.errors) if record == key), 0.0):
             self.errors.append((now, key, error, least))
             said = isinstance(command, Advance) and command.error == state.error
@@ -288,6 +296,8 @@ class Observer(Facts):
         """The store lost writes."""
         self._in_row = 0
         self.losses.append(self.time())
+        since = float("-inf") if age is None else self.time() - age
+        self._late = [(at, command) for at, command in self._late if at <= since]
         self.clocks.clear()
         self.revoked_at[self.time()] = self.revoked
         self.revoked = {}
@@ -314,9 +324,10 @@ class Observer(Facts):
             self.violated(
                 f"ticket {slot.ticket} of {process.name} was late, and moved others by more than that"
             )
-        if any(command is other for other in self._late):
+        if any(command is other for _, other in self._late):
             self.violated(f"a copy of a question of {process.name} set the queue's clock back once more")
-        self._late.append(command)
+        self.late += 1
+        self._late.append((self.time(), command))
 
     def _count(self, process: Process, command: Command, *, lost: bool) -> None:
         """Count the questions of a process that has all the jobs that wait, with nothing in its way."""

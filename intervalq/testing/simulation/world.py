@@ -302,7 +302,14 @@ class World:
             knew = [
                 at for at in gone if any(each < at for each in heard) and any(each > at for each in heard)
             ]
-            if knew and not said and not self.seen.failovers and not self.plan.keyed and not process.dead:
+            if (
+                knew
+                and process in self.seen.shown
+                and not said
+                and not self.seen.failovers
+                and not self.plan.keyed
+                and not process.dead
+            ):
                 self.seen.violated(f"{process.name} does not say that its store lost its record")
 
     async def _sweep(self) -> None:

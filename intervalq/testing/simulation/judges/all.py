@@ -18,9 +18,9 @@ from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
-_QUESTIONS: Final = 16
-"""So many commands at most does a lone caller need to begin: some only sharpen what it knows of the clock,
-five in a row each time that a slot was given up."""
+_QUESTIONS: Final = 24
+"""So many commands at most does a lone caller need to begin: for a ticket, for the next one, about its slot,
+and once more as it woke late. Before each, five may only sharpen what it knows of the clock."""
 
 FAR: Final = float("inf")
 
@@ -85,7 +85,9 @@ def order(seen: Observer, plan: Plan) -> Findings:
             latest = _late(seen, plan, later)
             if 3 * judge_of_starts.error(earlier.at, later) > plan.interval:
                 continue  # the record says that nothing of the spacing holds
-            if (seen.dues.get(earlier.slot, 0) - seen.dues.get(later.slot, 0)) / 1e6 >= latest:
+            ahead = min((grant.slot - grant.opens for grant in earlier.grants), default=0.0)
+            apart = (seen.dues.get(earlier.slot, 0) - seen.dues.get(later.slot, 0)) / 1e6
+            if apart - ahead * (1 + plan.store_ppm / 1e6) >= latest:
                 yield later.at, f"{named(later)} began after {named(earlier)}"
     yield from _lines(seen)
 
@@ -178,8 +180,7 @@ def limits(seen: Observer, _: Plan) -> Findings:
         running = 0
         for at, place, start in sorted(changes, key=lambda change: change[:2]):
             running += 1 if place >= 0 else -1
-            most = start.grants[-1].settings.max_running
-            if place >= 0 and running > most:
+            if place >= 0 and running > (most := seen.may_run(start)):
                 yield at, f"{running} jobs run, {most} may"
                 break
 

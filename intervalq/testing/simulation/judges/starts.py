@@ -72,11 +72,28 @@ class Starts:
                 continue
             by_record["" if self._seen.losses else start.record].append(start)
         for starts in by_record.values():
-            if not self._seen.losses:
-                # Those of a burst may begin in any order, and so may those of shards whose clocks are known
-                # to less than an interval. What lies between two slots is told by their tickets.
-                starts.sort(key=lambda start: start.ticket)
-            yield from self._too_near(starts)
+            yield from self._too_near(self._by_ticket(starts))
+
+    def _by_ticket(self, starts: list[Start]) -> list[Start]:
+        """Starts in the order of their tickets, but for those that were issued when writes were lost.
+
+        Those of a burst may begin in any order, and so may those of shards whose clocks are known to less
+        than an interval. What lies between two slots is told by their tickets.
+        """
+        ordered: list[Start] = []
+        for start in starts:
+            place = len(ordered)
+            while place and self._is_before(start, ordered[place - 1]):
+                place -= 1
+            ordered.insert(place, start)
+        return ordered
+
+    def _is_before(self, start: Start, other: Start) -> bool:
+        """Whether a start that came after another one was on an earlier ticket than that."""
+        if start.record != other.record or start.ticket >= other.ticket:
+            return False
+        issued = min([start.at, *self._seen.issues[start.slot], *self._seen.issues[other.slot]])
+        return not any(issued <= at <= start.at for at in self._seen.losses)
 
     @property
     def excused(self) -> int:
@@ -117,7 +134,7 @@ class Starts:
             return None  # that is another judge's
         error = self.error(start.grants[-1].at, start)
         begins = [grant.opens for grant in start.grants]
-        ends = [max(grant.slot + grant.latest, self._end(start, grant)) for grant in start.grants]
+        ends = [max(self._over(grant), self._end(start, grant)) for grant in start.grants]
         for wrong in (error, error + self._ways.unseen(start.job.process, start.at)):
             if any(
                 opens - wrong - GRAIN <= start.at <= closes + 2 * wrong + GRAIN
@@ -127,6 +144,10 @@ class Starts:
         if start.at < begins[-1]:
             return f"{named(start)} began {begins[-1] - start.at:.6f} s before its slot"
         return f"{named(start)} began {start.at - ends[-1]:.6f} s after its slot was over"
+
+    def _over(self, grant: Grant) -> float:
+        """When a slot is over: its tolerance is a time on the store's clock."""
+        return grant.slot + grant.latest / self._rate
 
     def _end(self, start: Start, grant: Grant) -> float:
         """Until when a job may begin that moves the slots behind its own: the end of the last one in a row.
@@ -143,7 +164,7 @@ class Starts:
                 if other.process is grant.process and other.heard is not None and other.heard <= start.at
             ]
             if not behind or abs(behind[-1].slot - last.slot - step) > GRAIN:
-                return last.slot + last.latest
+                return self._over(last)
             last, ticket = behind[-1], ticket + 1
 
     def error(self, since: float, start: Start) -> float:

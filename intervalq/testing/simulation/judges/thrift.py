@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Final
 
@@ -27,6 +27,9 @@ _SHORT: Final = 0.001
 _FIRST: Final = 8
 """Questions until a process knows the store's clock."""
 
+_LOOKS: Final = 5
+"""So many times in a row a process looks at the store's clock that knows it too badly for the tolerance."""
+
 _LATE: Final = 0.01
 """Seconds: timers of healthy processes, and microseconds that are rounded."""
 
@@ -47,9 +50,13 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
             continue
         settings = second.grants[-1].settings
         step = settings.interval / 1e6 / rate
-        over = second.at - first.at - step - second.grants[-1].latest - _LATE
+        slot = max(
+            [first.at, *(grant.slot for grant in first.grants if grant.at_once)]
+        )  # before that it began
+        over = second.at - slot - step - second.grants[-1].latest - _LATE
         # One begins earlier, another later, by as much as they know the store's clock.
         over -= 3 * max(known.error(first.at, second), blur(seen, second.job.process, second.at))
+        over -= _looks(seen, second.job.process) * _slowest(seen)
         if over > 0 and step > enough and _waits(seen, first.at, second.at):
             empty.append((first, second, over))
     if len(empty) > _may_stay_away(seen, plan):
@@ -107,10 +114,12 @@ def asked(seen: Observer, plan: Plan) -> Findings:
     began: dict[Process, int] = defaultdict(int)
     for start in seen.starts:
         began[start.job.process] += 1
+    for process, slots in _lost_to_late_timers(seen, plan).items():
+        began[process] += slots
     for process, questions in seen.questions.items():
         if process.name == "operator":
             continue
-        most = each * began[process] + _rows(seen, process) + _FIRST
+        most = (each + _looks(seen, process)) * began[process] + _rows(seen, process) + _FIRST
         if len(questions) > most:
             yield (
                 questions[-1],
@@ -118,9 +127,26 @@ def asked(seen: Observer, plan: Plan) -> Findings:
             )
 
 
+def _lost_to_late_timers(seen: Observer, plan: Plan) -> Counter[Process]:
+    """How many slots processes did not use or were granted again, where timers may be late for a slot."""
+    late = {each.name for each in plan.processes if each.lateness > plan.interval / 2}
+    used = {start.slot for start in seen.starts}
+    lost: Counter[Process] = Counter()
+    for slot, grants in seen.grants.items():
+        if grants[-1].process.name in late:
+            lost[grants[-1].process] += len(grants) - (slot in used)
+    return lost
+
+
 def _slowest(seen: Observer) -> float:
     """The longest round trip of all, in seconds."""
     return max((back - sent for had in seen.exchanges.values() for sent, back in had), default=0.0)
+
+
+def _looks(seen: Observer, process: Process) -> int:
+    """How many times a process looks at the clock before a slot, where its way is long for the tolerance."""
+    longest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+    return _LOOKS if longest * 3 > min(seen.tolerances.values(), default=0.0) * 2 else 0
 
 
 def _is_calm(seen: Observer, plan: Plan) -> bool:
@@ -133,7 +159,7 @@ def _is_calm(seen: Observer, plan: Plan) -> bool:
         return False
     return all(
         job.plan.cost == 1
-        and not job.cancelled
+        and not (job.cancelled or job.came_late)
         and job.plan.cancelled_after is None
         and job.plan.timeout is None
         for job in seen.jobs
@@ -141,10 +167,16 @@ def _is_calm(seen: Observer, plan: Plan) -> bool:
 
 
 def _may_stay_away(seen: Observer, plan: Plan) -> int:
-    """How many slots pass empty at most because callers stayed away that had come back again and again."""
-    if not any(each.callers for each in plan.processes):
-        return 0
-    return len(seen.starts) // _AHEAD
+    """How many slots pass empty at most because callers stayed away that had come back again and again.
+
+    They are taken for callers wherever jobs come, or are tried again, while nobody waits in their process.
+    """
+    if any(each.callers for each in plan.processes):
+        return len(seen.starts) // _AHEAD
+    again: Counter[Process] = Counter()
+    for start in seen.starts:
+        again[start.job.process] += start is not start.job.starts[0]
+    return sum((_rows(seen, process) + count) // _AHEAD for process, count in again.items())
 
 
 def _waits(seen: Observer, begin: float, end: float) -> bool:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from intervalq.testing.simulation.facts import Grant, ObservedJob
-from intervalq.testing.simulation.judges.starts import Findings, Starts
+from intervalq.testing.simulation.judges.starts import Findings, Starts, Ways
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -53,7 +53,10 @@ def unused(seen: Observer, plan: Plan) -> Findings:
             if _is_disturbed(seen, grant, end) or _is_away(seen, process, heard, end):
                 continue
             late = lateness[process.name] + _quickest(seen, process, heard)
-            may_miss = late > grant.latest or _has_moved(seen, record, ticket, process)
+            has_moved = _has_moved(seen, record, ticket, process)
+            if has_moved:
+                end += _end_of_row(seen, record, ticket, end) - until
+            may_miss = late > grant.latest or has_moved
             if may_miss and _is_behind(seen, record, ticket, end):
                 continue
             if _waits(seen, process, heard, end) and not _asks(seen, process, heard, end):
@@ -101,8 +104,13 @@ def _idle(seen: Observer, process: Process, until: float) -> float:
 
 
 def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
-    """Whether its owner may have given it up: there were news of a step of the clock, or of lost writes."""
+    """Whether its owner may have given it up: there were news of a step of the clock, or of lost writes.
+
+    They may come late: a process may be shown a step only once it knows the clock well enough.
+    """
     heard = grant.heard or grant.at
+    if Ways(seen).unseen(grant.process, heard) > 0:
+        return True
     since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
     return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))
 
@@ -132,6 +140,18 @@ def _has_moved(seen: Observer, record: str, ticket: int, process: Process) -> bo
         and any(start.at > grant.slot + grant.latest for grant in start.grants[-1:])
         for start in seen.starts
     )
+
+
+def _end_of_row(seen: Observer, record: str, ticket: int, heard: float) -> float:
+    """Until when slots may be used that were granted in a row, from a ticket on, to its owner."""
+    grant = seen.grants[record, ticket][-1]
+    row, last = grant, ticket
+    while True:
+        last += 1
+        grants = [each for each in seen.grants.get((record, last), ()) if each.process is grant.process]
+        if not grants or grants[-1].heard is None or grants[-1].heard > heard:
+            return row.slot + row.latest
+        row = grants[-1]
 
 
 def _is_away(seen: Observer, process: Process, begin: float, end: float) -> bool:

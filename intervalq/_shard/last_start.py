@@ -1,0 +1,43 @@
+"""When the last job of a shard began: the next one keeps its distance to that."""
+
+from __future__ import annotations
+
+from intervalq._shard.grants import GrantRange
+from intervalq.rules import State
+
+
+class LastStart:
+    """The last start of one shard, and the one before, which counts again if that was none."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        """When it was, on the process's own clock; None: no job began."""
+        self.is_bound = False
+        """Whether that is the latest that it may have been: a thread begins by itself."""
+        self._ticket = 0
+        self._before: tuple[int | None, bool] = None, False
+
+    def was(self, ticket: int, at: int, *, is_bound: bool = False) -> None:
+        """A job began, or its thread is about to."""
+        self._before = self.at, self.is_bound
+        self._ticket, self.at, self.is_bound = ticket, at, is_bound
+
+    def was_none(self, ticket: int) -> None:
+        """A thread came too late for its slot."""
+        if ticket == self._ticket:
+            self.at, self.is_bound = self._before
+
+    def apart(self, state: State | None) -> int:
+        """When a whole interval since then is over; 0 with burst credit, which needs none."""
+        if state is None or state.credit or self.at is None:
+            return 0
+        return self.at + state.settings.interval
+
+    def opens(self, first: GrantRange, state: State | None) -> int:
+        """When the first slot of a range may be used: not near to the last start, if time allows."""
+        if not first.moves or state is None:
+            return first.opens
+        apart, tolerance = self.apart(state), state.tolerance
+        nearest = apart - 2 * (tolerance // 2)
+        clear = nearest if self.is_bound else apart - tolerance // 2
+        return max(first.opens, min(clear, max(first.closes, nearest)))
