@@ -157,11 +157,10 @@ def _is_calm(seen: Observer, plan: Plan) -> bool:
     )  # fmt: skip
     if any(news) or any(each.turn is not None or each.lateness > _LATE / 2 for each in plan.processes):
         return False
+    if any(job.cancelled or job.came_late for job in seen.jobs):
+        return False
     return all(
-        job.plan.cost == 1
-        and not (job.cancelled or job.came_late)
-        and job.plan.cancelled_after is None
-        and job.plan.timeout is None
+        job.plan.cost == 1 and job.plan.cancelled_after is None and job.plan.timeout is None
         for job in seen.jobs
     )
 
