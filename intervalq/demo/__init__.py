@@ -1,4 +1,4 @@
-"""Something to try queues on: an API with a limit, a client of it, and 249 things to ask."""
+"""A demo for queues: an API with a rate limit, a client, and 249 requests to make."""
 
 from __future__ import annotations
 

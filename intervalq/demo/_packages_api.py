@@ -1,4 +1,4 @@
-"""The API of the example: answers for packages, refuses too many calls, notes each one on its own clock."""
+"""The API of the example: it answers for packages, rejects excess calls, and times each on its own clock."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import anyio
 from intervalq.demo.api import Meter
 
 _QUICK, _SLOW = 0.02, 0.3
-"""Seconds that it takes to answer for the smallest packages and for the largest ones."""
+"""Seconds that an answer takes for the smallest packages and for the largest ones."""
 
 _LARGE: Final = 100_000
-"""Kilobytes of a package that takes longest."""
+"""The size in kilobytes from which an answer takes longest."""
 
 
 class PackagesAPI:
@@ -49,7 +49,7 @@ class PackagesAPI:
         self._thread.join()
 
     def report(self) -> dict[str, Any]:
-        """How it was called: counts, and seconds between two calls."""
+        """Statistics of the calls: counts, and seconds between calls."""
         arrivals = sorted(self.arrivals)
         gaps = sorted(later - earlier for earlier, later in pairwise(arrivals))
         span = arrivals[-1] - arrivals[0] if arrivals else 0.0

@@ -1,4 +1,4 @@
-"""Rows to try a pipeline on: the packages that a Debian machine knows of, or a list of the same kind."""
+"""Rows to try a pipeline on: the packages that a Debian machine knows of, or a similar list."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FIELDS: Final = {"Package": "name", "Version": "version", "Section": "section",
 
 
 def packages(rows: int) -> tuple[list[dict[str, Any]], str]:
-    """So many packages in the order of the list, and where that is.
+    """The given number of packages, in the order of the list, and its source.
 
-    A machine without Debian's lists, or with too short ones, gets a made-up list: sizes are as unequal there.
+    Without Debian's lists, or if they are too short, the list is made up, with sizes as unequal.
     """
     for source in [*sorted(_LISTS.glob("*_Packages*"), key=lambda path: -path.stat().st_size), _STATUS]:
         found = _read(source, rows)

@@ -1,4 +1,4 @@
-"""A small HTTP API with a limit on calls, as published APIs have it, that says how it was really called."""
+"""A small HTTP API with a rate limit, like those of published APIs, that reports the calls it received."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from intervalq.demo import countries
 
 _MAX_ARRIVALS: Final = 1_000_000
-"""The arrivals that are kept for the report: the newest ones, some 32 MB of them."""
+"""How many of the newest arrivals are kept for the report: some 32 MB of them."""
 
 _MAX_HEAD: Final = 8192
 """The longest head of a request, in bytes."""
@@ -49,7 +49,7 @@ class Meter:
         self.accepted = 0
 
     def call(self, at: float) -> float:
-        """Note a call that arrived at `at` seconds; return 0 if it is accepted, else when one would be.
+        """Count a call that arrived at `at` seconds; return 0 if it is accepted, else when one would be.
 
         A window is open at its end: with 1 call in 1 s, calls just 1 s apart are accepted.
         """
@@ -64,7 +64,7 @@ class Meter:
         return 0.0
 
     def report(self) -> dict[str, Any]:
-        """Say how it was called: counts, and seconds between the arrivals."""
+        """Report the calls: counts, and seconds between the arrivals."""
         arrivals = sorted(self._arrivals)
         gaps = sorted(later - earlier for earlier, later in pairwise(arrivals))
         return {
@@ -86,8 +86,8 @@ class Meter:
 class DemoAPI:
     """The API on a port of its own, for as long as the context is open. On asyncio only.
 
-    `GET /countries/XX` answers JSON, or 429 with `Retry-After` in whole seconds; `GET /report` says how it
-    was called since it was started, or since `POST /reset`.
+    `GET /countries/XX` answers JSON, or 429 with `Retry-After` in whole seconds; `GET /report` reports
+    the calls since it was started, or since `POST /reset`.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class DemoAPI:
         port: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make one that isn't started yet.
+        """Create an API that isn't started yet.
 
         Args:
             limit: how many calls are accepted in any `window`.
             window: seconds.
-            host: where it listens.
+            host: the address on which it listens.
             port: 0 is any that is free; see `url`.
             clock: seconds, for tests.
         """
@@ -117,7 +117,7 @@ class DemoAPI:
 
     @property
     def url(self) -> str:
-        """Where it answers, once it is started."""
+        """Its URL, once it is started."""
         return f"http://{self._host}:{self._port}"
 
     async def __aenter__(self) -> Self:
@@ -165,7 +165,7 @@ async def serve(
     *,
     started: Callable[[DemoAPI], object] = lambda _: None,
 ) -> None:
-    """Run the API until this is cancelled; `started` is told when it can be called."""
+    """Run the API until this is cancelled; `started` is notified when it can be called."""
     async with DemoAPI(limit=limit, window=window, host=host, port=port) as api:
         started(api)
         await asyncio.Event().wait()

@@ -2,10 +2,10 @@
 
     python -m intervalq.demo.mapreduce --mappers 4 --reducers 3 --chaos README.md
 
-A mapper claims a document, counts its words, and in one step inserts a task for each shard that has some
-and removes its own. The reducer of a shard merges such tasks, many into one, until no document is left and
-one task is; that goes to the output. With `--chaos` one more process claims tasks and never does them, and
-is killed again and again: every word is counted once all the same.
+A mapper claims a document, counts its words, and in one step inserts a task for each shard that has some of
+them and removes its own. The reducer of a shard merges such tasks, many into one, until no document and only
+one task is left, which goes to the output. With `--chaos`, another process claims tasks without doing them
+and is killed repeatedly: every word is counted once all the same.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from intervalq.tasks.rules import Insert
 from intervalq.tasks.store import MAX_ROWS
 
 EXPIRY: Final = 1.0
-"""Seconds until what a killed process had claimed is free again, where nothing tells of its death."""
+"""Seconds until the claims of a killed process are released if the store can't detect its death."""
 
 _LARGEST: Final = 32 << 20
-"""Bytes of a task: the sums of one shard are one."""
+"""The size limit of a task in bytes: the sums of one shard form one task."""
 
 _PIECE: Final = 50_000
-"""Characters of a document; longer files are several."""
+"""The maximum length of a document in characters; longer files are split."""
 
 _BATCH: Final = 50
 _ROUNDS: Final = 4
-"""How often the process that does nothing is started again, at most: the others shall get to the end."""
+"""How often the obstructing process is restarted at most, so that the others can finish."""
 
 _TAKES: Final = 3
 """How many tasks one such process claims before it is killed."""
 
 _MORE: Final = 0.2
-"""Seconds that it has for that after the first."""
+"""Seconds that it has for the rest after the first one."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
 class PartError(Exception):
-    """A process of a count did not end well; it said why."""
+    """A process of a count failed; it printed the reason."""
 
     def __init__(self, part: str, code: int) -> None:
         super().__init__(f"part {part} ended with {code}")
@@ -76,12 +76,12 @@ class Names:
 
 
 def words(text: str) -> Counter[str]:
-    """How often each word is in a text."""
+    """How often each word occurs in a text."""
     return Counter(word.lower() for word in _WORD.findall(text))
 
 
 def pieces(text: str) -> list[str]:
-    """A text in parts of a handy size, none of which ends within a word."""
+    """A text split into documents, none of which ends within a word."""
     made = []
     while len(text) > _PIECE:
         gap = text.rfind(" ", 0, _PIECE) + 1 or _PIECE
@@ -94,7 +94,7 @@ def pieces(text: str) -> list[str]:
 
 
 async def map_documents(handle: Tasks, names: Names) -> None:
-    """Be a mapper, until there are no documents."""
+    """Run a mapper until there are no documents."""
 
     # Without a limit of attempts: a task that is claimed by a process which dies has not failed by itself.
     @handle.worker(names.documents, max_attempts=None, concurrency=1)
@@ -109,7 +109,7 @@ async def map_documents(handle: Tasks, names: Names) -> None:
 
 
 async def reduce_shard(handle: Tasks, names: Names, shard: int) -> None:
-    """Be the reducer of a shard, until its sum is in the output."""
+    """Run the reducer of a shard until its sum is in the output."""
     queue = names.shards[shard]
     pull = handle.pull(queue, name=f"{queue}-reducer", max_ack_pending=None)
     held: list[Claim] = []
@@ -129,7 +129,7 @@ async def reduce_shard(handle: Tasks, names: Names, shard: int) -> None:
 
 
 async def _merge(handle: Tasks, queue: str, held: Sequence[Claim]) -> None:
-    """Many tasks become one: the sum is there, and the others are gone, or nothing was done."""
+    """Merge many tasks into one: the sum is inserted and the others are removed, or nothing is done."""
     first, *others = held
     total = Counter[str]()
     for claim in held:
@@ -144,7 +144,7 @@ async def _merge(handle: Tasks, queue: str, held: Sequence[Claim]) -> None:
 
 
 async def claim_and_do_nothing(handle: Tasks, names: Names) -> None:
-    """Be in the way: say when something was claimed, and never do it."""
+    """Obstruct the count: print when something was claimed, and never do it."""
     for _ in range(_TAKES):
         await handle.claim(names.documents, *names.shards)
         sys.stdout.write("claimed\n")
@@ -156,7 +156,7 @@ async def claim_and_do_nothing(handle: Tasks, names: Names) -> None:
 
 
 async def insert_documents(handle: Tasks, names: Names, texts: Iterable[str]) -> int:
-    """Insert them, and say how many tasks they are."""
+    """Insert the documents; return the number of tasks."""
     parts = [handle.new(names.documents, piece) for text in texts for piece in pieces(text)]
     for start in range(0, len(parts), MAX_ROWS):
         await handle.modify(*parts[start : start + MAX_ROWS])
@@ -164,7 +164,7 @@ async def insert_documents(handle: Tasks, names: Names, texts: Iterable[str]) ->
 
 
 async def take_output(handle: Tasks, names: Names) -> list[dict[str, int]]:
-    """Remove the sums from the output, and give them."""
+    """Remove the sums from the output and return them."""
     sums = await handle.tasks(names.output, limit=None)
     await handle.modify(*(task.delete() for task in sums))
     return [task.value for task in sums]
@@ -182,7 +182,7 @@ class Count:
         """The sums of the shards.
 
         Raises:
-            PartError: a mapper or reducer did not end well; in an exception group.
+            PartError: a mapper or reducer failed; in an exception group.
         """
         names = self._names
         async with Tasks(self._store, max_bytes=_LARGEST, expiry=EXPIRY) as handle:
@@ -204,7 +204,7 @@ class Count:
                 raise PartError(part, code)
 
     async def _disturb(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Start the process that does nothing, and kill it when it has claimed tasks, again and again."""
+        """Repeatedly start the obstructing process, and kill it when it has claimed tasks."""
         for turn in range(_ROUNDS):
             async with await self._start("chaos", stdout=PIPE) as process:
                 try:
@@ -230,7 +230,7 @@ class Count:
 
 
 async def _be(part: str, names: Names) -> None:
-    """Be a part of a count, in a process of its own."""
+    """Run one part of a count, in a process of its own."""
     async with Tasks(max_bytes=_LARGEST, expiry=EXPIRY) as handle:
         if part == "map":
             await map_documents(handle, names)
@@ -241,7 +241,7 @@ async def _be(part: str, names: Names) -> None:
 
 
 def some_texts() -> list[str]:
-    """What Python says about itself: texts that are wherever it is."""
+    """Python's own documentation: texts that are available wherever Python is."""
     from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte
 
     return list(topics.values())
@@ -251,7 +251,7 @@ def some_texts() -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count words, and give the exit code: 1 if the result is wrong."""
+    """Count words; return the exit code: 1 if the result is wrong."""
     given = _parser().parse_args(arguments)
     names = Names(given.name, given.reducers)
     if given.part is not None:
@@ -318,7 +318,7 @@ def _count(texts: list[str], names: Names, given: Any) -> int:  # noqa: ANN401 -
 
 
 def added(sums: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """Sums of shards as one."""
+    """The sums of all shards combined."""
     total = Counter[str]()
     for each in sums:
         total.update(each)

@@ -2,11 +2,11 @@
 
     python -m intervalq.demo.packages --kill
 
-The rows are those of the package lists of this machine (elsewhere a made-up list), with some that are not as
-they should be. The API runs here, counts every call on its own clock, and answers 429 to more than a
-published number of calls in a second. The pipeline is one local Spark session with a SQLite file, at 300
-calls a second: ten thousand rows take 34 s beside Spark's own start. With `--kill` it is killed on the way
-(kill -9), and the same command goes on.
+The rows come from the package lists of this machine (elsewhere from a made-up list), and include some invalid
+ones. The API runs here, counts every call on its own clock, and answers 429 beyond a published number of
+calls in a second. The pipeline is one local Spark session with a SQLite file, at 300 calls a second: ten
+thousand rows take 34 s plus the start of Spark. With `--kill`, it is killed midway (kill -9), and the same
+command continues it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ store = "state.db"
 """
 
 _MARGIN: Final = 1.2
-"""The API's limit over the pace: calls are not equally long on their way."""
+"""The API's limit in excess of the pace, because the latency of calls varies."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the example; the exit code is 1 if a row was called twice without a kill, or a call was refused."""
+    """Run the example; the exit code is 1 if a row was called twice without a kill or a call was rejected."""
     given = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="intervalq-packages-") as temporary:
         folder = Path(given.folder or temporary)
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(folder: Path, url: str, rows: int) -> str:
-    """The requests, with a few that a pipeline has to tell from the others."""
+    """The requests, with a few that a pipeline has to distinguish from the others."""
     found, source = packages(rows)
     lines = [
         json.dumps({**one, "url": f"{url}/packages/{quote(one['name'])}?size={one.get('size') or 0}"})
@@ -107,7 +107,7 @@ def _started(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _killed(folder: Path, api: PackagesAPI, calls: int) -> None:
-    """Begin a run, and end it the hard way."""
+    """Begin a run and kill it."""
     _say(f"$ intervalq pipeline run {folder / 'packages.toml'}  # to be killed after {calls} calls")
     run = _started(folder)
     while len(api.arrivals) < calls and run.poll() is None:

@@ -1,10 +1,10 @@
-"""Spark and an API without a Spark slot held: Spark writes tasks, two workers call, Spark reads the results.
+"""API calls without occupying Spark slots: Spark writes tasks, two workers call, Spark reads the results.
 
     python -m intervalq.demo.spark_tasks
 
 Looks the 249 countries up in a local stand-in for an API that allows 50 calls in any second. Needs
-`intervalq[spark,cli]`; all of it happens in a folder that is removed in the end. This module is the one that
-`intervalq work` runs, too: in a pipeline of yours that would be some other machine.
+`intervalq[spark,cli]`; all files are in a folder that is removed at the end. `intervalq work` runs this
+module, too: in your pipeline, it would run on some other machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MODULE: Final = "intervalq.demo.spark_tasks"  # also where this one is `__main__`
 
 _API: Final = "INTERVALQ_DEMO_API"
-"""The environment's variable with the URL of the API, for the workers."""
+"""The environment variable with the URL of the API, for the workers."""
 
 _LIMIT: Final = 50
 
@@ -45,7 +45,7 @@ tasks: Final = Tasks()
 
 @tasks.worker("calls", queue=queue, concurrency=8)
 async def call(task: Claim) -> Insert:
-    """Look a country up; what is returned is inserted in the step that ends the task."""
+    """Look a country up; the returned value is inserted in the step that ends the task."""
 
     def get() -> int:
         url = f"{os.environ[_API]}/countries/{task.value['code']}"
@@ -56,7 +56,7 @@ async def call(task: Claim) -> Insert:
 
 
 def run(spark: SparkSession, store: str, api: DemoAPI, codes: Sequence[str]) -> dict[str, int]:
-    """Look countries up, with a store of tasks and an API that answers; gives what came of it."""
+    """Look countries up, with a given store of tasks and API; return the results."""
     rows = spark.createDataFrame([(code,) for code in codes], "code string")
     written = rows.write.format("intervalq").options(store=store, queue="calls", key="code", run="demo")
     written.mode("append").save()
@@ -74,7 +74,7 @@ def run(spark: SparkSession, store: str, api: DemoAPI, codes: Sequence[str]) -> 
 
 
 def main() -> int:
-    """Run it on this machine, and say what came of it; 1: some row was not called once."""
+    """Run it on this machine and print the results; 1: some row was not called exactly once."""
     from intervalq.spark._runtime.session import session  # noqa: PLC0415 - an optional part
 
     with (

@@ -1,8 +1,8 @@
-"""How to prove a store, and how to test code that uses queues: the same doors that intervalq's tests use.
+"""Tools to test a store, or code that uses queues: the same that intervalq's own tests use.
 
 `StoreSuite` is the conformance suite of stores, `TaskSuite` that of stores of durable tasks, `LedgerSuite`
 that of stores of ledgers: subclass it in a test module and give it a `store_url` fixture. `virtual_time` runs
-async code on a clock that jumps instead of waiting; it needs none of the packages that the suites do.
+async code on a clock that jumps instead of waiting; it needs none of the packages that the suites need.
 """
 
 from __future__ import annotations

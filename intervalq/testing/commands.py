@@ -1,4 +1,4 @@
-"""Random commands as shards in trouble would send them: late, again, out of order, of a lost record."""
+"""Random commands as from shards in trouble: late, repeated, out of order, for a lost record."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from intervalq.rules import (
 )
 
 _FAR = 10**14
-"""Clocks are not set so far ahead that they leave the numbers which a store can hold."""
+"""Clocks are not set so far ahead that they exceed the numbers that a store can hold."""
 
 _INTERVALS = (1, 7, 1_000, 10_000, 1_000_000, 3_600_000_000)
 
 
 class CommandSource:
-    """Makes up commands and instants, one after the other, from one seed.
+    """Generates successive commands and instants from one seed.
 
-    It remembers the slots that were handed out, as the shards together would, so that most commands concern
-    slots that exist, at instants around their limits: that is where rules are told apart.
+    It remembers the issued slots, as the shards together would, so that most commands concern existing slots,
+    at instants around their limits: that is where differences between rules show.
     """
 
     def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000) -> None:
@@ -51,7 +51,7 @@ class CommandSource:
         self._released: tuple[Slot, ...] = ()
 
     def learn(self, answer: Answer) -> None:
-        """Take note of what the last command did."""
+        """Record the result of the last command."""
         if answer.state is None or answer.refused:
             return
         if answer.state.generation != self.generation:
@@ -65,7 +65,7 @@ class CommandSource:
         self.granted |= {*answer.granted, *(slot.ticket for slot in answer.taken[: answer.begun])}
 
     def next(self, state: State | None) -> tuple[Command, int]:
-        """A command, and what the store's clock reads when it arrives."""
+        """A command, and the store's clock when it arrives."""
         if self._last is not None and self.random.random() < 0.07:
             self.now += self.random.choice((0, 1, self.settings.interval))
             return self._last, self.now  # the answer was lost: sent again
@@ -84,7 +84,7 @@ class CommandSource:
         return self._last, self.now
 
     def _step(self, state: State | None) -> int:
-        """How far the store's clock moves: mostly to just around an instant that matters."""
+        """How far the store's clock moves: mostly to about an instant that matters."""
         choice = self.random.random()
         interval = self.settings.interval
         if choice < 0.25:
@@ -131,7 +131,7 @@ class CommandSource:
         }
 
     def _some(self, most: int) -> tuple[Slot, ...]:
-        """A few of the slots handed out, in ticket order, most of them recent; some forgotten."""
+        """A few of the issued slots, in ticket order, most of them recent; some omitted."""
         if not self.slots:
             return ()
         recent = self.slots[-12:]
@@ -222,7 +222,7 @@ class CommandSource:
 def small_states() -> Iterator[list[tuple[Command, int]]]:
     """Every way to take up to three tickets, use the first of them and give any of them back.
 
-    Each is a list of commands with their instants. The last one gives back, and takes one ticket more.
+    Each is a list of commands with their instants. The last one gives back, and takes one more ticket.
     """
     costs = [*product((1, 2), repeat=1), *product((1, 2), repeat=2), (1, 1, 1)]
     for each in costs:

@@ -1,4 +1,4 @@
-"""The conformance suite: a store is accepted when these tests pass on it, and they hold it to the rules."""
+"""The conformance suite: a store is accepted if it passes these tests, which compare it with the rules."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class StoreSuite:
     """
 
     steps = 40
-    """How many commands each random sequence has."""
+    """The number of commands in each random sequence."""
 
     @pytest.fixture
     def store_url(self) -> str:
-        """Where the store is."""
+        """The URL of the store."""
         raise NotImplementedError("give a store_url fixture")
 
     @pytest.fixture
@@ -46,14 +46,14 @@ class StoreSuite:
 
     @pytest.fixture
     def store(self, portal: BlockingPortal, store_url: str) -> Iterator[Store]:
-        """The store that is tested."""
+        """The store under test."""
         store = open_store(store_url)
         yield store
         portal.call(store.aclose)
 
     @pytest.fixture
     def queue(self, portal: BlockingPortal, store: Store) -> Iterator[Callable[[], str]]:
-        """Gives names of queues that nobody else uses, and drops them at the end."""
+        """Provides names of queues that nobody else uses, and drops the queues at the end."""
         names: list[str] = []
 
         def fresh() -> str:
@@ -73,7 +73,7 @@ class StoreSuite:
     def test_every_answer_is_that_of_the_rules(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str], seed: int
     ) -> None:
-        """Random commands, with the clock given: store and rules answer alike and keep alike records."""
+        """Random commands with a given clock: store and rules give the same answers and records."""
         name = queue()
         source = CommandSource(seed)
         model: State | None = None
@@ -97,7 +97,7 @@ class StoreSuite:
     def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """Up to three tickets, any of them granted, revoked and given back, in time or late: every case."""
+        """All cases of up to three tickets, any of them granted, revoked and given back, in time or late."""
         name = queue()
 
         async def scenario() -> None:
@@ -116,7 +116,7 @@ class StoreSuite:
     def test_its_own_clock_is_used_when_none_is_given(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """Readings never go back, and are microseconds: they differ within a millisecond."""
+        """Readings never go back, and have microsecond resolution: they differ within a millisecond."""
         name = queue()
 
         async def readings() -> list[Answer]:
@@ -130,7 +130,7 @@ class StoreSuite:
     def test_no_slot_is_handed_out_twice_to_many_at_once(
         self, portal: BlockingPortal, store: Store, store_url: str, queue: Callable[[], str]
     ) -> None:
-        """Eight connections take tickets at the same time: each ticket once, slots an interval apart."""
+        """Eight connections take tickets concurrently: each ticket once, slots an interval apart."""
         name = queue()
         slots: list[rules.Slot] = []
         readings: list[tuple[int, int, int]] = []
@@ -174,7 +174,7 @@ class StoreSuite:
     def test_a_record_outlives_the_connection(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """Closing lets go of connections only; the store opens again by itself."""
+        """Closing only releases connections; the store reopens by itself."""
         name = queue()
         portal.call(store.apply, name, Advance(settings=_EACH_SECOND, nonce="n", take=3))
         portal.call(store.aclose)
@@ -185,7 +185,7 @@ class StoreSuite:
     def test_an_end_of_a_hold_wakes_every_listener(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """`resume`, and a running job that ended, are heard by all who listen, where the store can push."""
+        """`resume` and the end of a running job wake all listeners, if the store can push."""
         if not isinstance(store, Waking):
             pytest.skip("this store can't push")
         name = queue()

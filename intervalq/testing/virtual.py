@@ -18,7 +18,7 @@ R = TypeVar("R")
 def virtual_time(
     function: Callable[..., Awaitable[R]], *args: object, backend: str = "asyncio", horizon: float = 1e7
 ) -> R:
-    """Run an async function to its end in virtual time, and give its result.
+    """Run an async function to its end in virtual time and return its result.
 
     Queues in it use the loop's clock; give their store the same one:
     `MemoryStore(clock=virtual_micros)`. Nothing in it may wait for the outside world (threads, sockets).
@@ -27,10 +27,10 @@ def virtual_time(
         function: what to run.
         args: for the function.
         backend: `asyncio` or `trio`.
-        horizon: virtual seconds after which the run is taken for one that never ends.
+        horizon: virtual seconds after which the run is assumed never to end.
 
     Raises:
-        Stuck: everything waits, and nothing will ever happen; or the horizon is passed.
+        Stuck: everything waits for something that will never happen, or the horizon is passed.
     """
 
     async def main() -> R:
@@ -56,11 +56,11 @@ def virtual_micros() -> int:
 
 
 class Stuck(RuntimeError):
-    """Nothing will ever happen any more in a virtual run."""
+    """Everything in a virtual run waits for something that will never happen."""
 
 
 class _NoInput(selectors.SelectSelector):
-    """Never waits: in virtual time nothing comes from outside."""
+    """A selector that never waits, as nothing comes from outside in virtual time."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         del timeout
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._virtual
 
     def stall(self, seconds: float) -> None:

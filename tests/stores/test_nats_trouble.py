@@ -234,12 +234,12 @@ async def test_rights(
     )
     port = own_nats("-c", str(settings)).port
     writer, listener = (opened(f"nats://{name}:x@127.0.0.1:{port}") for name in denied)
-    with pytest.raises(errors.Unauthorized, match="allow it to this user"):
+    with pytest.raises(errors.Unauthorized, match="allow it for this user"):
         async with listener.wakeups("q"):
             pytest.fail("the subject isn't allowed")
     assert (await listener.apply("q", take(), NOW)).count == 1
     monkeypatch.setattr(nats_errors, "WITHIN", 2.0)  # a busy machine has to connect within that
-    with pytest.raises(errors.Unauthorized, match="allow it to this user"):
+    with pytest.raises(errors.Unauthorized, match="allow it for this user"):
         await writer.apply("q", take(), NOW)
 
 

@@ -351,12 +351,12 @@ async def test_advice(own: OwnServer, opened: Open, redis_cluster_url: str) -> N
             assert lost in said[1]
         client.execute_command("ACL", "SETUSER", "less", "on", "nopass", "+@all", "-config", "~*")
         less = await opened(f"redis://less:x@127.0.0.1:{server.port}/0").advice()
-        assert "isn't known" in less[safety + 3][1]
+        assert "is unknown" in less[safety + 3][1]
         client.config_set("appendonly", "no")
         client.config_set("maxmemory-policy", "allkeys-lru")
         assert [level for level, _ in (await store.advice())[safety:]] == ["ok", "ok", "warning", "warning"]
         client.config_set("save", "60 1")
-        assert "snapshots only" in (await store.advice())[safety + 3][1]
+        assert "only snapshots" in (await store.advice())[safety + 3][1]
         client.execute_command("ACL", "SETUSER", "some", "on", "nopass", "+@all", "-config", "~*")
         client.execute_command("ACL", "SETUSER", "few", "on", "nopass", "+evalsha", "~*")
         client.execute_command("REPLICAOF", "127.0.0.1", str(servers.free_port()))

@@ -63,7 +63,7 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: SQLiteSto
         store.patience = 60
         assert await store.names() == ["other"]
         warnings = [sentence for level, sentence in await store.advice() if level == "warning"]
-        assert [f"held just now by process {holder.pid} on " in sentence for sentence in warnings] == [True]
+        assert [f"is held by process {holder.pid} on " in sentence for sentence in warnings] == [True]
     assert (await store.apply("q", Inspect())).state is None
     assert (await store.apply("q", TAKE)).taken[0].ticket == 1
 

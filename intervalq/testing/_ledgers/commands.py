@@ -30,9 +30,9 @@ _SPANS: Final = (0, 1, 2, 10, 50)
 
 
 class LedgerCommandSource:
-    """Makes up commands and instants from one seed, looking at the model to find what matters.
+    """Generates commands and instants from one seed, using the model to find what matters.
 
-    The clock doesn't go back: a store may note late that a session has lapsed.
+    The clock doesn't go back, as a store may notice late that a session has lapsed.
     """
 
     def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000) -> None:
@@ -40,7 +40,7 @@ class LedgerCommandSource:
         self.now = start
 
     def next(self, model: Pages) -> tuple[Command, int]:
-        """A command, and the store's clock when it comes."""
+        """A command, and the store's clock when it arrives."""
         dice = self.random
         instants = [*model.sessions.values(), *([model.meta.expires or 0] if model.meta else [])]
         instants = [at for at in instants if at >= self.now]
@@ -76,5 +76,5 @@ class LedgerCommandSource:
         return dice.choices(others, (4, 4, 3, 3, 1))[0]
 
     def _keys(self) -> tuple[str, ...]:
-        """Some keys; one may come twice."""
+        """Some keys; one may occur twice."""
         return tuple(self.random.choices(_KEYS, k=self.random.randint(0, 4)))

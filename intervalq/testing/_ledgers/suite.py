@@ -1,7 +1,7 @@
-"""The conformance suite of stores of ledgers: one is accepted when these tests pass on it.
+"""The conformance suite of stores of ledgers: a store is accepted if it passes these tests.
 
-What it says is held to the rules by random commands; what the rules can't show (many at once, the store's own
-clock, large values) by tests of their own.
+Random commands compare its answers with the rules; separate tests cover what the rules can't show (concurrent
+use, the store's own clock, large values).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from intervalq.testing._ledgers.commands import LedgerCommandSource
 T = TypeVar("T")
 
 Call: TypeAlias = tuple[str, int]
-"""A row, and which attempt at it."""
+"""A row, and the number of the attempt."""
 
 _HOUR = 3_600_000_000
 _PATIENCE = 60
@@ -63,14 +63,14 @@ class LedgerSuite:
     """
 
     steps = 40
-    """How many commands each random sequence has."""
+    """The number of commands in each random sequence."""
 
     rounds = 40
     """How often each of several processes claims and starts rows at the same time."""
 
     @pytest.fixture
     def store_url(self) -> str:
-        """Where the store is."""
+        """The URL of the store."""
         raise NotImplementedError("give a store_url fixture")
 
     @pytest.fixture
@@ -81,14 +81,14 @@ class LedgerSuite:
 
     @pytest.fixture
     def store(self, portal: BlockingPortal, store_url: str) -> Iterator[LedgerStore]:
-        """The store that is tested."""
+        """The store under test."""
         store = open_ledger_store(store_url)
         yield store
         portal.call(store.aclose)
 
     @pytest.fixture
     def ledger(self, portal: BlockingPortal, store: LedgerStore) -> Iterator[Callable[[], str]]:
-        """Gives names of ledgers that nobody else uses, and drops them at the end."""
+        """Provides names of ledgers that nobody else uses, and drops the ledgers at the end."""
         names: list[str] = []
 
         def fresh() -> str:
@@ -110,7 +110,7 @@ class LedgerSuite:
     def test_every_answer_is_that_of_the_rules(
         self, portal: BlockingPortal, store: LedgerStore, seed: int
     ) -> None:
-        """Random commands, with the clock given: store and rules answer alike and keep alike rows."""
+        """Random commands with a given clock: store and rules give the same answers and rows."""
         portal.call(self._sequence, store, seed)
 
     async def _sequence(self, store: LedgerStore, seed: int) -> None:
@@ -203,7 +203,7 @@ class LedgerSuite:
     def test_as_much_as_may_be(
         self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
-        """The longest value and key, and the most rows in one command, with letters of all lengths."""
+        """The longest value and key, and the most rows in one command, with characters of all lengths."""
 
         async def scenario() -> None:
             name = ledger()
@@ -231,7 +231,7 @@ class LedgerSuite:
     def test_rows_that_end_while_they_are_listed_are_in_the_list(
         self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
-        """A row that is there all the time comes in one of the pages."""
+        """A row that exists all the time is in one of the pages."""
 
         async def scenario() -> None:
             name = ledger()
@@ -256,7 +256,7 @@ class LedgerSuite:
     def test_who_is_alone_in_having_a_row(
         self, store_url: str, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
-        """Six at once claim the same rows, each in an order of its own, and record those that they got."""
+        """Six sessions concurrently claim the same rows, each in its own order, and record those they got."""
         name = ledger()
         keys = [f"k{number}" for number in range(60)]
         ready = threading.Barrier(6, timeout=_PATIENCE)
@@ -295,7 +295,7 @@ class LedgerSuite:
     def test_a_row_that_was_started_is_not_taken_by_who_must_not(
         self, store_url: str, ledger: Callable[[], str]
     ) -> None:
-        """Five at once, whose sessions lapse at any moment: what one may call, no other may call after it."""
+        """Five sessions that may lapse at any moment: a row that one has started, no other can start."""
         name = ledger()
         ready = threading.Barrier(5, timeout=_PATIENCE)
 
@@ -343,7 +343,7 @@ class LedgerSuite:
 
 
 def _mine(keys: tuple[str, ...], answer: Answer) -> set[Call]:
-    """Those that the answer gives to who asked."""
+    """The rows that the answer gives to the caller."""
     pairs = zip(keys, answer.verdicts, strict=True)
     return {(key, verdict.attempt) for key, verdict in pairs if verdict.kind == "mine"}
 
@@ -363,7 +363,7 @@ async def everything(
 
 
 def at_once(jobs: list[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """What these give, each run in a thread with an event loop of its own."""
+    """The results of these, each run in a thread with an event loop of its own."""
 
     async def run(job: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.fail_after(_PATIENCE):

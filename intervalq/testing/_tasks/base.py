@@ -1,4 +1,4 @@
-"""What the parts of the suite of task stores share: fixtures, and small helpers around a store."""
+"""Fixtures and small helpers shared by the parts of the suite of task stores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BEHIND = ("/input", "=", "", "/a=b", "/", ":1.2_3", "//..//")
 
 
 class Names:
-    """Gives names that nobody else uses, and remembers them to clean up."""
+    """Provides names that nobody else uses, and remembers them to clean up."""
 
     def __init__(self) -> None:
         self.word = f"suite-{secrets.token_hex(6)}"
@@ -49,12 +49,12 @@ class Names:
         self._number = 0
 
     def fresh(self) -> str:
-        """A part of a name."""
+        """Part of a name."""
         self._number += 1
         return f"{self.word}-{self._number}"
 
     def queue(self) -> str:
-        """A queue, whose name has what is special to one store or another."""
+        """A queue whose name has characters that are special to some store."""
         number = len(self.queues)
         self.queues.append(f"{_BEFORE[number % len(_BEFORE)]}{self.fresh()}{_BEHIND[number % len(_BEHIND)]}")
         return self.queues[-1]
@@ -71,7 +71,7 @@ class Names:
         return session
 
     async def clean(self, store: TaskStore) -> None:
-        """Remove all that was made under these names."""
+        """Remove everything that was created under these names."""
         for session in self.sessions:
             await store.apply(End(session))
         if isinstance(store, Ranging):
@@ -94,12 +94,12 @@ class Names:
 
 
 class TaskSuiteBase:
-    """Fixtures of the suite's parts, and what a store may say of itself."""
+    """Fixtures of the suite's parts, and attributes by which a store's suite may deviate."""
 
     counts_versions: bool = True
     """Versions count what happened to a task, from 0. False: they only grow at each change."""
     tells_times: bool = True
-    """Who inserts or changes a task is told its very times. False: what they are about."""
+    """Inserting or changing a task returns its exact times. False: approximate times."""
     sees_claims: bool = True
     """What is claimed is known to the store. False: to its claimant alone; a key's first counts as it."""
 
@@ -111,7 +111,7 @@ class TaskSuiteBase:
 
     @pytest.fixture
     def store_url(self) -> str:
-        """Where the store is."""
+        """The URL of the store."""
         raise NotImplementedError("give a store_url fixture")
 
     @pytest.fixture
@@ -122,14 +122,14 @@ class TaskSuiteBase:
 
     @pytest.fixture
     def store(self, portal: BlockingPortal, store_url: str) -> Iterator[TaskStore]:
-        """The store that is tested."""
+        """The store under test."""
         store = open_task_store(store_url)
         yield store
         portal.call(store.aclose)
 
     @pytest.fixture
     def names(self, portal: BlockingPortal, store: TaskStore) -> Iterator[Names]:
-        """Gives names, and removes what they were used for at the end."""
+        """Provides names, and removes what was created under them at the end."""
         names = Names()
         yield names
         portal.call(names.clean, store)
@@ -146,12 +146,12 @@ async def put(store: TaskStore, *inserts: Insert, session: str = "") -> tuple[Ro
 
 
 async def claim(store: TaskStore, session: str, *queues: str, limit: int = 1) -> tuple[Row, ...]:
-    """Claim tasks, which begin by that."""
+    """Claim tasks, which thereby begin."""
     return (await store.apply(Work(session, queues=queues, limit=limit, begins=2))).claimed
 
 
 async def at_once(jobs: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:
-    """Run all of them at the same time, each to its end."""
+    """Run all of them concurrently, each to its end."""
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             for job in jobs:
@@ -159,7 +159,7 @@ async def at_once(jobs: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> 
 
 
 async def on_its_own(store_url: str, job: Callable[[TaskStore], Awaitable[A]]) -> A:
-    """Run something with a handle, and so with connections, of its own."""
+    """Run a function with a handle, and so with connections, of its own."""
     store = open_task_store(store_url)
     try:
         return await job(store)

@@ -33,7 +33,7 @@ _SPANS = (0, 1, 2, 10, 50)
 
 
 class TaskCommandSource:
-    """Makes up commands and instants from one seed, looking at the model to find what matters.
+    """Generates commands and instants from one seed, using the model to find what matters.
 
     The time is that of many years ago, so that no session of somebody else, who uses the same store, is taken
     for one that has lapsed. Names begin with a word of its own.
@@ -49,7 +49,7 @@ class TaskCommandSource:
         self._gone: list[str] = []
 
     def next(self, model: ModelTable) -> tuple[Command[Any], int]:
-        """A command, and what the store's clock reads when it arrives."""
+        """A command, and the store's clock when it arrives."""
         self.now += self._step(model)
         kinds: list[tuple[float, Callable[[ModelTable], Command[Any]]]] = [
             (8, self._modify),
@@ -78,7 +78,7 @@ class TaskCommandSource:
         return looks
 
     def _step(self, model: ModelTable) -> int:
-        """How far the clock moves: mostly not at all, or to just around an instant that matters."""
+        """How far the clock moves: mostly not at all, or to about an instant that matters."""
         choice = self.random.random()
         if choice < 0.4:
             return self.random.choice((0, 0, 1))

@@ -1,7 +1,7 @@
-"""The conformance suite of task stores: one is accepted when these tests pass on it.
+"""The conformance suite of task stores: a store is accepted if it passes these tests.
 
-What it says is held to the rules by random commands; what the rules can't show (many at once, transactions,
-wake-ups, chance) by tests of their own.
+Random commands compare its answers with the rules; separate tests cover what the rules can't show (concurrent
+use, transactions, wake-ups, chance).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from intervalq.testing._tasks.transactions import TransactionalTaskSuite
 from intervalq.testing._tasks.waking import WakingTaskSuite
 
 _SEQUENCES: Final = int(os.environ.get("INTERVALQ_TEST_SEQUENCES", "30"))
-"""How many random sequences of commands a store is tried with."""
+"""The number of random sequences of commands that a store is tested with."""
 
 
 class RulesTests(TaskSuiteBase):
     """The store against `intervalq.tasks.rules`, command by command."""
 
     steps = 40
-    """How many commands each random sequence has."""
+    """The number of commands in each random sequence."""
 
     @settings(
         max_examples=_SEQUENCES,
@@ -62,7 +62,7 @@ class RulesTests(TaskSuiteBase):
     def test_every_answer_is_that_of_the_rules(
         self, portal: BlockingPortal, store: TaskStore, seed: int
     ) -> None:
-        """Random commands, with the clock given: store and rules answer alike and keep alike tasks."""
+        """Random commands with a given clock: store and rules give the same answers and tasks."""
         portal.call(self._sequence, store, seed)
 
     async def _sequence(self, store: TaskStore, seed: int) -> None:
@@ -93,7 +93,7 @@ class RulesTests(TaskSuiteBase):
 
 
 async def outcome(store: TaskStore, command: Command[Any], now: int) -> object:
-    """What the store answers, or its error by the rules."""
+    """The store's answer, or its error if the rules have that."""
     try:
         return await store.apply(command, now)
     except (DependencyError, InboxFull) as error:
@@ -101,7 +101,7 @@ async def outcome(store: TaskStore, command: Command[Any], now: int) -> object:
 
 
 def outcome_of_rules(model: ModelTable, command: Command[Any], now: int) -> object:
-    """What it should answer."""
+    """The answer that the rules expect."""
     before = dict(model.rows), dict(model.marks)
     try:
         return rules.apply(model, command, now)
@@ -111,13 +111,13 @@ def outcome_of_rules(model: ModelTable, command: Command[Any], now: int) -> obje
 
 
 def same(answer: object, expected: object, source: TaskCommandSource, said: str) -> None:
-    """Compare two answers, but for what a store may do as it likes."""
+    """Compare two answers, except for what a store may choose."""
     ours, theirs = (_comparable(thing, source) for thing in (answer, expected))
     assert ours == theirs, f"the store says\n{ours}\nthe rules say\n{theirs}\n{said}"
 
 
 def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PLR0911 - one a kind
-    """A form in which what may differ is left out: the spelling of JSON, order of claims, others' things."""
+    """A form without what may differ: the spelling of JSON, the order of claims, data of others."""
     if isinstance(thing, DependencyError):
         fields = ("inserts", "changes", "deletes", "depends", "claims")
         return {field: sorted(getattr(thing, field)) for field in fields}
@@ -153,13 +153,13 @@ class TaskSuite(
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
 
-    The store may be in use by others: every test has names of its own, and removes what it made. What a store
-    can do beyond `TaskStore`, by the protocols in `intervalq.tasks.store`, is tried by further suites:
+    The store may be in use by others: every test has names of its own, and removes what it created. Further
+    suites test what a store can do beyond `TaskStore`, by the protocols in `intervalq.tasks.store`:
     `class TestMyStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite)`.
     """
 
     left_out: tuple[type, ...] = ()
-    """Suites that are not run though the store has the methods, because they can't work where it is."""
+    """Suites that are not run although the store has the methods, because they can't work in its setup."""
 
     def test_all_that_it_can_is_tried(self, store: TaskStore) -> None:
         """A suite for each protocol that the store has."""

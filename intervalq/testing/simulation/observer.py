@@ -43,6 +43,7 @@ class Observer(Facts):
         self.late = 0
         """How many slots were granted late."""
         self._waiting: set[ObservedJob] = set()
+        self._creations: list[Command] = []
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
         self._in_row = 0
@@ -184,7 +185,9 @@ class Observer(Facts):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
         if before is None and after is not None:
-            knew = process in self.known and not after.settings.ephemeral
+            is_copy = any(command is other for other in self._creations)  # sent before its process knew
+            self._creations.append(command)
+            knew = process in self.known and not after.settings.ephemeral and not is_copy
             self.made.append((self.time(), knew))
             if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
                 self.violated(f"{process.name} knew of a record, and made one anew without a quiet interval")

@@ -1,4 +1,4 @@
-"""Several messages stored all or none, each on condition that what was seen is still so."""
+"""Several messages stored atomically, each on condition that what was seen of it is unchanged."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
     from intervalq_stores.nats._connection import Connection
 
 MOST: Final = 1000
-"""How many messages the server takes at once."""
+"""How many messages the server accepts at once."""
 
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 _TAKEN: Final = 10077
 
 
 class Part(NamedTuple):
-    """One message to be stored."""
+    """A message to store."""
 
     subject: str
     data: bytes
     headers: Headers
     over: tuple[int, ...] = ()
-    """The sequences of what it takes the place of, which is to be removed afterwards."""
+    """The sequences of the messages that it replaces, which must be removed afterwards."""
     ends: bool = False
-    """It is to be removed itself, after that."""
+    """Whether it must itself be removed after those."""
 
 
 class Conflict(Exception):
-    """Something isn't as it was seen: nothing was stored."""
+    """Something has changed since it was seen: nothing was stored."""
 
 
 def new(subject: str, data: bytes, headers: Headers) -> Part:
-    """A message where there must be none."""
+    """A message on a subject that must have none."""
     return instead(subject, 0, data, headers)
 
 
 def instead(subject: str, sequence: int, data: bytes, headers: Headers) -> Part:
-    """A message in the place of the one with this sequence (0: of none), which must be there."""
+    """A message that replaces the one with this sequence (0: none), which must exist."""
     return above(Part(subject, data, headers | {EXPECTED: str(sequence)}), sequence)
 
 
 def above(part: Part, sequence: int) -> Part:
-    """The message as one that takes the place of the one with this sequence (0: of none)."""
+    """The message as one that replaces the one with this sequence (0: none)."""
     if not sequence:
         return part
     if is_handed_out(part.subject):
@@ -66,7 +66,7 @@ def above(part: Part, sequence: int) -> Part:
 
 
 def removing(part: Part, sequences: Sequence[int]) -> Part:
-    """The message as one after which these are to be removed, too."""
+    """The message as one after which these must be removed, too."""
     over = (*part.over, *sequences)
     if not over or not is_handed_out(part.subject):
         return part._replace(over=over)
@@ -74,40 +74,40 @@ def removing(part: Part, sequences: Sequence[int]) -> Part:
 
 
 def within(part: Part, line: str, last: int) -> Part:
-    """The message, on condition that nothing was stored under a filter of subjects after `last`."""
+    """The message, on condition that nothing after `last` was stored on the subjects of a filter."""
     return part._replace(headers=part.headers | {EXPECTED: str(last), EXPECTED_OF: line})
 
 
 def gone(subject: str, sequence: int) -> Part:
-    """The removal of the message with this sequence, which must be there."""
+    """The removal of the message with this sequence, which must exist."""
     return instead(subject, sequence, b"", GONE)._replace(ends=True)
 
 
 def seen(subject: str, sequence: int) -> Part:
-    """Nothing but the condition that a message with this sequence is there; kept for a second."""
+    """A message that only demands that one with this sequence exists; kept for a second."""
     headers = {"Nats-TTL": "1s", EXPECTED: str(sequence), EXPECTED_OF: subject}
     return Part(f"{PREFIX}.x.{secrets.token_hex(8)}", b"", headers)
 
 
 def taken(subject: str, id_: str, micros: int) -> Part:
-    """That a dedupe key is taken, for a while after its task has gone."""
+    """A marker that a dedupe key is taken, for a while after its task is gone."""
     seconds = max(1, -(-micros // 1_000_000))  # the server counts whole ones
     return Part(subject, id_.encode(), ROLLUP | {"Nats-TTL": f"{seconds}s"})
 
 
 def revoked(queue: str, sequences: Sequence[int], seconds: int) -> Part:
-    """That whoever has claimed one of these has lost it; kept for as long as a claim may not be renewed."""
+    """A revocation of the claims of these messages; kept for as long as a claim may go without renewal."""
     subject = f"{revocations_of(queue)}.{secrets.token_hex(8)}"
     return Part(subject, json.dumps(list(sequences)).encode(), {"Nats-TTL": f"{seconds}s"})
 
 
 async def store(server: Server, parts: Sequence[Part], connection: Connection | None = None) -> int:
-    """Store messages, all or none, and give the sequence of the last; the others come right before it.
+    """Store messages, all or none; return the sequence of the last. The others directly precede it.
 
     Args:
-        server: where to.
+        server: the server that stores them.
         parts: the messages.
-        connection: by this connection only. None: by a new one, too, if there is none.
+        connection: use only this connection; None: connect if necessary.
 
     Raises:
         Conflict: one of them can't be stored.

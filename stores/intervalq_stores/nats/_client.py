@@ -1,6 +1,6 @@
-"""The driver's client with two short cuts, and with TLS that can't be taken away on the way.
+"""The driver's client with two shortcuts, and with TLS that nobody on the network can disable.
 
-The short cuts are there because a request costs the driver more time than it costs the server.
+The shortcuts exist because a request costs the driver more time than the server.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from intervalq_stores._transport import clear_text
 
 _PREFIX: Final = len("NATS/1.0")
 
-PLAIN: Final = "leave tls_ca= out and write nats:// for clear text"
+PLAIN: Final = "omit tls_ca= and write nats:// for clear text"
 
 
 class QuickMsg(Msg):
-    """A message whose headers are looked through when they are asked for."""
+    """A message whose headers are parsed only when they are used."""
 
     def __init__(self, client: Client, subject: str, reply: str, data: bytes, raw: bytes) -> None:
         self._client, self.subject, self.reply, self.data, self.raw = client, subject, reply, data, raw
@@ -37,7 +37,7 @@ class QuickMsg(Msg):
 
 
 def status(message: Msg) -> str | None:
-    """What the server says in the place of an answer; None: it is one."""
+    """The status code of a control message; None: the message is an answer."""
     if isinstance(message, QuickMsg) and message.raw[_PREFIX : _PREFIX + 2] in {b"", b"\r\n"}:
         return None
     return (message.headers or {}).get("Status")
@@ -51,24 +51,23 @@ def said(message: Msg, name: str) -> str | None:
 
 
 class QuickClient(Client):
-    """What is said of one subscription is passed on as it is read, not by way of a queue and a task.
+    """Passes messages of a subscription on as they are read, without a queue and a task in between.
 
-    Where a version of the driver doesn't read messages by `_process_msg`, they come by the subscription's own
-    callback as ever.
+    If a version of the driver doesn't call `_process_msg`, messages come by the subscription's own callback.
     """
 
     def __init__(self, *, secure: bool = False) -> None:
         super().__init__()
         self._secure = secure
-        """Nothing is sent before TLS stands, whatever the server, or who stands before it, says of TLS."""
+        """Whether to send nothing before TLS is established, whatever the server or an attacker says."""
         self.direct: dict[int, Callable[[Msg], None]] = {}
-        """What to call with the messages of a subscription, which must not fail."""
+        """The functions to call with messages of subscriptions; they must not fail."""
         self.heard = 0
-        """How many messages have come there."""
+        """How many messages have come for these."""
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS stands."""
+        """Whether TLS is established."""
         writer = getattr(self._transport, "_io_writer", None)
         return writer is not None and writer.get_extra_info("ssl_object") is not None
 
@@ -76,17 +75,17 @@ class QuickClient(Client):
         if self._secure and initial_connection:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise clear_text(PLAIN)
-            info["tls_required"] = True  # by which the driver decides; a server may leave it to its clients
+            info["tls_required"] = True  # the driver decides by this; a server may leave it to its clients
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
-        """What has the password in it: the last check, whatever the driver made of what the server says."""
+        """The command with the password: the last check, whatever the driver makes of the server's info."""
         if self._secure and not self.is_encrypted:
             raise clear_text(PLAIN)
         return super()._connect_command()
 
     async def give_up(self) -> None:
-        """End one that could not be made: after failed TLS, the `close` of the driver waits for ever."""
+        """End a failed connection: after failed TLS, the driver's own `close` would wait for ever."""
         transport, self._transport = self._transport, None
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(transport, name, None)
@@ -122,7 +121,7 @@ class QuickClient(Client):
         self.write(piece)
 
     def write(self, piece: bytes) -> None:
-        """Send what is in the form of the protocol already, at once.
+        """Send data that is already in the form of the protocol, at once.
 
         Raises:
             nats.errors.Error: the connection has ended.

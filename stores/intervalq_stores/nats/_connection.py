@@ -1,4 +1,4 @@
-"""One connection to a NATS, and what the errors of the driver mean."""
+"""One connection to a NATS, and the translation of the driver's errors."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from intervalq_stores.nats._url import WITHIN, Headers
 
 
 class NobodyThereError(StoreUnavailable):
-    """Nobody was there to take what was sent last: nothing was done with it."""
+    """There was no responder for the last message, so nothing was done."""
 
 
 class Connection:
-    """One connection, with one subscription for the answers to all that is asked."""
+    """One connection, with one subscription for the answers to all requests."""
 
     def __init__(self, client: QuickClient) -> None:
         self._client = client
@@ -43,13 +43,13 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
         self.ended_at: int | None = None
-        """When that was, on `stopwatch`."""
+        """When it ended, on `stopwatch`."""
         self.denied = ""
-        """What the server said last of permissions that this user lacks."""
+        """The server's last message about permissions that this user lacks."""
 
     @classmethod
     async def connect(cls, url: str, options: dict[str, Any]) -> Connection:
-        """Connect, once: no server that is away is waited for."""
+        """Connect, with a single try: don't wait for an unreachable server."""
         client = QuickClient(secure="tls" in options)
         connection = cls(client)
         try:
@@ -58,9 +58,9 @@ class Connection:
                 name="intervalq",
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
-                reconnect_time_wait=0,  # else one that nobody answers is tried again two seconds later
+                reconnect_time_wait=0,  # otherwise an attempt without an answer is repeated two seconds later
                 connect_timeout=int(WITHIN),
-                pending_size=0,  # nothing is kept back to be sent when its asker has gone
+                pending_size=0,  # nothing is buffered, to be sent after its caller has gone
                 error_cb=connection._heard,
                 closed_cb=connection._closed,
                 disconnected_cb=connection._closed,
@@ -79,7 +79,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used, as far as is known."""
+        """Whether it can be used, as far as is known here."""
         return self._client.is_connected and not self.ended.is_set()
 
     @property
@@ -89,27 +89,27 @@ class Connection:
 
     @property
     def heard(self) -> int:
-        """How many answers have come: whether any came lately shows whether the way is open."""
+        """How many answers have come; recent ones show that the connection works."""
         return self._client.heard
 
     @property
     def version(self) -> str:
-        """That of the server."""
+        """The version of the server."""
         return str(self._client._server_info.get("version", "?"))  # noqa: SLF001 - a parsed form of it only
 
     @property
     def process(self) -> str:
-        """The name of the server's process: another one after each start."""
+        """The id of the server's process, which differs after each start."""
         return str(self._client._server_info.get("server_id", ""))  # noqa: SLF001 - there is no other name
 
     @property
     def has_jetstream(self) -> bool:
-        """Whether the server has streams itself, and doesn't just pass on what others say."""
+        """Whether the server itself has streams, and doesn't only forward messages."""
         return bool(self._client._server_info.get("jetstream"))  # noqa: SLF001 - likewise
 
     @property
     def most_bytes(self) -> int:
-        """How large a message may be."""
+        """The largest size of a message."""
         return self._client.max_payload
 
     async def request(
@@ -119,7 +119,7 @@ class Connection:
 
         Raises:
             TimeoutError: none came within `seconds` (None: until the caller gives up).
-            nats.errors.Error: the connection ended, or nobody is there who answers.
+            nats.errors.Error: the connection ended, or there is no responder.
         """
         reply, answer = self.expect()
         timer = None
@@ -134,7 +134,7 @@ class Connection:
                 timer.cancel()
 
     def expect(self) -> tuple[str, asyncio.Future[Msg]]:
-        """Where an answer may be sent, and what has it when it came; to be forgotten by who asked."""
+        """An inbox for an answer, and the future that gets it; the caller must forget the inbox."""
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
 
         def came(message: Msg | None) -> None:
@@ -150,7 +150,7 @@ class Connection:
         return self.listen(came), answer
 
     def listen(self, came: Callable[[Msg | None], None]) -> str:
-        """Have a function called with each message that is sent to the inbox given; None: the end."""
+        """Call a function with each message to the returned inbox; None: the connection ended."""
         self._asked += 1
         token = f"{self._asked:x}"
         self._waiting[token] = came
@@ -159,11 +159,11 @@ class Connection:
         return self._inbox + token
 
     def forget(self, reply: str) -> None:
-        """No more messages are expected there."""
+        """Forget an inbox, which expects no more messages."""
         self._waiting.pop(reply[len(self._inbox) :], None)
 
     async def gather(self, subject: str, data: bytes, several: bool) -> list[Msg]:
-        """Send one message, and collect its answers until the server says that it was the last."""
+        """Send one message, and collect its answers until the server marks the last one."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[Msg] = []
 
@@ -192,7 +192,7 @@ class Connection:
         return found
 
     def stored(self, stream: str, said: dict[str, Any]) -> Msg:
-        """A message as the API gives it, in the form of one that was read directly."""
+        """A message from the API, in the form of one that was read directly."""
         head = base64.b64decode(said.get("hdrs", "")).decode().rstrip("\r\n") or "NATS/1.0"
         more = {
             "Nats-Stream": stream,
@@ -207,7 +207,7 @@ class Connection:
     async def publish(
         self, subject: str, data: bytes = b"", reply: str = "", headers: Headers | None = None
     ) -> None:
-        """Send a message; nothing is said about what becomes of it."""
+        """Send a message, without an acknowledgement."""
         await self._client.publish(subject, data, reply, headers)
 
     def post(self, subject: str, data: bytes, reply: str) -> None:
@@ -233,7 +233,7 @@ class Connection:
         pieces.append(b"")
         timer = None
         try:
-            # The driver's own `publish` does this for each message, which takes most of the time there is.
+            # The driver's own `publish` does this for each message, which would take most of the time.
             self._client.write(b"\r\n".join(pieces))
             if seconds is not None:
                 timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
@@ -255,10 +255,10 @@ class Connection:
     def _flushed(self, flush: asyncio.Task[None]) -> None:
         self._tasks.discard(flush)
         if not flush.cancelled():
-            flush.exception()  # who waited was told
+            flush.exception()  # the waiter has got it
 
     async def private(self, came: Callable[[Msg], None]) -> tuple[Subscription, str]:
-        """A subscription of its own, for messages that keep their subject wherever they are sent."""
+        """A separate subscription, for messages that keep their subjects."""
 
         async def call(message: Msg) -> None:
             came(message)
@@ -270,7 +270,7 @@ class Connection:
         return subscription, inbox
 
     async def hear(self, some: Mapping[str, Callable[[Msg], None]]) -> bool:
-        """Have functions called with all messages of subjects from now on; whether all that is allowed."""
+        """Call functions with all messages of subjects from now on; return whether all are allowed."""
         denied, self.denied = self.denied, ""
         for subject, came in some.items():
             subscription = await self._client.subscribe(subject, cb=self._answered)
@@ -280,20 +280,20 @@ class Connection:
         return allowed
 
     async def leave(self, subscription: Subscription) -> None:
-        """End a subscription to which nothing comes any more."""
+        """End a subscription that gets no more messages."""
         with suppress(driver.Error):
             await subscription.unsubscribe()
         self._client.direct.pop(subscription._id, None)  # noqa: SLF001 - see there
 
     async def withdraw(self, subscription: Subscription) -> None:
-        """Tell the server that nobody listens; what it has sent by then is still heard."""
-        # The driver's own `unsubscribe` forgets at once what is on its way.
+        """Unsubscribe at the server; messages that it has already sent are still received."""
+        # The driver's own `unsubscribe` would drop messages in flight.
         await self._client._send_unsubscribe(subscription._id)  # noqa: SLF001
         await self.flush()
         await self.leave(subscription)
 
     def later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something soon that nobody need wait for; if it fails, the connection has ended."""
+        """Do something in the background; if it fails, the connection has ended."""
 
         async def do() -> None:
             with suppress(driver.Error, OSError, StoreError):
@@ -306,7 +306,7 @@ class Connection:
 
     @asynccontextmanager
     async def subscribed(self, subject: str, came: Callable[[Msg], None]) -> AsyncIterator[Subscription]:
-        """Have a function called with each message of a subject."""
+        """Call a function with each message of a subject."""
 
         async def call(message: Msg) -> None:
             came(message)
@@ -320,7 +320,7 @@ class Connection:
                 await subscription.unsubscribe()
 
     async def close(self) -> None:
-        """Close it; who waits for an answer is told."""
+        """Close the connection; waiting callers get an error."""
         if self._tasks:
             _, undone = await asyncio.wait(self._tasks, timeout=1.0)
             for task in undone:
@@ -349,26 +349,26 @@ class Connection:
 
 
 def expire(answer: asyncio.Future[Any]) -> None:
-    """Have who waits for an answer give up."""
+    """Cancel the wait for an answer."""
     if not answer.done():
         fail(answer, TimeoutError())
 
 
 def fail(answer: asyncio.Future[Any], error: Exception) -> None:
-    """Have who waits for an answer get an error. If nobody does any more, the event loop has none to show."""
+    """Fail the wait for an answer. If nobody waits any more, the event loop must not log the error."""
     answer.set_exception(error)
     answer.exception()
 
 
 def translate_error(store: str, error: Exception, denied: str = "") -> StoreError:
-    """What an error of the driver means. An unknown one says nothing about what was done."""
+    """The store's error for one of the driver. An unknown one doesn't tell whether a step was done."""
     text = str(error).removeprefix("nats: ") or type(error).__name__
     kind: type[StoreError] = StoreUnavailable
     why = f"the server can't be reached or did not answer: {text[:200]}"
     if isinstance(error, StoreError):
         return error
     if denied:
-        kind, why = Unauthorized, f"the server forbids it ({denied[:200]}): allow it to this user"
+        kind, why = Unauthorized, f"the server forbids it ({denied[:200]}): allow it for this user"
     elif isinstance(error, driver.AuthorizationError) or "authorization" in text.lower():
         kind, why = Unauthorized, "the server refuses the user, password, token or credentials"
     elif isinstance(error, driver.MaxPayloadError):
@@ -378,5 +378,5 @@ def translate_error(store: str, error: Exception, denied: str = "") -> StoreErro
         kind, why = StoreTimeout, f"no answer within {WITHIN:g} s"
     elif isinstance(error, driver.NoRespondersError):
         kind = NobodyThereError
-        why = "nobody answers for JetStream: it isn't enabled (nats-server -js), or has no leader just now"
+        why = "JetStream doesn't answer: it isn't enabled (nats-server -js), or has no leader at the moment"
     return kind(store, why)

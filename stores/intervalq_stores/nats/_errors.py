@@ -1,7 +1,7 @@
-"""A connection to a NATS with JetStream: requests that are sent once and bounded, and what errors mean.
+"""A connection to a NATS with JetStream: requests with a timeout that are sent once, and translated errors.
 
-One connection, made when it is first needed. It isn't mended when it breaks, but made anew by the next call:
-so nothing is sent later than its caller knows of, and no subscription outlives the server that knew it.
+The connection is created when it is first needed. A broken one isn't repaired, but replaced by the next call,
+so nothing is sent after its caller has given up, and no subscription outlives the server that knew it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Body: TypeAlias = Mapping[str, Any]
 A = TypeVar("A")
 
 _CONNECTION: Final = "intervalq_stores.nats._connection"
-"""The module that imports the driver, which may take long."""
+"""The module that imports the driver, which may be slow."""
 
 _PLACE: Final = 0.1
-"""Seconds after which it is asked again for a stream or consumer that can't be placed yet."""
+"""Seconds before repeating a request for a stream or consumer that can't be placed yet."""
 
 _AGAIN: Final = 1.5
-"""Seconds after which a message that bears an id, and has no answer yet, is sent once more."""
+"""Seconds after which a message with an id that has no answer yet is sent once more."""
 
 # What the error codes of JetStream mean.
 _NO_LEADER: Final = 10008
@@ -75,11 +75,11 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
 
 
 class NoPlaceError(StoreUnavailable):
-    """No server has room for a stream or consumer just now, or nobody leads the cluster that could tell."""
+    """At the moment, no server has room for a stream or consumer, or the cluster has no leader."""
 
 
 class Refused(Exception):
-    """JetStream refuses what it was asked for."""
+    """JetStream refuses a request."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -91,16 +91,16 @@ class Stored(NamedTuple):
 
     sequence: int
     value: int | None
-    """What a counter stands at now; None: it is none, or this is a repeated message."""
+    """The value of a counter; None: it isn't one, or this is a repeated message."""
     duplicate: bool
-    """The message was there already, by its id; `sequence` is that of the first."""
+    """Whether a message with this id already existed; `sequence` is that of the first."""
     sent: int
     received: int
-    """It was stored between these two, on `stopwatch`: when it left, and when the answer came."""
+    """When the answer arrived, on `stopwatch`: it was stored between `sent` and this."""
 
 
 class Server:
-    """The connection of a store. Nothing is bound to an event loop before the first call."""
+    """The connection of a store, which is bound to no event loop before the first call."""
 
     def __init__(self, url: str) -> None:
         self.url = shown_url(url)
@@ -112,7 +112,7 @@ class Server:
         self._connecting = anyio.Lock(fast_acquire=True)
 
     async def connection(self) -> Connection:
-        """The connection, made now if there is none."""
+        """The connection, created now if there is none."""
         connection = self._connection
         if connection is not None and connection.is_open:
             return connection
@@ -128,7 +128,7 @@ class Server:
             return self._connection
 
     async def safety(self) -> list[tuple[str, str]]:
-        """What an operator should know of the way to the server, and of the rights of this user."""
+        """Ratings of the connection to the server, and of the rights of this user."""
         connection = await self.connection()
         answer: Body = {}
         with suppress(Exception):  # one that may not ask has few rights
@@ -147,7 +147,7 @@ class Server:
 
     @asynccontextmanager
     async def bounded(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """Let what is inside take so long at most, and turn its errors into those of stores."""
+        """Limit the time of the code inside, and translate its errors into those of stores."""
         running_loop(self.url)
         connection = self._connection
         heard = connection.heard if connection is not None else 0
@@ -160,7 +160,7 @@ class Server:
             raise await self._trouble(error, connection, heard) from error
 
     async def guarded(self, connection: Connection, work: Awaitable[A]) -> A:
-        """What a call gives that ends in time by itself, with its errors turned into those of stores."""
+        """The result of a call that has its own timeout, with errors translated into those of stores."""
         heard = connection.heard
         try:
             return await work
@@ -181,7 +181,7 @@ class Server:
         return translate_error(self.url, error, connection.denied if connection is not None else "")
 
     async def _drop(self, connection: Connection) -> None:
-        """Nothing was heard on it for as long as was waited: whatever is wrong, a new one is better."""
+        """Drop a connection that was silent during the whole wait: whatever is wrong, a new one is better."""
         if self._connection is connection:
             self._connection = None
         await connection.close()
@@ -189,11 +189,11 @@ class Server:
     async def ask(  # whatever it says
         self, subject: str, body: Body | None = None, no_place: Container[int] = ()
     ) -> Any:  # noqa: ANN401
-        """Ask the API of JetStream something, and give what its answer says; `no_place` as for `read`.
+        """Send a request to the API of JetStream, and return its answer; `no_place` as for `read`.
 
         Raises:
-            Refused: it says no.
-            StoreError: see `told`.
+            Refused: JetStream refuses it.
+            StoreError: any other failure.
         """
         async with self.bounded():
             connection = await self.connection()
@@ -201,7 +201,7 @@ class Server:
             return self.read((await connection.request(f"$JS.API.{subject}", text)).data, no_place)
 
     async def place(self, subject: str, body: Body) -> Any:  # noqa: ANN401 - whatever it says
-        """Ask for a stream or consumer to be made, and wait a while for a cluster that has no place for it.
+        """Create a stream or consumer, and wait a while for a cluster that has no place for it.
 
         Raises:
             Refused, StoreError: as for `ask`.
@@ -216,7 +216,7 @@ class Server:
                 await anyio.sleep(_PLACE)
 
     async def publish(self, subject: str, headers: Headers, data: bytes = b"") -> Stored:
-        """Have a message stored. With `Nats-Msg-Id` it may be sent twice, and is stored once all the same.
+        """Store a message. With `Nats-Msg-Id` it may be sent twice, but is stored only once.
 
         Raises:
             Refused: by a limit or an expectation; nothing was stored.
@@ -253,9 +253,9 @@ class Server:
             return Stored(said["seq"], counted, duplicate, first if duplicate else sent, received)
 
     async def messages(self, stream: str, body: Body) -> list[Msg]:
-        """Read stored messages directly: those that `body` describes, of which there may be none.
+        """Read the stored messages that `body` describes directly; there may be none.
 
-        With `batch` there may be several; the server says how many are left with the last of them.
+        With `batch` there may be several; the last one says how many are left.
         """
         async with self.bounded():
             connection = await self.connection()
@@ -266,7 +266,7 @@ class Server:
             )
 
     async def message(self, stream: str, body: Body) -> Msg | None:
-        """Read a stored message from the leader of its stream; None: there is none such."""
+        """Read a stored message from the leader of its stream; None: it doesn't exist."""
         try:
             stored = (await self.ask(f"STREAM.MSG.GET.{stream}", body))["message"]
         except Refused as refused:
@@ -276,16 +276,17 @@ class Server:
         return (await self.connection()).stored(stream, stored)
 
     async def ensure(self, config: Body, needed: Sequence[str], why: str) -> Any:  # noqa: ANN401 - its info
-        """Make a stream, or see that the one of this name is such a one; and give what the server says of it.
+        """Create a stream, or check the existing one of this name; returns the server's info about it.
 
         Args:
-            config: how to make it. Who made it before may have chosen storage, replicas and limits otherwise.
-            needed: fields of its configuration that must be as given.
-            why: what the stream is for, for the error.
+            config: the configuration of a new stream. An existing one may have other storage, replicas and
+                limits.
+            needed: fields of the configuration that must be as given.
+            why: the purpose of the stream, for errors.
 
         Raises:
             UnsupportedOperation: the server has no such streams.
-            StoreError: there is one of this name that is otherwise.
+            StoreError: the existing stream has another configuration.
         """
         name = config["name"]
         try:
@@ -298,19 +299,19 @@ class Server:
             raise UnsupportedOperation(
                 self.url,
                 f"stream {name!r} has no {', '.join(wrong)}, which {why} needs: this server is NATS "
-                f"{self._version()}, and 2.14 or newer is needed; if it is new enough, something else made "
-                "the stream: remove it",
+                f"{self._version()}, and 2.14 or newer is needed; if it is new enough, another program "
+                "created the stream: remove it",
             )
         return made
 
     def _cannot_make(self, name: str, refused: Refused, why: str) -> StoreError:
         if refused.code == _NO_REPLICAS:
             return UnsupportedOperation(
-                self.url, "a server without a cluster has no replicas: leave replicas= out of the URL"
+                self.url, "a server without a cluster has no replicas: omit replicas= in the URL"
             )
         return UnsupportedOperation(
             self.url,
-            f"stream {name!r}, which {why} needs, can't be made ({refused}): this server is NATS "
+            f"stream {name!r}, which {why} needs, can't be created ({refused}): this server is NATS "
             f"{self._version()}, and 2.14 or newer with JetStream is needed",
         )
 
@@ -318,17 +319,17 @@ class Server:
         return self._connection.version if self._connection is not None else "?"
 
     def read(self, answer: bytes, no_place: Container[int] = ()) -> Any:  # noqa: ANN401 - whatever it says
-        """What an answer of JetStream says; by the codes `no_place` that there is no place just now.
+        """Parse an answer of JetStream; the codes `no_place` mean that there is no place at the moment.
 
         Raises:
-            Refused: an error that its asker may know.
-            StoreError: one that has the same meaning for everybody.
+            Refused: an error that the caller may understand.
+            StoreError: an error with the same meaning for everybody.
         """
         try:
             said: Any = json.loads(answer.decode())
         except ValueError:
             raise StoreUnavailable(
-                self.url, f"the server answers what isn't JetStream's: {answer[:60]!r}"
+                self.url, f"the server's answer is not one of JetStream: {answer[:60]!r}"
             ) from None
         error = said.get("error")
         if error is None:
@@ -340,7 +341,7 @@ class Server:
         if code in no_place:
             raise NoPlaceError(
                 self.url,
-                f"no server of the cluster has room for it now, or placement excludes all: {text}",
+                f"no server of the cluster has room for it at the moment, or placement excludes all: {text}",
             )
         if code in _FULL or _NO_ROOM_MESSAGES.search(text):
             raise StoreFull(self.url, f"the server can't store more: {text}")

@@ -1,4 +1,4 @@
-"""How texts stand in the subjects and headers of NATS."""
+"""The encoding of text in the subjects and headers of NATS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 def encoded(name: str) -> str:
-    """A name as one token of a subject: what has a meaning there is written as = and two digits."""
+    """A name as one token of a subject: special characters are written as = and two digits."""
     return re.sub(
         r"[^A-Za-z0-9_:-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), name
     )
@@ -25,7 +25,7 @@ def decoded(token: str) -> str:
 
 
 def in_header(text: str) -> str:
-    """Any text as a value of a header, which has one line of it."""
+    """Any text as a header's value, which is a single line."""
     return (
         base64.b64encode(text.encode()).decode()
         if not text.isascii() or not text.isprintable()

@@ -1,4 +1,4 @@
-"""What the URL of a NATS says, and what is the same for all connections. Needs no driver."""
+"""The options in a NATS URL, and those that are the same for all connections. Needs no driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MADE: Final = frozenset({"replicas", "storage", "cluster", "tags", "max_waiting
 
 
 class Made(NamedTuple):
-    """How streams and consumers are made that aren't there yet."""
+    """How streams and consumers are created that don't exist yet."""
 
     stream: dict[str, Any]
     """Fields of the configuration of streams."""
@@ -39,10 +39,10 @@ class Made(NamedTuple):
 
 
 def made_by(url: str) -> Made:
-    """What a URL says of streams and consumers that are to be made.
+    """The options in a URL for streams and consumers to be created.
 
     Raises:
-        InvalidOption: nonsense.
+        InvalidOption: an option is invalid.
     """
     given = _query(url)
     stream: dict[str, Any] = {}
@@ -71,10 +71,10 @@ def _number(text: str, most: int) -> int:
 
 
 def options_of(url: str) -> dict[str, Any]:
-    """What a URL says, as the driver wants it.
+    """The options in a URL, in the form of the driver.
 
     Raises:
-        InvalidOption: it isn't that of a NATS.
+        InvalidOption: it isn't a valid URL of a NATS server.
     """
     rest = url.partition("://")[2]
     address, given = rest.partition("?")[0], _query(url)
@@ -116,14 +116,14 @@ def demands_tls(url: str) -> bool:
 
 
 def way(url: str, *, encrypted: bool) -> tuple[str, str]:
-    """What an operator should know of the way to the servers of a URL."""
+    """What an operator should know of the security of the connection to a URL's servers."""
     hosts = [urlsplit(server).hostname or "" for server in options_of(url)["servers"]]
     checked = encrypted and demands_tls(url)  # else it may be taken away
     return rated(near=all(map(is_near, hosts)), encrypted=checked, checked=checked, remedy=_TLS)
 
 
 def rights(info: Mapping[str, Any]) -> tuple[str, str]:
-    """What an operator should know of what a user may do, by what the server says of it."""
+    """What an operator should know of a user's permissions, according to the server."""
     user = info.get("user") or "no name"
     if info and not info.get("permissions"):
         return "warning", (
@@ -134,7 +134,7 @@ def rights(info: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def warn_of_login(url: str, store: str) -> None:
-    """Say that a password, or token, may travel to another machine in clear text, if it may."""
+    """Warn if a password or token may travel to another machine in clear text."""
     options = options_of(url)
     login = options.keys() & {"user", "token"}
     hosts = [urlsplit(server).hostname or "" for server in options["servers"]]

@@ -1,4 +1,4 @@
-"""Exclusive locks: a subject that holds one message, whoever stored it has the lock until it expires."""
+"""Exclusive locks: a subject with at most one message, whose sender holds the lock until it expires."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from intervalq_stores.nats._task.message import EXPECTED, PREFIX
 from intervalq_stores.nats._task.stream import Stream
 
 _LOOK: Final = 0.5
-"""Seconds between two tries of one who waits: a lock that expires tells nobody."""
+"""Seconds between two tries of a waiter: nobody is notified when a lock expires."""
 
 
 class NATSLock(Lock):
-    """A lock that is held, or is to be."""
+    """A lock that is held or wanted."""
 
     def __init__(self, stream: Stream, name: str, expiry: int) -> None:
         self._stream = stream
@@ -37,7 +37,7 @@ class NATSLock(Lock):
         """See `Lock.acquire`."""
         if await self._put(0):
             return True
-        sequence = await self._mine()  # by a call whose answer was lost
+        sequence = await self._mine()  # stored by a call whose answer was lost
         return sequence > 0 and await self._put(sequence)
 
     async def refresh(self) -> bool:

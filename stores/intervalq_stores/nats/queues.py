@@ -1,9 +1,9 @@
 """`nats://`: records in the streams of a NATS, as logs of commands on counters.
 
-Each command is one message, so nothing is ever tried again because others write at the same moment: see
-`_queue.log`. A command that only continues a backlog is answered by its acknowledgement alone; of any other
-the sender reads what was stored since it last looked. So a late grant costs a second round trip, and each
-other process one more with its next command.
+Each command is one message, so concurrent writers never cause a retry: see `_queue.log`. For a command that
+only continues a backlog, the acknowledgement alone gives the answer; after any other, the sender reads what
+was stored since it last looked. So a late grant costs its sender a second round trip, and every other process
+one more with its next command.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _CHECKPOINT: Final = 64
-"""Every so many entries of a queue, the sender of one keeps what they come to."""
+"""Entries of a queue between two checkpoints, each written by the sender of the entry."""
 
 _LOOK: Final = 64
-"""Every so many commands that aren't plain, as many old entries are looked at, to forget keyed queues."""
+"""After this many commands that aren't plain, as many old entries are examined, to forget keyed queues."""
 
 _KNOWN: Final = 4_096
-"""So many queues are known at the same time."""
+"""The number of queues whose logs are kept in memory."""
 
 _AT_ONCE: Final = 16
-"""So many queues are looked at at the same time."""
+"""The number of queues that are examined concurrently."""
 
 _IN_FLIGHT: Final = 256
-"""So many commands are under way at once. The others wait, and their time limit begins after that."""
+"""The number of commands in flight at once. The others wait, and their time limit begins after that."""
 
 _LOST: Final = "lost"
-"""The generation of a record that is lost and was not known: the next one begins with a quiet interval."""
+"""The generation of a lost record if it is unknown: the next record begins with a quiet interval."""
 
 
 class NATSStore:
-    """Records in a NATS with JetStream. One connection, open while it is in use."""
+    """Records in a NATS server with JetStream. One connection, open while it is in use."""
 
     def __init__(self, url: str) -> None:
         if find_spec("nats") is None:
@@ -127,7 +127,7 @@ class NATSStore:
             raise
 
     async def names(self) -> list[str]:
-        """See `Store.names`. Logs of which nothing is left are removed."""
+        """See `Store.names`. Logs without a record are removed."""
         tokens = await self._history.tokens()
         _, _, now = await self._history.clock()
         found: list[str] = []
@@ -143,12 +143,12 @@ class NATSStore:
                 for token in tokens:
                     group.create_task(look(token))
         except ExceptionGroup as several:
-            raise several.exceptions[0] from None  # whatever it is, the others are like it
+            raise several.exceptions[0] from None  # the others are alike
         return sorted(found)
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """See `Waking.wakeups`: who listens hears all entries of the queue, and can tell which end holds."""
+        """See `Waking.wakeups`: a listener receives all entries of the queue and can tell which end holds."""
         heard = asyncio.Event()
 
         def came(message: Msg) -> None:
@@ -176,7 +176,7 @@ class NATSStore:
                 await stack.enter_async_context(connection.subscribed(subject, came))
                 if connection.denied != denied:
                     raise Unauthorized(
-                        self.url, f"the server forbids it ({connection.denied}): allow it to this user"
+                        self.url, f"the server forbids it ({connection.denied}): allow it for this user"
                     )
             yield woken
 
@@ -188,7 +188,7 @@ class NATSStore:
         await self._server.close()
 
     async def advice(self) -> list[tuple[str, str]]:
-        """What an operator should know of the server: `ok`, `warning` or `error`, and a sentence, each."""
+        """What an operator should know of the server: pairs of `ok`, `warning` or `error`, and a sentence."""
         from intervalq_stores.nats._advice import advice  # noqa: PLC0415 - only asked for by hand
 
         return await advice(self._history)
@@ -206,7 +206,7 @@ class NATSStore:
     # --- a plain increment ----------------------------------------------------------------------------
 
     async def _increment(self, known: Known, view: Position, step: Plain, now: int | None) -> Answer | None:
-        """Send a plain entry; None: it found no place, so the command is to be sent in full."""
+        """Send a plain entry; None: it did not apply, so the command must be sent in full."""
         assert view.state is not None
         try:
             own = await self._history.append(known.token, step, step.increment)
@@ -221,33 +221,33 @@ class NATSStore:
         if now is None:
             at, blur = await self._timed(known, own)
             trip = own.sent, own.received
-        later = known.view  # another call of this process may have told slots to go meanwhile
+        later = known.view  # another call of this process may have granted slots meanwhile
         if later is not None and others(later.value) == others(own.value) and later.sequence < own.sequence:
             view, taken = later, tickets(own.value) - tickets(later.value) - step.take
         assert view.state is not None
         state, answer = increment(view.state, step, taken, now=at, blur=blur, trip=trip)
         position = Position(state, own.value, own.sequence)
         if known.base is view and told(own.value) - told(view.value) == (step.now is not None):
-            known.base = position  # whatever others did, they told nobody to go
+            known.base = position  # whatever others did, they granted no slot
         known.view = position
         self._keep(known, own)
         return answer
 
     async def _timed(self, known: Known, own: Appended) -> tuple[int, int]:
-        """When one's own entry was stored, and by how much that may be off."""
+        """When our own entry was stored, and by how much that may be off."""
         clock = self._clock
         earliest, latest = clock.earliest(own.sent), clock.latest(own.received)
         at = (earliest + latest) // 2
         if clock.is_fresh(own.received):
             return at, latest - at
-        with suppress(Gap):  # removed since: then what is known must do
+        with suppress(Gap):  # removed since: then what is known must suffice
             entry = await self._history.entry(known.token, own.sequence)
             clock.learn(own.sent, own.received, entry.at)
             return entry.at, 0
         return at, latest - at
 
     async def _learned(self, known: Known, own: Appended, now: int | None) -> Answer | None:
-        """The answer to one's own plain entry, by what the log says of it."""
+        """The answer to our own plain entry, according to the log."""
         _, outcome, at = await known.fold(own.value, own.sequence)
         if not isinstance(outcome, Answer):
             return None
@@ -280,7 +280,7 @@ class NATSStore:
                 raise StoreUnavailable(
                     self.url, "the log of the queue was removed at the same moment: ask again"
                 ) from None
-            if not await known.is_lost():  # only one's own entry is gone: newer ones pushed it out
+            if not await known.is_lost():  # only our own entry is gone: newer ones displaced it
                 raise StoreTimeout(
                     self.url, "the command was stored, and its log moved on before what it did was read"
                 ) from None
@@ -316,9 +316,9 @@ class NATSStore:
     # --- keeping order --------------------------------------------------------------------------------
 
     def _keep(self, known: Known, own: Appended, *, now: bool = False) -> None:
-        """Write a checkpoint, soon, if one's own entry is the one in so many: nobody waits for that.
+        """Write a checkpoint in the background if our own entry's number is due for one, or with `now`.
 
-        And where a record was made anew: what was before may be removed at this moment.
+        `now` is for a record that was created anew: older entries may be removed at this moment.
         """
         if now or entries(own.value) % _CHECKPOINT == 0:
             self._later(lambda: self._checkpoint(known, own))
@@ -334,7 +334,7 @@ class NATSStore:
         task.add_done_callback(self._tasks.discard)
 
     async def _checkpoint(self, known: Known, own: Appended) -> None:
-        """Keep what the log comes to at one's own entry. If that fails, the next one makes it good."""
+        """Store the record as of our own entry. If that fails, the next checkpoint makes up for it."""
         before = await self._history.checkpoint(known.token)
         base = known.base
         if base is None or base.sequence < own.sequence or others(base.value) != others(own.value):
@@ -342,7 +342,7 @@ class NATSStore:
         await self._history.save(known.token, base, before)
 
     async def _is_there(self, token: str, now: int) -> bool:
-        """Whether a queue has a record; what is left of one that has none is removed."""
+        """Whether a queue has a record; if not, the remains of its log are removed."""
         known = Known(token, self._history)
         try:
             before = await self._history.checkpoint(token)
@@ -350,18 +350,18 @@ class NATSStore:
             if last is None:
                 return False
             await known.fold(last.value, last.sequence, before)
-        except (Gap, CorruptState, VersionMismatch):  # whoever uses it next puts it right, or is told
+        except (Gap, CorruptState, VersionMismatch):  # its next user repairs it, or gets the error
             return True
         assert known.base is not None
         state = known.base.state
         if state is not None and rules.lapses(rules.settle(state, now)) > now:
             return True
-        if last.at <= now - rules.IDLE_KEPT:  # nobody writes just now, or hardly ever
+        if last.at <= now - rules.IDLE_KEPT:  # nobody is writing, or hardly ever
             await self._history.clear(token, last.sequence, before)
         return False
 
     async def _tidy(self, now: int) -> None:
-        """Remove logs of keyed queues that were idle for long, among the next few of the oldest entries."""
+        """Remove logs of long idle keyed queues, found among the next few of the oldest entries."""
         found = await self._history.oldest(self._looked, _LOOK)
         old = [(token, entry) for token, entry in found if entry.at <= now - rules.IDLE_KEPT]
         self._looked = old[-1][1].sequence if old else 0

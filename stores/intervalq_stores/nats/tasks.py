@@ -1,11 +1,11 @@
 """`nats://`: durable tasks as messages of a JetStream, claimed through pull consumers.
 
-A claim is a delivery that isn't acknowledged yet. The server hands a message out again when its time for
-that has passed, and takes an acknowledgement from anybody; so three things make that safe here. A worker
-counts its time from before it asked, and gives its claims up before the server does. A message that was
-handed out before isn't worked on, but stored anew, with another sequence, by whoever gets it: what its former
-holder says about the old one has no effect. And what can't be proven to have been said in time, or to be
-about a task that is still there, is said by a message in the place of the task's own, which succeeds once.
+A claim is a delivery that isn't acknowledged yet. The server delivers a message again after its ack wait, and
+accepts an acknowledgement from anybody, so three measures make claims safe here. A worker counts the ack wait
+from before its request, and gives its claims up before the server does. A message that was delivered before
+isn't worked on: whoever receives it stores it anew, with another sequence, so an acknowledgement of the old
+one by its former holder has no effect. And where it can't be proven that a settlement was sent in time, or
+that its task still exists, it is a message that replaces the task's own, which succeeds only once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NATSTaskStore:
 
     @contextmanager
     def _seen(self) -> Iterator[None]:
-        """The stream or a consumer may have been removed, which is what being unavailable looks like."""
+        """Forget the stream on `StoreUnavailable`: it, or a consumer, may have been removed."""
         try:
             yield
         except StoreUnavailable:
@@ -106,14 +106,14 @@ class NATSTaskStore:
         return NATSLock(self._stream, name, expiry)
 
     async def advice(self) -> list[tuple[str, str]]:
-        """What an operator should know of it: `ok`, `warning` or `error`, and a sentence, each."""
+        """What an operator should know of it: pairs of `ok`, `warning` or `error`, and a sentence."""
         from intervalq_stores.nats._task.looks import advice  # noqa: PLC0415 - needs the extra
 
         return await advice(self._stream)
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked]]]:
-        """See `Waking.wakeups`. Who is idle has a request waiting at the server, which brings a task."""
+        """See `Waking.wakeups`. An idle worker has a request waiting at the server, which delivers a task."""
         from intervalq_stores.nats._task.idle import Idle  # noqa: PLC0415 - only for those who wait
 
         claims = self._sessions.get(session)
@@ -141,7 +141,7 @@ class NATSTaskStore:
         claims = self._sessions.get(session.id)
         if claims is None:
             claims = self._sessions[session.id] = Claims(self._stream, session)
-        claims.holdings.session = session  # if it begins again, it keeps what it has
+        claims.holdings.session = session  # if it begins again, it keeps its claims
         await claims.holdings.connection()  # what is stored from now on needs less care
 
     async def _beat(self, command: Beat) -> Beaten:

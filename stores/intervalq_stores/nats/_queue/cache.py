@@ -1,4 +1,4 @@
-"""What a store knows of the log of one queue, and how it reads what was added to it since."""
+"""What a store knows of the log of one queue, and how it reads the entries added since."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from intervalq_stores.nats._queue.stream import Checkpoint, History
 
 _NEAR: Final = 96
-"""Of more entries than these it is quicker to read the checkpoint first."""
+"""For more entries than this, it is faster to read the checkpoint first."""
 
 
 class Known:
-    """The log of one queue as far as it was read, and the record that it gave."""
+    """The log of one queue as far as it was read, and the resulting record."""
 
     __slots__ = ("_history", "base", "token", "view")
 
@@ -25,9 +25,9 @@ class Known:
         self.token = token
         self._history = history
         self.base: Position | None = None
-        """All of the record at an entry."""
+        """The complete record at an entry."""
         self.view: Position | None = None
-        """The record at a later one, but that others may have told later slots to go."""
+        """The record at a later entry, except that others may have granted later slots."""
 
     def learn(self, position: Position) -> None:
         """Take in the whole record at an entry. A later view of the same log stays."""
@@ -37,7 +37,7 @@ class Known:
             self.view = position
 
     async def look(self) -> State | None:
-        """The record as it is by now; None: there is none, or it is lost."""
+        """The present record; None: there is none, or it is lost."""
         last = await self._history.last(self.token)
         if last is None:
             self.base = self.view = None
@@ -53,10 +53,10 @@ class Known:
         return self.base.state
 
     async def is_lost(self) -> bool:
-        """Whether nobody can tell any more what the log comes to.
+        """Whether the record can no longer be determined from the log.
 
         Raises:
-            StoreTimeout: it moves on faster than it can be read.
+            StoreTimeout: the log grows faster than it can be read.
         """
         gone = 0
         while True:
@@ -77,15 +77,15 @@ class Known:
     async def fold(
         self, value: int, sequence: int, checkpoint: Checkpoint | None = None
     ) -> tuple[Position, Outcome, int]:
-        """What the log comes to at an entry, with the outcome of that, and when it was stored.
+        """The position at an entry, the outcome of the entry, and when it was stored.
 
         Args:
             value: the sum at that entry.
             sequence: its number.
-            checkpoint: one that was read already.
+            checkpoint: a checkpoint that was already read.
 
         Raises:
-            Gap: that can't be told any more.
+            Gap: this can no longer be determined.
         """
         base = self.base
         if base is None and entries(value) <= _NEAR:

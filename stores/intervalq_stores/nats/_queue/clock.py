@@ -1,4 +1,4 @@
-"""What a store knows of its server's clock, from the instants at which the server stored what was sent."""
+"""What a store knows of its server's clock, from the instants at which the server stored messages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _DRIFT: Final = 2_000
 """Two clocks run apart by at most a 2,000th (the 500 ppm that NTP may slew by)."""
 
 _FRESH: Final = 100_000
-"""So old, in microseconds, may the last instant be: by then drift has cost 100 us of what was known."""
+"""How old, in microseconds, the last instant may be: by then drift has cost 100 us of accuracy."""
 
 
 class ServerClock:
-    """Bounds of the server's clock in terms of one's own: it was read between sending and receiving."""
+    """Bounds of the server's clock in terms of our own: it was read between sending and receiving."""
 
     def __init__(self) -> None:
         self._low = self._high = self._at = 0
         self.known = False
 
     def learn(self, sent: int, received: int, now: int) -> None:
-        """Take in that it read `now`, cut to a whole microsecond, between two readings of one's own."""
+        """Record that it read `now`, truncated to a microsecond, between two readings of our own clock."""
         low, high = now - received, now - sent + 1
         if self.known:
             drift = (received - self._at) // _DRIFT + 1
@@ -29,13 +29,13 @@ class ServerClock:
         self._low, self._high, self._at, self.known = low, high, received, True
 
     def is_fresh(self, at: int) -> bool:
-        """Whether it need not be read again yet."""
+        """Whether it needn't be read again yet."""
         return self.known and at - self._at < _FRESH
 
     def earliest(self, at: int) -> int:
-        """It reads at least this when one's own clock reads `at`."""
+        """The least that it reads when our own clock reads `at`."""
         return at + self._low - abs(at - self._at) // _DRIFT - 1
 
     def latest(self, at: int) -> int:
-        """It reads at most this when one's own clock reads `at`."""
+        """The most that it reads when our own clock reads `at`."""
         return at + self._high + abs(at - self._at) // _DRIFT + 1

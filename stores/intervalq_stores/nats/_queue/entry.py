@@ -1,4 +1,4 @@
-"""Commands as they stand in the headers of a log's messages, and messages of the log as entries."""
+"""Conversion of commands to headers of the log's messages, and of messages to entries."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _LAYOUT: Final = 2
 """Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name."""
 
 _BEFORE: Final = 6
-"""So many parts has a plain entry of layout 1."""
+"""The number of parts of a plain entry of layout 1."""
 
 _LONG: Final = 8_192
 _MOST: Final = 4_000_000
-"""So long may a text be that is packed: a server takes 64 KiB of headers."""
+"""The maximum length of a packed text: a server accepts 64 KiB of headers."""
 
 _KINDS: Final[dict[str, type[Command]]] = {
     kind.__name__.lower(): kind for kind in (Advance, Hold, Resume, Configure, Reclaim, Finish, Inspect, Drop)
@@ -53,11 +53,11 @@ _HEADERS: Final = re.compile(
     rb"\r\nNats-Incr: ([+0-9]+)\r\n(?:[^\r]+\r\n)?Iq-Step: ([ -~]+)\r\nNats-Stream: [^\r]+\r\n"
     rb"Nats-Subject: [^\r]+\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([0-9T:.Z-]+)\r\n"
 )
-"""Our headers, and those that the server adds, as they are written: quicker than to take each by itself."""
+"""Our headers and those that the server adds, as they are written: faster than parsing each by itself."""
 
 
 class Broken(ValueError):
-    """A message isn't an entry that was written here."""
+    """A message isn't an entry written by this library."""
 
 
 class Newer(ValueError):
@@ -65,7 +65,7 @@ class Newer(ValueError):
 
 
 def written(step: Plain | Full) -> str:
-    """What stands in the header."""
+    """The value of the header."""
     if isinstance(step, Plain):
         generation = "null" if step.generation is None else json.dumps(step.generation)
         pairs = [slot[:2] if slot.cost == 1 else slot for slot in step.slots]
@@ -84,10 +84,10 @@ def written(step: Plain | Full) -> str:
 
 
 def entry(message: Msg) -> Entry:
-    """What a message of the log says, as the server gave it directly.
+    """The entry in a message of the log, as the server gave it directly.
 
     Raises:
-        Broken: it wasn't written here.
+        Broken: it wasn't written by this library.
         Newer: it was written by a newer version.
     """
     from intervalq_stores.nats._client import QuickMsg  # noqa: PLC0415 - imports the driver
@@ -131,7 +131,7 @@ def _value(data: bytes) -> int:
 
 
 def ends_hold(text: str) -> bool:
-    """Whether the entry with this header may have ended a hold, which some may wait for."""
+    """Whether the entry with this header may have ended a hold, for which some may wait."""
     try:
         if text[:1] == "z":  # one about many jobs
             text = _unpacked(text)
@@ -144,7 +144,7 @@ def ends_hold(text: str) -> bool:
 
 
 def is_ephemeral(step: Plain | Full) -> bool:
-    """Whether the entry may be of a queue that is forgotten when it has been idle."""
+    """Whether the entry may belong to a queue that is forgotten after being idle."""
     return isinstance(step, Full) and step.command.settings is not None and step.command.settings.ephemeral
 
 

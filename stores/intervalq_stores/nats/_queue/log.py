@@ -1,13 +1,13 @@
-"""What the log of a queue comes to: its entries are commands, and all who read it get the same record.
+"""The record that the log of a queue yields: its entries are commands, and all readers get the same record.
 
-An entry of a counter has what it adds, and the sum after it, which packs four numbers: how many tickets plain
-increments took; how many entries there were; how many of them may have told slots to go; and a fingerprint of
-all that are not plain. So the sum alone tells a sender whether anything but plain increments came between
-what it knows and its own entry. If nothing did, it knows the answer without reading what others wrote.
+An entry of a counter has its increment and the sum after it, which packs four numbers: how many tickets plain
+entries took; how many entries there are; how many of the plain ones may have granted slots; and a fingerprint
+of those that are not plain. So the sum alone tells a sender whether anything but plain entries came between
+the entries it knows and its own. If nothing did, it knows the answer without reading the others' entries.
 
-A late grant sets the queue's clock back, which concerns everybody, so it is never a plain entry: who asks for
-it reads when it was stored, and every other sender reads it with its next entry. It is granted at the instant
-at which it was stored. Costs, and reports of an error, are no plain entries either.
+A late grant sets the queue's clock back, which affects everyone, so it is never a plain entry: its sender
+reads when it was stored, and every other sender reads it with its next entry. The slot is granted at the
+instant at which the entry was stored. Costs and reports of an error are not sent as plain entries either.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Command, Slot
 from intervalq_stores.nats._queue.step import Entry, Full, Plain, Position
 
 _LATE: Final = 10_000_000
-"""So long before a record may be forgotten, commands are sent in full."""
+"""Microseconds before a record may be forgotten from which commands are sent in full."""
 
 _ROOM: Final = 1_000_000
-"""So many slots must be left before the end of time: others may take theirs at the same moment."""
+"""How many slots must be left before the end of time, as others may take some at the same moment."""
 
 
 class Gap(Exception):
-    """Entries are missing: what the log comes to can't be told from here."""
+    """Entries are missing, so the record can't be determined from here."""
 
 
 Outcome: TypeAlias = Answer | Exception | None
-"""Of an entry: its answer, why it could not be done, or None for a plain one that found no place."""
+"""The result of an entry: its answer, its error, or None for a plain one that did not apply."""
 
 
 def _takes_plain(state: State | None) -> bool:
@@ -48,10 +48,10 @@ def _takes_plain(state: State | None) -> bool:
 
 
 def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
-    """The command as a plain entry; None: it has to be sent in full.
+    """The command as a plain entry; None: it must be sent in full.
 
-    For any instant from `now` to `late` the rules do then what `increment` does, whatever other plain entries
-    come in between; but that of the new slots, `increment` grants those that are near at `now`.
+    If so, the rules do what `increment` does, for any instant from `now` to `late` and whatever other plain
+    entries come in between, except that `increment` grants those of the new slots that are near at `now`.
     """
     if type(command) is not Advance or not _takes_plain(state) or not _is_simple(state, command, late):
         return None
@@ -83,7 +83,7 @@ def plain(state: State, command: Command, now: int, late: int) -> Plain | None:
 
 
 def _is_simple(state: State, command: Advance, late: int) -> bool:
-    """Whether, until `late`, nothing comes of the command but slots that are granted, and new tickets."""
+    """Whether, until `late`, the command results in nothing but granted slots and new tickets."""
     if command.attach or command.release or command.error or command.costs.count(1) != len(command.costs):
         return False
     if late < state.last_now or (state.error and state.error_until <= late):
@@ -95,7 +95,7 @@ def _is_simple(state: State, command: Advance, late: int) -> bool:
 
 
 def _are_in_time(state: State, command: Advance, clock: int) -> bool:
-    """Whether all listed slots are granted, and the first one not late, until the queue's clock is there."""
+    """Whether all listed slots are granted, the first one not late, until the queue's clock is `clock`."""
     window = state.tolerance + state.credit
     if not all(
         state.revoked_through < slot.ticket <= state.ticket and clock <= slot.due + window
@@ -112,7 +112,7 @@ def _are_too_far(current: int, slots: Sequence[Slot], ahead: int | None, clock: 
 
 
 def _is_next(state: State, command: Advance, clock: int) -> bool:
-    """Whether new slots follow on the last one at once, until the queue's clock is there."""
+    """Whether new slots directly follow the last one, until the queue's clock is `clock`."""
     take, free = command.take, state.due + state.settings.interval
     if not 0 <= take <= MAX_TICKETS:
         return False
@@ -129,12 +129,12 @@ def increment(
     blur: int = 0,
     trip: tuple[int, int] | None = None,
 ) -> tuple[State, Answer]:
-    """Do a plain entry. Slots that can't be used are left alone: their owner asks again, in full.
+    """Apply a plain entry. Slots that can't be granted are left alone: their owner asks again, in full.
 
     Args:
         state: the record.
         step: the entry.
-        taken: how many tickets others took before by plain entries, beside what the record says.
+        taken: how many tickets others took before by plain entries, in addition to the record's.
         now: what to answer as the time; 0: that of the entry, if it has one.
         blur: see `Answer.blur`.
         trip: see `Answer.trip`.
@@ -171,7 +171,7 @@ def increment(
 
 
 def _used(state: State, step: Plain, ticket: int, current: int) -> list[Slot]:
-    """Those of its slots that are granted, where `ticket` is the last one, and `current` was granted last."""
+    """Those of its slots that are granted, if `ticket` is the last ticket and `current` the last granted."""
     if step.generation != state.generation:
         return []
     used = [slot for slot in step.slots if state.revoked_through < slot.ticket <= ticket]
@@ -181,9 +181,9 @@ def _used(state: State, step: Plain, ticket: int, current: int) -> list[Slot]:
 
 
 def _begun(state: State, step: Plain, first: Slot) -> int:
-    """How many of the new slots go at once: none, where the first lies further back than any may.
+    """How many of the new slots are granted at once: none if the first lies too far back.
 
-    So it does where slots were voided or given back since the sender looked.
+    It does if slots were voided or given back since the sender looked.
     """
     if step.now is None or first.due < step.now - state.held_total - state.credit:
         return 0
@@ -210,10 +210,10 @@ def _moved(state: State, *, ticket: int, due: int, current: int, at: int, seen: 
 
 
 def is_over(answer: Answer) -> bool:
-    """Whether the new slots of a plain entry begin with one that was over when the entry was stored.
+    """Whether the first new slot of a plain entry was over when the entry was stored.
 
-    So it is where the slots before it were revoked, or given back, since the sender looked; or where the
-    entry was long under way. A late grant of it would set the queue's clock back for nothing.
+    It is if the slots before it were revoked or given back since the sender looked, or if the entry was in
+    transit for long. A late grant of it would set the queue's clock back for nothing.
     """
     state, first = answer.state, answer.first
     if state is None or first is None or answer.begun:
@@ -222,22 +222,22 @@ def is_over(answer: Answer) -> bool:
 
 
 def full(state: State | None, step: Full, at: int, url: str) -> tuple[State | None, Outcome]:
-    """Do any other entry, stored at `at`. One that can't be done changes nothing, whoever reads it."""
+    """Apply any other entry, stored at `at`. If it can't be applied, it changes nothing, for every reader."""
     before = None if step.reset else state
     try:
         after, answer = rules.apply(before, step.command, at if step.now is None else step.now)
     except (ValueError, TypeError, OverflowError) as wrong:
         return before, wrong
     if after is not None and not _fits(after):
-        return before, StoreError(url, "the step leads out of the numbers that a record can hold: not done")
+        return before, StoreError(url, "the step exceeds the numbers that a record can hold: it was not done")
     return after, answer
 
 
 def fold(position: Position, log: Iterable[Entry], url: str) -> tuple[Position, Outcome]:
-    """What the log comes to after these entries, which follow on `position`, and the outcome of the last one.
+    """The position after these entries, which follow on `position`, and the outcome of the last one.
 
     Raises:
-        Gap: they don't follow.
+        Gap: they don't follow on it.
     """
     state, value, sequence = position
     outcome: Outcome = None
@@ -263,7 +263,7 @@ def fold(position: Position, log: Iterable[Entry], url: str) -> tuple[Position, 
 
 
 def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
-    """Do some plain entries in a row, with the outcome of the last."""
+    """Apply successive plain entries; return also the outcome of the last."""
     if state is None or not _takes_plain(state):
         return state, None
     interval = state.settings.interval
@@ -283,7 +283,7 @@ def _all(state: State | None, run: list[Plain]) -> tuple[State | None, Outcome]:
 
 
 def beginning(log: list[Entry]) -> list[Entry]:
-    """Those entries of a log that can be understood without those before: from a beginning on.
+    """The entries of a log from one on whose result does not depend on those before it.
 
     Raises:
         Gap: there is none.

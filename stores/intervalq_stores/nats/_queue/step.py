@@ -1,4 +1,4 @@
-"""What one entry of a queue's log says, and what the sum after it packs: see `_queue.log`."""
+"""The entries of a queue's log, and the numbers packed into the sum after each: see `_queue.log`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 from intervalq.rules import Command, Drop, Slot, State
 
 ONE: Final = 1 << 53
-"""What every entry adds: one entry."""
+"""The increment of every entry: it counts one entry."""
 
 TOLD: Final = 1 << 96
-"""What a plain entry adds besides that may tell slots to go."""
+"""The additional increment of a plain entry that may grant slots."""
 
 _OTHERS: Final = 139
 """Where the fingerprint begins in a sum."""
@@ -23,7 +23,7 @@ class Plain(NamedTuple):
     """An entry of the plain kind: slots to use, and tickets behind all that were issued."""
 
     now: int | None
-    """What the sender knows that the store's clock has reached; None: it tells no slot to go."""
+    """A time that the store's clock has surely reached; None: the entry grants no slot."""
     take: int
     reach: int
     generation: str | None
@@ -31,13 +31,13 @@ class Plain(NamedTuple):
     ahead: int | None = None
     """See `Advance.ahead`."""
     last: int | None = None
-    """The last ticket that the sender knows of, if it takes some to use at once; None: it doesn't matter."""
+    """The last ticket that the sender knows of, if it takes some to use at once; None: it is irrelevant."""
     notice: int = 0
-    """How far ahead slots are granted if there are others by now."""
+    """How far ahead slots are granted if there are later tickets by now."""
 
     @property
     def increment(self) -> int:
-        """What it adds."""
+        """By how much it increments the counter."""
         return ONE + self.take if self.now is None else TOLD + ONE + self.take
 
 
@@ -48,11 +48,11 @@ class Full(NamedTuple):
     now: int | None
     """The store's clock; None: the instant at which the entry was stored."""
     reset: bool
-    """The record before is lost."""
+    """Whether the record before is lost."""
 
     @property
     def begins(self) -> bool:
-        """Whether it comes to the same whatever was before."""
+        """Whether its result is independent of the entries before."""
         return self.reset or isinstance(self.command, Drop)
 
 
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What a log comes to at one of its entries."""
+    """The record at one of the entries of a log."""
 
     state: State | None
     value: int = 0
@@ -85,12 +85,12 @@ def tickets(value: int) -> int:
 
 
 def entries(value: int) -> int:
-    """How many entries a sum is of."""
+    """How many entries there are, in a sum."""
     return value >> 53 & _ENTRIES
 
 
 def told(value: int) -> int:
-    """How many of the plain ones may have told slots to go."""
+    """How many of the plain entries may have granted slots, in a sum."""
     return value >> 96 & _ENTRIES
 
 
@@ -100,5 +100,5 @@ def others(value: int) -> int:
 
 
 def fingerprint(number: int) -> int:
-    """What an entry that is not plain adds."""
+    """The increment of an entry that is not plain."""
     return (number << _OTHERS) + ONE

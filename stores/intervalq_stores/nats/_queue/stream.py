@@ -28,7 +28,7 @@ STATE: Final = "intervalq-state"
 _SUBJECTS: Final = {LOG: "intervalq.log.", STATE: "intervalq.state."}
 
 KEPT: Final = 8_192
-"""So many entries of each queue the server keeps: its checkpoint must be younger than that."""
+"""How many entries of each queue the server keeps; the checkpoint must be newer than the oldest."""
 
 _STREAMS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -61,19 +61,19 @@ _REMEDY: Final = (
 )
 
 _TRIES: Final = 3
-"""So often a checkpoint is written when others write theirs at the same moment."""
+"""How often writing a checkpoint is tried while others write theirs at the same moment."""
 
 
 class Checkpoint(NamedTuple):
-    """What a log came to at one of its entries, kept beside it."""
+    """The record at one of the entries of a log, stored separately."""
 
     position: Position
     at: int
-    """The sequence number of the message that has it."""
+    """The sequence number of its message."""
 
 
 class Appended(NamedTuple):
-    """An entry that was stored."""
+    """A stored entry."""
 
     sequence: int
     value: int
@@ -91,7 +91,7 @@ class History:
         self._preparing = anyio.Lock(fast_acquire=True)
 
     async def prepare(self) -> None:
-        """Make the two streams, unless this was done."""
+        """Create the two streams, unless this was done."""
         if self._ready:
             return
         async with self._preparing:
@@ -100,7 +100,7 @@ class History:
                 self._ready = True
 
     async def streams(self) -> list[dict[str, Any]]:
-        """Make the two streams, unless they are there, and tell how they are kept."""
+        """Create the two streams unless they exist, and return how they are stored."""
         made = [await self.server.ensure(config, _NEEDED[config["name"]], "pacing") for config in _STREAMS]
         return [said["config"] for said in made]
 
@@ -152,7 +152,7 @@ class History:
         return await self._ask(token, {"last_by_subj": _SUBJECTS[LOG] + token})
 
     async def entries(self, token: str, after: int, last: int, count: int) -> list[Entry]:
-        """The next so many entries of a queue, up to the one of sequence number `last`, which was stored.
+        """The next entries of a queue, up to the stored one with sequence number `last`.
 
         Raises:
             Gap: that one is gone.
@@ -180,7 +180,7 @@ class History:
         return found
 
     async def tail(self, token: str, last: int) -> list[Entry]:
-        """All entries of a queue that are left, up to `last`."""
+        """All remaining entries of a queue, up to `last`."""
         return await self.entries(token, 0, last, 2 * KEPT)
 
     async def oldest(self, after: int, count: int) -> list[tuple[str, Entry]]:
@@ -196,7 +196,7 @@ class History:
         return found
 
     async def checkpoint(self, token: str) -> Checkpoint | None:
-        """That of a queue."""
+        """The checkpoint of a queue."""
         found = await self.server.messages(STATE, {"last_by_subj": _SUBJECTS[STATE] + token})
         if not found:
             return None
@@ -217,7 +217,7 @@ class History:
             ) from wrong
 
     async def save(self, token: str, position: Position, before: Checkpoint | None) -> None:
-        """Keep a checkpoint in the place of the one before, unless there is one of later in the same log."""
+        """Replace the checkpoint, unless there is one of a later entry of the same log."""
         said = {
             "v": _LAYOUT,
             "state": None if position.state is None else position.state.to_dict(),
@@ -266,7 +266,7 @@ class History:
                 return found
 
     async def clock(self) -> tuple[int, int, int]:
-        """When it was asked, when the answer came, and what the server's clock read in between."""
+        """When the request was sent, when the answer came, and what the server's clock read in between."""
         await self.prepare()
         sent = stopwatch()
         said = await self.server.ask(f"STREAM.INFO.{LOG}")
@@ -274,7 +274,7 @@ class History:
 
     @staticmethod
     def subject(token: str) -> str:
-        """What the entries of a queue are sent to."""
+        """The subject of the entries of a queue."""
         return _SUBJECTS[LOG] + token
 
     async def _purge(self, stream: str, token: str, upto: int) -> None:

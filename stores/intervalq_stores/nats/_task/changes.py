@@ -1,4 +1,4 @@
-"""Changes of several tasks, all or nothing: an atomic batch, tried again where others were faster."""
+"""Changes of several tasks, all or nothing: an atomic batch, which is repeated if others were faster."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from intervalq_stores.nats._task.stream import Stream
 
 
 async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modified:
-    """Do what a `Modify` says.
+    """Do a `Modify`.
 
     Raises:
         DependencyError, InboxFull: nothing was done.
-        TransactionConflict: others were faster each time.
-        UnsupportedOperation: it is too much for one batch of the server.
+        TransactionConflict: others were faster at each try.
+        UnsupportedOperation: it is too large for one batch of the server.
     """
     for queue in {insert.queue for insert in command.inserts} | {change.queue for change in command.changes}:
         if queue is not None:
             await stream.consumer(queue)
-    known: dict[str, int] = {}  # tombstones in the place of inserts
+    known: dict[str, int] = {}  # tombstones in places of inserts
     existing: dict[str, str] = {}
     for attempt in range(TRIES):
         connection = await (stream if claims is None else claims.holdings).connection()
@@ -55,7 +55,7 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
             if claims is not None:
                 claims.holdings.drop(id_)
         return done
-    raise TransactionConflict(stream.server.url, "others changed the same tasks each time: try again")
+    raise TransactionConflict(stream.server.url, "others changed the same tasks at each try: try again")
 
 
 async def _once(
@@ -77,7 +77,7 @@ async def _once(
         one = found[change.id]
         (staying if change.queue in {None, one.row.queue} else moving).append((one, change))
     changes = {one.row.id: await change_of(stream, steps, one, change) for one, change in staying}
-    # Those that wait go before those that have a token, which then isn't handed to them.
+    # Waiting tasks are removed before those with a token, so that they don't get it.
     for one in sorted((*going, *(one for one, _ in moving)), key=lambda one: not one.row.waiting):
         await steps.remove(one.row, one.subject, one.sequence)
     changes |= {one.row.id: await change_of(stream, steps, one, change) for one, change in moving}
@@ -89,7 +89,7 @@ async def _once(
     parts = steps.parts()
     if len(parts) > batch.MOST:
         raise UnsupportedOperation(
-            stream.server.url, f"a change of {len(parts)} messages: JetStream stores {batch.MOST} at once"
+            stream.server.url, f"the change has {len(parts)} messages; JetStream stores {batch.MOST} at once"
         )
     revocations = await _revocations(stream, [*going, *(one for one, _ in (*staying, *moving))])
     fits = len(parts) + len(revocations) <= batch.MOST
@@ -108,7 +108,7 @@ async def _once(
             place=0 if row.key is None else 1 if not waits else row.place or version + 1,
             waiting=waits,
             created=row.created or now,
-            modified=max(now, row.modified),  # which the server knew better
+            modified=max(now, row.modified),  # the server's own time is more exact
             at=row.at or now,
         )
 
@@ -128,7 +128,7 @@ async def _insert(steps: Steps, insert: Insert, now: int, instead_of: int | None
 
 
 async def _revocations(stream: Stream, changed: Sequence[Found]) -> list[Part]:
-    """What tells those who may have claimed some of these that they have lost them."""
+    """The revocations for those who may have claimed some of these tasks."""
     others = [one for one in changed if not one.held and is_handed_out(one.subject)]
     return await revoking(stream, [(one.row.queue, one.sequence) for one in others])
 
@@ -137,7 +137,7 @@ async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict
     """The tasks that are named, each at its version.
 
     Raises:
-        DependencyError: some aren't there.
+        DependencyError: some don't exist.
     """
     found: dict[str, Found] = {}
     missing: dict[type, list[str]] = {Change: [], Delete: [], Depend: []}
@@ -166,16 +166,16 @@ async def _find(
     if row is not None and row.id == part.id:
         return Found(row, home_of(row), row.version)
     there = await stream.with_ids([part.id]) if force else []
-    # With an id that several queues have, it isn't said which is meant.
+    # If several queues have this id, it is unclear which is meant.
     row = await stream.task(there[0].version) if len(there) == 1 else None
     return Found(row, home_of(row), row.version) if row is not None else None
 
 
 async def _look(stream: Stream, command: Modify, known: dict[str, int], existing: dict[str, str]) -> None:
-    """Find out what is in the way of inserts.
+    """Find the tasks that conflict with inserts.
 
     Raises:
-        DependencyError: tasks of these ids.
+        DependencyError: there are tasks with these ids.
     """
     collisions: list[str] = []
     for insert in command.inserts:

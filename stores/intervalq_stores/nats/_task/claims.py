@@ -1,4 +1,4 @@
-"""How a session claims: what pull consumers hand out is judged, and held if it may be worked on."""
+"""Claims of a session: checks what pull consumers deliver, and holds what may be worked on."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from intervalq_stores.nats._url import WITHIN
 log: Final = logging.getLogger("intervalq")
 
 _PINGS: Final = 5
-"""How often one who waits makes sure, in its session's expiry, that nothing has come that it didn't see."""
+"""How many times within its session's expiry a waiter checks that it has not missed a delivery."""
 
 _OTHER: Final = 100_000
-"""Microseconds until a task is looked at again while one of another queue with its id is worked on here."""
+"""Redelivery delay, in microseconds, while this session works on a task of another queue with the same id."""
 
 _CORRUPT: Final = 60_000_000_000
-"""Nanoseconds after which what is no task is looked at again: it is left to whoever put it there."""
+"""Redelivery delay, in nanoseconds, of a message that is not a task: it is left to whoever sent it."""
 
 
 class Claims:
-    """What a session claims, and what it holds."""
+    """The requests and claims of a session."""
 
     def __init__(self, stream: Stream, session: Session) -> None:
         self.holdings = Holdings(stream, session)
         self._stream = stream
-        self._pullers: dict[str, list[Puller]] = {}  # those that nobody uses just now, by queue
-        self._asked = 0  # how many tasks calls that are under way may bring
+        self._pullers: dict[str, list[Puller]] = {}  # unused ones, by queue
+        self._asked = 0  # how many tasks requests in flight may bring
 
     async def pull(self, work: Work, seconds: float) -> list[Row]:
-        """What is there to be claimed now; else what comes first in time, as soon as there is room for it."""
+        """Claim ready tasks; otherwise the first that come in time, as soon as there is room for them."""
         end = stopwatch() + round(seconds * 1e6)
         while True:
             with self._room(work) as room:
@@ -72,7 +72,7 @@ class Claims:
 
     @contextmanager
     def _room(self, work: Work) -> Iterator[int]:
-        """How many more may be held. Other sessions of the queue don't count."""
+        """How many more claims this session may hold. Other sessions of the queue don't count."""
         room = work.limit
         if work.most is not None:
             room = max(0, min(room, work.most - len(self.holdings.held) - self._asked))
@@ -85,7 +85,7 @@ class Claims:
                 self.holdings.ring()
 
     async def claim(self, work: Work, limit: int) -> list[Row]:
-        """What is there to be claimed now, the same share of each queue first."""
+        """Claim ready tasks, first the same share of each queue."""
         rows: list[Row] = []
         share = -(-limit // len(work.queues))
         with self._given_back(rows):
@@ -112,7 +112,7 @@ class Claims:
                 break
 
     async def wait(self, work: Work, limit: int, seconds: float) -> list[Row]:
-        """As soon as there is a task of any queue, that and what comes with it; or nothing in time."""
+        """The first task of any queue, and those that come with it; or none in time."""
         rows: list[Row] = []
         count = limit if len(work.queues) == 1 else 1
         waits: list[anyio.CancelScope] = []
@@ -147,7 +147,7 @@ class Claims:
 
     @contextmanager
     def _given_back(self, rows: list[Row]) -> Iterator[None]:
-        """What was claimed for somebody who left, or for a call that failed, is free again."""
+        """Give back tasks that were claimed for a caller that left, or for a failed call."""
         try:
             yield
         except BaseException:
@@ -160,7 +160,7 @@ class Claims:
 
     @asynccontextmanager
     async def _asking(self, queue: str) -> AsyncIterator[Puller]:
-        """Who asks a queue's consumer one thing at a time."""
+        """A puller of a queue's consumer, which sends one request at a time."""
         connection = await self.holdings.connection()
         consumer = await self._stream.consumer(queue, self.holdings.session.expiry)
         idle = self._pullers.setdefault(queue, [])
@@ -177,17 +177,17 @@ class Claims:
                 idle.append(puller)
 
     async def _take(self, rows: list[Row], puller: Puller, pulled: Pulled, *, end: int, work: Work) -> bool:
-        """Of what was delivered, add what may be worked on; the rest is put where it belongs.
+        """Add delivered tasks that may be worked on; give back or repair the others.
 
         Args:
-            rows: where to add.
-            puller: who asked for them.
-            pulled: what came.
-            end: how many there may be then.
-            work: what was asked for.
+            rows: the list to add to.
+            puller: the puller that requested them.
+            pulled: the delivered messages.
+            end: the most rows after this.
+            work: the command.
 
         Returns:
-            Whether some of it was stored anew, so that there may be more to be claimed.
+            Whether some were stored again, so that there may be more to claim.
         """
         if not pulled.messages:
             return False
@@ -238,9 +238,9 @@ class Claims:
         await restore(self._stream, anew)
 
     async def _outdated(self, fresh: dict[int, tuple[Held, Msg]], stale: Sequence[Msg]) -> set[str]:
-        """Give up what another message has taken the place of, and have what it takes to end the others.
+        """Give up replaced messages, and prepare the settlement of the others.
 
-        A token that nobody else can have had is worked on at once.
+        Work on a token that nobody else can have had begins at once.
         """
         some = [held for held, _ in fresh.values()]
         looked = {held.sequence: held.subject for held in some if self.holdings.may_be_outdated(held)}
@@ -261,7 +261,7 @@ class Claims:
         return {held.row.id for held in gone}
 
     def _is_alone(self, work: Work) -> bool:
-        """Whether it has one that is to run alone: of several nobody could tell which had begun."""
+        """Whether the session has a task that runs alone: with several, it is unclear which one had begun."""
         return work.begins < 2 and any(held.row.alone for held in self.holdings.held.values())
 
     async def _judge(
@@ -278,13 +278,13 @@ class Claims:
             log.warning("%s", error)
             await connection.publish(message.reply, b'-NAK {"delay":%d}' % _CORRUPT)
             return None
-        if stopwatch() >= until:  # this process stood still: it may be another's by now
+        if stopwatch() >= until:  # this process was paused, so the task may be another's by now
             anew.append(again(row, message.subject, sequence, now))
         elif rests(row) and row.at > now:
             await connection.publish(message.reply, b'-NAK {"delay":%d}' % ((row.at - now) * 1_000))
         elif times > 1:
             anew.append(again(lost(row, now), message.subject, sequence, now))
-        elif self.holdings.has_lost(sequence):  # what is still said of that claim is not about this one
+        elif self.holdings.has_lost(sequence):  # pending settlements of that claim must not concern this one
             anew.append(again(row, message.subject, sequence, now))
         elif row.id in self.holdings.held:  # an id is that of one queue, and of one claim here
             later = row._replace(at=now + _OTHER)
@@ -294,7 +294,7 @@ class Claims:
         return None
 
     async def end(self) -> None:
-        """Ask no more, and give everything back."""
+        """Stop requesting tasks, and give everything back."""
         for puller in [puller for some in self._pullers.values() for puller in some]:
             await puller.close()
         self._pullers.clear()

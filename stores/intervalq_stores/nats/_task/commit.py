@@ -1,55 +1,58 @@
-"""How a message takes the place of another, so that what has ended stays ended.
+"""Replaces messages by others, in such a way that finished tasks stay finished.
 
-A server that is killed reads its files again. They say that a message was removed if that was done by an
-acknowledgement, by its sequence, or by a rollup; they don't if a limit of messages a subject did it. If what
-replaced such a message is gone by then, the message is back. So the stream has no such limit. Of the messages
-with one subject the last counts, whoever stores one says which it has seen (a compare and swap by the server,
-over all messages of a step), and there are two ways to take the place of a message:
+A killed server reads its files again. They record the removal of a message by an acknowledgement, by its
+sequence, or by a rollup, but not by a limit of messages per subject: if the successor of such a message is
+gone by then, the message is back. So the stream has no such limit. Of the messages with one subject the last
+one counts, every message is stored with the sequence that its sender has seen (a compare-and-swap by the
+server, over all messages of a step), and there are two ways to replace a message:
 
-- What consumers don't hand out (tasks that wait for a token, marks of dedupe keys, locks) is removed by the
-  message that takes its place, a rollup: at once, and for good. That a task was removed is said by such a
-  message, too (see `_task.lines` for how long), so that it can be said in one step with other changes.
-- What consumers hand out (tasks without a key, tokens) is not: by a rollup the server forgets what other
-  workers have pending. Its successor is stored above it, and names it in `Iq-Over`, and so does a task that
-  gets a token name the place where it waited. Then these are removed by their sequences. That a task was
-  removed is said by such a successor, too, which is removed after it.
+- Messages that consumers don't deliver (tasks that wait for a token, marks of dedupe keys, locks) are removed
+by
+  their successor, a rollup: at once, and for good. The removal of a task is recorded by such a message, too
+  (see `_task.lines` for how long), so that it can be part of a step with other changes. - Messages that
+  consumers deliver (tasks without a key, tokens) are not: by a rollup, the server would forget what other
+  workers have pending. The successor is stored above the message and names it in `Iq-Over`; likewise, a task
+  that gets a token names the place where it waited. Then these are removed by their sequences. The removal of
+  a task is recorded by such a successor, too, which is removed after it.
 
-A step is done when its messages are stored, all or none. What they took the place of is removed before the
-caller is told, and before anything takes the place of them. If a process, a server or a connection dies
-between:
+A step is done when its messages are stored, all or none. The replaced messages are removed before the caller
+is told, and before the new messages are replaced. If a process, a server or a connection dies in between:
 
-- before the messages are stored: nothing was done, and the task is handed out again.
-- before the old message is removed: it is there, below its successor. Nobody can change it any more, for it
-  isn't the last. Who is handed the successor removes it: of a task without a key before working on that, of
-  a token before that ends. A token is worked on only if it is the last of its subject, so the tasks of a key
-  keep their order. That needs no look if this process of the server has stored it, and hands it out for the
-  first time, and nobody was heard to revoke it: then nothing can be above it. A task without a key may run
-  once more, and its acknowledgement is `ClaimLost`: nobody was told before that it had ended. But if the
-  server was killed between, it hands out both as if for the first time. So what was there when a session
-  began, while some subjects had several messages, is worked on only if it is the last of its subject, too.
-- before the message is removed that says that a task was: it is handed out, and removed then.
+- before the messages are stored: nothing was done, and the task is delivered again.
+- before the old message is removed: it still exists, below its successor. Nobody can change it any more,
+because
+  it isn't the last one. Whoever gets the successor removes it: for a task without a key before working on it,
+  for a token before the token ends. A token is worked on only if it is the last message of its subject, so
+  the tasks of a key keep their order. This needs no query if this process of the server has stored the token
+  and delivers it for the first time, and no revocation was received: then nothing can be above it. A task
+  without a key may run once more, and its acknowledgement is `ClaimLost`: nobody was told before that it had
+  ended. But if the server was killed in between, it delivers both as if for the first time. So messages that
+  existed when a session began, while some subjects had several messages, are also worked on only if they are
+  the last of their subjects.
+- before the message that records the removal of a task is removed: it is delivered, and removed then.
 
-If the answer is lost, the step is tried again. An acknowledgement that finds no message was heard before, if
-no revocation of its claim is stored: others get a task only after one. A step that finds another message on
-top sees in `Iq-By` whether it is its own.
+If the answer is lost, the step is tried again. If an acknowledgement finds no message, an earlier one was
+received, unless a revocation of its claim is stored: others get a task only after one. A step that finds
+another message on top sees in `Iq-By` whether it is its own.
 
-The acknowledgement of a task without a key is the server's own, which doesn't tell whether the message was
-there. So whoever changes what others may have claimed, or stores it anew because its holder is lost, stores
-a revocation in the same step, and whoever acknowledges looks for revocations afterwards, or has heard of none
-(`_task.revoked`): what they don't find was not changed before, and can't be after. Revocations expire; claims
-that live longer look for them when they are renewed. What is acknowledged late is a step like others, and so
-is what somebody may have deleted or purged meanwhile. With replicas everything is: there the leader of the
-consumer answers an acknowledgement which the leader of the stream has yet to carry out, so that others can
-still store the task anew. And what is read there may be old, since a node that leads no more may answer: so
-nothing is removed, or told as done, for what isn't there any more, but for what is seen above it, or stored
-on condition.
+A task without a key is acknowledged by the server's own means, which don't tell whether the message existed.
+So whoever changes a task that others may have claimed, or stores it again because its holder is lost, stores
+a revocation in the same step; and whoever acknowledges looks for revocations afterwards, or knows that there
+was none (`_task.revoked`). A task without a revocation was not changed before, and can't be changed after.
+Revocations expire; claims that live longer look for them when they are renewed. A late acknowledgement is a
+conditional step, and so is one of a task that somebody may have deleted or purged in the meantime. With
+replicas, all of them are: there the leader of the consumer answers an acknowledgement which the leader of the
+stream has yet to carry out, so others can still store the task again. And reads may be outdated there,
+because a former leader may answer. So nothing is removed or reported as done because a message is missing,
+but only because of a message that is seen above it, or by a conditional message.
 
-A server that is killed also forgets what it handed out last, and hands it to others. The claims of those
-moments are given up when the connection is made anew to another process of the server. So a step that settles
-a claim goes by the connection for which that was checked, and fails if there is another one by now. What
-the same session is handed of such a message is stored anew first: at the old sequence, what is still to be
-said of the claim that was given up would settle the new one, and the next of the key begin beside it. And a
-worker begins with nothing while its connection is gone, or after a claim's time: others may have done it.
+A killed server also forgets its last deliveries, and delivers these messages to others. The claims of those
+moments are given up when the session reconnects to another process of the server. So a step that settles a
+claim uses the connection for which that was checked, and fails if there is another one by now. If the same
+session gets such a
+message again, it first stores it again: with the old sequence, pending settlements of the claim that was
+given up would settle the new one, and the next task of the key would begin beside it. And a worker begins
+nothing while its connection is down, or after a claim's time is over: others may have done it.
 """
 
 from __future__ import annotations
@@ -70,16 +73,16 @@ from intervalq_stores.nats._task.stream import Stream
 async def commit(
     stream: Stream, parts: Sequence[Part], by: str = "", connection: Connection | None = None
 ) -> int:
-    """Store messages, all or none, and remove what they took the place of; gives the sequence of the last.
+    """Store messages, all or none, and remove those that they replace; returns the sequence of the last one.
 
     Args:
-        stream: where to.
+        stream: the stream to store them in.
         parts: the messages.
-        by: who does it, if that is to be found out later.
-        connection: store them by this connection only: claims have been checked for it.
+        by: a mark of the sender, by which it can recognize its messages later.
+        connection: the only connection to use, because claims have been checked for it.
 
     Raises:
-        Conflict: something isn't as it was seen; nothing was stored.
+        Conflict: something has changed; nothing was stored.
         NobodyThereError: nothing was stored.
         StoreError.
     """
@@ -91,7 +94,7 @@ async def commit(
     except NobodyThereError as error:
         raise StoreUnavailable(
             error.store,
-            "the step is stored, but the stream has no leader just now that ends it: it is tried again",
+            "the step is stored, but the stream has no leader to complete it at the moment: it is retried",
         ) from error
     ends = {last - len(parts) + number: part.subject for number, part in enumerate(parts, 1) if part.ends}
     if ends:
@@ -100,13 +103,13 @@ async def commit(
 
 
 async def _end(stream: Stream, ends: dict[int, str]) -> None:
-    """Remove what says that tasks were: of a key last what says that all of it were."""
+    """Remove tombstones of tasks; for a key, remove the tombstone of its last task at the end."""
     await stream.removed([sequence for sequence, subject in ends.items() if not is_token(subject)])
     await stream.removed([sequence for sequence, subject in ends.items() if is_token(subject)])
 
 
 async def clear(stream: Stream, message: Msg) -> None:
-    """Remove what says that a task was removed; and before that what it took the place of, if it is there."""
+    """Remove the tombstone of a task, after the messages that it replaced, if they still exist."""
     await stream.removed(over_of(message))
     sequence, subject = delivered(message).sequence, message.subject
     if is_token(subject):
@@ -116,18 +119,18 @@ async def clear(stream: Stream, message: Msg) -> None:
 
 
 async def leftover(stream: Stream, part: Part) -> None:
-    """What could not be replaced is removed if another message has taken its place already."""
+    """Remove messages that could not be replaced, if others have already taken their place."""
     last, _ = await stream.last(part.subject)
     await stream.removed([sequence for sequence in part.over if sequence < last])
 
 
 async def outdated(stream: Stream, messages: Mapping[int, str], over: Sequence[int]) -> set[int]:
-    """Of what was handed out and is to be worked on, what another message has taken the place of.
+    """Those of the delivered messages that others have replaced.
 
     Args:
-        stream: where it is stored.
-        messages: the subjects of what is looked at, by sequence.
-        over: what such messages took the place of themselves, which is removed first.
+        stream: their stream.
+        messages: the subjects of the delivered messages, by sequence.
+        over: the messages that they replaced themselves, which are removed first.
     """
     if not over and not messages:
         return set()

@@ -1,4 +1,4 @@
-"""One claim of a session: a delivery that it works on."""
+"""A claim of a session: a delivery that it works on."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from intervalq_stores.nats._connection import Connection
 from intervalq_stores.nats._task.lines import Line
 
 SAFE: Final = 0.9
-"""Of the time that the server gives, what a worker takes: what it says after that may come too late."""
+"""The share of the server's ack wait that a worker uses: later settlements might come too late."""
 
 RENEW: Final = 0.6
-"""Of that time, what may be left before it is asked for anew."""
+"""The share of that time that is left when a claim is renewed."""
 
 _FORGOTTEN: Final = 2_000_000
-"""Microseconds before its end of which a server that is killed may forget what it has handed out.
+"""Microseconds before a server's death whose deliveries it may forget.
 
-It writes that down ten times a second. Others are handed the same tasks then, so the claims are given up.
+It records them ten times a second. Forgotten tasks are delivered to others, so their claims are given up.
 """
 
 
@@ -29,35 +29,35 @@ class Held:
     """A delivery that this session works on."""
 
     row: Row
-    """The task as its claimant has it; each renewal is a version."""
+    """The task as its claimant knows it; each renewal increments the version."""
     subject: str
     sequence: int
     reply: str
     connection: Connection
-    """What it came through: after another connection nothing is certain."""
+    """The connection of the delivery: after a reconnection, nothing is certain."""
     since: int
-    """It was handed out after this, on `stopwatch`: long after, if it was waited for."""
+    """A lower bound of the time of delivery, on `stopwatch`; after a wait, a rough one."""
     came: int
-    """It was handed out before this."""
+    """An upper bound of the time of delivery."""
     wait: int
     """How long the server waits for an acknowledgement, in microseconds."""
     deadline: int
-    """Until when it is surely nobody else's, on `stopwatch`."""
+    """Until when it is certainly nobody else's, on `stopwatch`."""
     ends: int | None = None
-    """When it ends by itself, on `stopwatch`; None: with the session."""
+    """When its lease ends, on `stopwatch`; None: with the session."""
     asked: int = 0
-    """How often it was to be settled: again where there was no answer."""
+    """How many times its settlement was requested; more than once if answers were lost."""
     sent: bool = False
-    """What settles it was sent."""
+    """Whether its settlement was sent."""
     over: tuple[int, ...] = ()
-    """What it took the place of, and may be there still: to be removed before anything takes its own."""
+    """Messages that it replaced and that may still exist: they must be removed before it is replaced."""
     line: Line | None = None
-    """Of a token, what was there of its key when it was claimed."""
+    """For a token, the line of its key when it was claimed."""
     ready: asyncio.Task[None] | None = None
-    """What removes those, and looks."""
+    """The task that removes those messages and reads the line."""
 
     def unused(self) -> Row:
-        """The task, if nobody began with it after all."""
+        """The task as it is given back if nobody began with it."""
         return self.row._replace(attempt=max(0, self.row.attempt - self.row.begun))
 
     def unclaimed(self) -> Row:
@@ -66,9 +66,9 @@ class Held:
 
 
 def claimed(row: Row, session: str, until: int | None, begins: int) -> Row:
-    """A task in the hands of a session; `begins` is that of `Work`.
+    """The row of a claimed task; `begins` is that of `Work`.
 
-    The server can't be told of a beginning, so 0 is as good as 1.
+    Starts can't be reported to the server, so 0 has the same effect as 1.
     """
     begun = max(begins, 1) > row.alone
     return row._replace(
@@ -77,7 +77,7 @@ def claimed(row: Row, session: str, until: int | None, begins: int) -> Row:
 
 
 def is_forgotten(held: Held, connection: Connection) -> bool:
-    """Whether the server may have been killed before it had written down that it handed this out."""
+    """Whether the server may have been killed before it recorded this delivery."""
     ended = held.connection.ended_at
     return held.connection.process != connection.process and (
         ended is None or held.came >= ended - _FORGOTTEN
@@ -85,12 +85,12 @@ def is_forgotten(held: Held, connection: Connection) -> bool:
 
 
 def is_plain(row: Row) -> bool:
-    """Whether nothing else happens when it is done."""
+    """Whether an acknowledgement alone is enough when the task is done."""
     return row.key is None and row.dedupe is None
 
 
 def by_queue(some: Sequence[Held]) -> list[list[Held]]:
-    """Those of each consumer: it does things in the order in which it is told."""
+    """Claims grouped by consumer, each of which processes commands in order."""
     found: dict[str, list[Held]] = {}
     for held in some:
         found.setdefault(held.row.queue, []).append(held)

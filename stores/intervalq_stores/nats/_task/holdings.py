@@ -1,4 +1,4 @@
-"""What one session holds: renewed in time, and settled once."""
+"""The claims of one session: renews them in time, and settles each once."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class Holdings:
         self.session = session
         self.held: dict[str, Held] = {}
         self.overdue = False
-        """It is known that others have what was to be settled here before: all of it is as good as lost."""
+        """Whether a settlement came too late and others have its task; then all claims count as lost."""
         self._stream = stream
         self._revocations = Revocations(stream)
         self._seen: Connection | None = None
-        self._process = ""  # of the server, for which deadlines are right
-        self._done: set[tuple[str, int]] = set()  # by id and version: by a call that failed for others
-        self._made = ""  # when the stream was made by that connection's word
-        self._lost: dict[tuple[str, int], Held] = {}  # by id and version: of which nobody has been told yet
+        self._process = ""  # the server process for which the deadlines are valid
+        self._done: set[tuple[str, int]] = set()  # settled by a call that failed for others
+        self._made = ""  # when the stream was created, according to that connection
+        self._lost: dict[tuple[str, int], Held] = {}  # losses not yet reported, by id and version
         self._waiting: list[anyio.Event] = []
 
     async def connection(self) -> Connection:
-        """The connection. Claims are given up that a server which was killed may have forgotten.
+        """The connection. Claims that a killed server may have forgotten are given up.
 
-        So are all of a stream that was removed: a new one begins to count anew.
+        So are all claims of a removed stream, because sequences of a new one start over.
         """
         connection = await self._stream.connection()
         if connection is not self._seen or self._made != self._stream.made:
             is_new = self._made not in {"", self._stream.made}
             for held in [held for held in self.held.values() if is_new or is_forgotten(held, connection)]:
                 self._lose(held)
-            # Once for each restart, before anybody else gets here; with replicas it is left out all along.
+            # Once for each restart, before other callers; with replicas, this is never done.
             if self._process not in {"", connection.process} and not self._stream.is_replicated:
                 for held in self.held.values():
                     held.deadline -= ROUNDED
@@ -62,40 +62,40 @@ class Holdings:
         return connection
 
     def is_sure(self, id_: str, version: int) -> bool:
-        """Whether a claim is this session's, as far as is known: not while there is no connection."""
+        """Whether a claim is this session's, as far as is known; False while there is no connection."""
         held = self.held.get(id_)
         if held is None or held.row.version != version or self._seen is None:
             return False
         return self._seen.is_open and stopwatch() < min(held.deadline, held.ends or held.deadline)
 
     def is_forgotten(self, held: Held) -> bool:
-        """Whether it is one that was claimed by a connection for which the others have been given up."""
+        """Whether the server may have forgotten a claim, judging by the connection that was last examined."""
         return self._seen is not None and is_forgotten(held, self._seen)
 
     def has_lost(self, sequence: int) -> bool:
-        """Whether it had claimed the same message, and nobody has been told yet that this is lost."""
+        """Whether the session had claimed the same message, and its loss is not yet reported."""
         return any(held.sequence == sequence for held in self._lost.values())
 
     def drop(self, id_: str) -> Held | None:
-        """It isn't held any more."""
+        """Forget a claim."""
         held = self.held.pop(id_, None)
         self.ring()
         return held
 
     def ring(self) -> None:
-        """There may be room for more."""
+        """Wake waiters, because there may be room for more claims."""
         for event in self._waiting:
             event.set()
         self._waiting.clear()
 
     async def room(self) -> None:
-        """Wait until there may be room for more."""
+        """Wait until there may be room for more claims."""
         event = anyio.Event()
         self._waiting.append(event)
         await event.wait()
 
     def begin(self, ids: Sequence[str]) -> None:
-        """The work on these begins, as only this session will know."""
+        """Note that work on these begins, which only this session knows."""
         for held in [self.held[id_] for id_ in ids if id_ in self.held]:
             if not held.row.begun:
                 held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
@@ -105,16 +105,16 @@ class Holdings:
         return self._revocations.may_be_outdated(held)
 
     def prepare(self, held: Held) -> None:
-        """Have ready what it takes to hand a token on, while its task is worked on."""
+        """Prepare the handover of a token while its task is being worked on."""
         held.ready = held.connection.later(self._prepare(held))
 
     async def _prepare(self, held: Held) -> None:
         line = await seen(self._stream, held.row.queue, str(held.row.key))
-        held.over = ()  # that has removed it
+        held.over = ()  # removed now
         held.line = line
 
     async def clear(self, some: Sequence[Held]) -> None:
-        """See that what claims took the place of is gone: before that, they aren't settled or given back."""
+        """Make sure that replaced messages of claims are removed, before these are settled or given back."""
         for held in some:
             if held.ready is not None:
                 await asyncio.wait((held.ready,))
@@ -130,11 +130,11 @@ class Holdings:
     # --- renewing -----------------------------------------------------------------------------------
 
     async def beat(self) -> bool:
-        """Renew what needs it; whether all that was claimed is still held."""
+        """Renew claims that need it; returns whether all claims are still held."""
         await self.connection()
         now = stopwatch()
         for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
-            self.drop(held.row.id)  # it ended by itself, as if its worker had been lost
+            self.drop(held.row.id)  # its lease ended, as if its worker had been lost
             there = self._stream.now()
             row = held.unclaimed()._replace(at=held.row.modified)
             part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
@@ -144,7 +144,7 @@ class Holdings:
         )
 
     async def renew(self, some: Sequence[Held]) -> bool:
-        """Tell the server that the work goes on; whether it was told in time."""
+        """Tell the server that the work goes on; returns whether that was in time."""
         for mine in by_queue(some):
             sent = stopwatch()
             if sent >= min(held.deadline for held in mine):
@@ -161,14 +161,14 @@ class Holdings:
         return True
 
     def forget(self) -> None:
-        """All of it is lost."""
+        """Drop all claims, which are lost."""
         self.held.clear()
         self._lost.clear()
         self._done.clear()
         self.ring()
 
     async def end(self) -> None:
-        """Give everything back, as if it had not been claimed."""
+        """Give all claims back, as if they had not been made."""
         held, self.held = list(self.held.values()), {}
         self.ring()
         there = self._stream.now()
@@ -179,14 +179,14 @@ class Holdings:
     # --- settling -----------------------------------------------------------------------------------
 
     async def settle(self, settled: Sequence[Delete | Change]) -> list[str]:
-        """Settle claims, each by itself; the ids of those that are lost."""
+        """Settle claims, each independently; returns the ids of lost ones."""
         for part in settled:
             held = self.held.get(part.id)
             if held is None or held.row.version != part.version:
                 held = self._lost.get((part.id, part.version))
             if held is not None:
                 held.asked += 1  # also if it fails now, and is asked for again
-        # What fails is sent again as a whole, of which some parts are done.
+        # A failed call is repeated as a whole, though some of its parts may be done.
         lost = await self._settle([part for part in settled if (part.id, part.version) not in self._done])
         for part in settled:  # only now, when nothing fails any more: else the next call doesn't know of them
             self._done.discard((part.id, part.version))
@@ -218,19 +218,19 @@ class Holdings:
         return lost + [held.row.id for held in await self._acknowledge(simple, connection)]
 
     def _lose(self, held: Held) -> None:
-        """It is known to be lost, before anybody is told."""
+        """Note that a claim is lost, before that is reported."""
         if self.drop(held.row.id) is not None:
             self._lost[held.row.id, held.row.version] = held
 
     def _ended(self, held: Held) -> None:
-        """It is settled, which is told when the whole call is done."""
+        """Note that a claim is settled, which is reported when the whole call is done."""
         self.drop(held.row.id)
         self._done.add((held.row.id, held.row.version))
 
     async def _is_lost(self, held: Held) -> bool:
-        """Whether a claim is whose task has gone from its place; else a call without an answer removed it.
+        """Whether a claim whose task has left its place is lost; if not, an unanswered call removed it.
 
-        Nobody else has it without a revocation.
+        Nobody else can have the task without a revocation.
         """
         return not held.sent or may_have_expired(held) or await self._revocations.is_revoked(held)
 
@@ -272,7 +272,7 @@ class Holdings:
         return lost
 
     async def _at_once(self, sure: Sequence[Held], connection: Connection) -> list[Held]:
-        """Acknowledge claims of a queue of which nobody was heard to have ended one; those that are lost."""
+        """Acknowledge claims of a queue without received revocations; returns the lost ones."""
         before = [held.sent for held in sure]
         for held in sure:
             held.sent = True
@@ -288,7 +288,7 @@ class Holdings:
         revoked = {held.sequence for held in await self._revocations.of(sure)}
         lost: list[Held] = []
         for held in sure:
-            # Of what was said too late, or while others removed it, nobody can say whether it was done.
+            # If an acknowledgement was late, or others removed messages meanwhile, its outcome is unknown.
             removed = self._revocations.is_removed(held, now)
             if arrived >= held.deadline or held.sequence in revoked or removed:
                 self._lose(held)
@@ -298,9 +298,9 @@ class Holdings:
         return lost
 
     async def _move(self, held: Held, part: Delete | Change, connection: Connection) -> bool:
-        """Do what takes more than an acknowledgement; whether it was this session's.
+        """Settle a claim that needs more than an acknowledgement; returns whether it was still valid.
 
-        That is by the connection for which the claims have been checked.
+        This uses the connection for which the claims have been checked.
         """
         await self.clear([held])
         done = await move(self._stream, held, part, connection)

@@ -1,4 +1,4 @@
-"""A session that has found too little: for each of its demands a request waits at the server."""
+"""Idle sessions: for each of their unmet demands, a request waits at the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT: Final = 30.0
 
 
 class Want(NamedTuple):
-    """Terms of a demand."""
+    """The terms of a demand."""
 
     queues: tuple[str, ...]
     lease: int | None
@@ -28,7 +28,7 @@ class Want(NamedTuple):
 
 
 class Idle:
-    """The demands of a session that have found less than they wanted."""
+    """The demands of a session that have got fewer tasks than they wanted."""
 
     def __init__(self, claims: Claims, group: TaskGroup) -> None:
         self._claims = claims
@@ -40,7 +40,7 @@ class Idle:
     @classmethod
     @asynccontextmanager
     async def of(cls, claims: Claims) -> AsyncIterator[Self]:
-        """One that waits as long as the context is open, and gives back what nobody has taken."""
+        """A context with an instance that waits while it is open, and gives back untaken tasks at its end."""
         async with anyio.create_task_group() as group:
             idle = cls(claims, group)
             try:
@@ -51,7 +51,7 @@ class Idle:
                     await idle._give_back()
 
     async def woken(self) -> Worked:
-        """Wait until something was brought: it is the session's from then on."""
+        """Wait for tasks, which are the session's from then on."""
         while not self._brought:
             await self._rung.wait()
             self._rung = anyio.Event()
@@ -59,7 +59,7 @@ class Idle:
         return Worked(claimed=tuple(rows))
 
     def look(self, work: Work, *, full: bool) -> None:
-        """A demand has asked, and found as much as it wanted, or less: then it waits for more."""
+        """Note the result of a demand: if it got fewer tasks than it wanted, a request waits for more."""
         want = Want(work.queues, work.lease, work.most)
         if full or not work.idle:
             scope = self._waiting.pop(want, None)
@@ -71,7 +71,7 @@ class Idle:
 
     async def _wait(self, work: Work, want: Want, scope: anyio.CancelScope) -> None:
         rows: list[Row] = []
-        # Who can't wait at the server is told nothing: its session asks now and then, and is told why.
+        # If a request can't wait at the server, ignore the error: the session polls, and gets it then.
         with scope, suppress(IntervalqError):
             rows = await self._claims.wait(work, 1, _WAIT)
         if self._waiting.get(want) is scope:
@@ -83,7 +83,7 @@ class Idle:
     async def _give_back(self) -> None:
         rows, self._brought = self._brought, []
         mine = [row for row in rows if row.id in self._claims.holdings.held]
-        if mine:  # else the connection may be closed already, and isn't to be made anew
+        if mine:  # otherwise the connection may already be closed, and must not be created again
             await self._claims.holdings.settle(
                 [Change(row.id, row.version, attempt=row.attempt - row.begun) for row in mine]
             )

@@ -1,13 +1,14 @@
-"""What is stored for tasks that come, change or go: with a key, their line moves on in the same step.
+"""The messages of a step that inserts, changes or removes tasks; the line of a key advances in the same step.
 
-The first of a line has the token of its key; the others wait behind it. Who changes a line says what was
-stored there last when it looked, so that of two at the same moment one has to look again. That says enough:
-the sequence of the last message never goes back while there is anything in the line, because what is removed
-has something above it that stays. So what says that a waiting task has gone stays if nothing is above it, and
-the next step removes it. What says that the last task of a line has gone is removed after all else.
+The tasks of a key form a line: the first has the token of the key, and the others wait behind it. Whoever
+changes a line gives the sequence of its last message, so that of two concurrent changes one has to read it
+again. This is enough, because the last sequence never goes back while the line isn't empty: a removed message
+always has another one above it that stays. So the tombstone of a waiting task stays if nothing is above it,
+and the next step removes it. The tombstone of a line's last task is removed after everything else.
 
-To hand the token on is one message: the next task, with the subject of the token, which names both the task
-that had it and its own former place as removed. An atomic batch takes the server ten times as long.
+Handing the token on takes a single message: the next task, with the subject of the token, which names both
+the previous task and its own former place as replaced. An atomic batch would take the server ten times as
+long.
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ from intervalq_stores.nats._task.stream import Stream
 
 @dataclass
 class Line:
-    """The tasks of a key, as they will be after the step."""
+    """The tasks of a key as they will be after the step."""
 
     name: str
     last: int = 0
-    """The sequence of what was stored there last."""
+    """The sequence of its last message."""
     first: Row | None = None
-    """Who has the token."""
+    """The task that has the token."""
     waiting: list[Row] = field(default_factory=list)
     top: int = 0
-    """The sequence of what has the subject of the token: its task, or what says that it has gone."""
+    """The sequence of the message with the subject of the token: its task, or a tombstone."""
     gone: dict[str, int] = field(default_factory=dict)
-    """What takes the place of those that have gone, for a while: subjects, and sequences."""
+    """The temporary tombstones of removed tasks: subjects and sequences."""
     parts: dict[str, Part] = field(default_factory=dict)
-    """What the step stores there, if nothing was stored since it looked."""
+    """The messages that the step stores, on condition that the line has not changed."""
 
     @property
     def token(self) -> int:
-        """The sequence of the task that has the token; 0: none has."""
+        """The sequence of the task that has the token; 0: there is none."""
         return 0 if self.first is None else self.first.version
 
     def waits(self, row: Row, sequence: int) -> None:
-        """See that a task waits there as it was seen.
+        """Check that a task still waits there, unchanged.
 
         Raises:
             Conflict: it doesn't.
@@ -62,7 +63,7 @@ class Line:
             raise Conflict
 
     def stored(self) -> list[Part]:
-        """What the step stores there, in this order: what is last stays, until all below it is removed."""
+        """The messages that the step stores, in order: the last one stays until all below it are removed."""
         parts = sorted(self.parts.values(), key=_order)
         above = parts.pop()
         if not is_token(above.subject):
@@ -72,7 +73,7 @@ class Line:
 
 
 def _order(part: Part) -> int:
-    """What says that some have gone, the token, those that wait; or what says that all have gone."""
+    """The order of messages: tombstones, the token, waiting tasks; or the tombstone of the last task."""
     if is_token(part.subject):
         return 3 if part.ends else 1
     return 0 if part.ends else 2
@@ -89,15 +90,15 @@ async def seen(stream: Stream, queue: str, key: str) -> Line:
 
 
 class Steps:
-    """One step that is being put together. Of each subject, only what is there at its end is stored."""
+    """A step under construction. For each subject, only its final message is stored."""
 
     def __init__(self, stream: Stream, *, look: bool, known: Line | None = None) -> None:
-        """Begin with nothing.
+        """Begin an empty step.
 
         Args:
-            stream: where it is stored.
-            look: look at the lines first. Else they are taken for empty, which is quick where they are.
-            known: one of the lines as it was seen before, if it was. It can't be used again.
+            stream: the stream to store it in.
+            look: whether to read the lines first. Otherwise they count as empty, which is faster if they are.
+            known: one of the lines, if it was read before. It can't be used again.
         """
         self._parts: dict[str, Part] = {}
         self._stream = stream
@@ -105,11 +106,11 @@ class Steps:
         self._lines = {} if known is None else {known.name: known}
 
     def parts(self) -> list[Part]:
-        """What is to be stored; before it the conditions, which are about what the step itself changes.
+        """The messages to store, after the conditions about what the step itself changes.
 
-        That nothing was stored in a line says all about it, so the first message says that in the place of
-        its own condition. Where a message is stored by several servers, and not yet by all, they compare the
-        conditions of the next by their subjects only: so there both are said.
+        The condition that a line has not changed covers all of it, so the first message has it in place of
+        its own condition. While several servers have yet to store a message, they compare conditions of the
+        next ones only by their subjects; so with replicas both conditions are given.
         """
         conditions: list[Part] = []
         parts: list[Part] = []
@@ -125,18 +126,18 @@ class Steps:
         return [*conditions, *parts, *self._parts.values()]
 
     async def tombstone(self, subject: str) -> int | None:
-        """The sequence of what says that a task has gone; None: nothing does, or it wasn't looked."""
+        """The sequence of a task's tombstone; None: there is none, or the line wasn't read."""
         return (await self._stream.tombstone(subject))[1] or None if self._look else None
 
     def insert(self, row: Row, *, instead_of: int | None = None) -> str:
-        """A task without a key where there is none, or the tombstone of one; gives its subject."""
+        """Insert a task without a key where there is none, or a tombstone; returns its subject."""
         return self._put(_stored(row, instead_of or 0))
 
     async def enter(self, row: Row, *, inbox: int | None = None, replace: bool = False) -> str:
-        """A task with a key goes to the end of its line; gives its subject.
+        """Append a task to the line of its key; returns its subject.
 
         Raises:
-            InboxFull: so many wait there.
+            InboxFull: the inbox has reached its limit.
         """
         line = await self._line(row, look=self._look)
         if replace:
@@ -153,7 +154,7 @@ class Steps:
         return self._put(_stored(row, line.top), line)
 
     async def change(self, subject: str, sequence: int, row: Row) -> str:
-        """A task stays where it is; gives that."""
+        """Change a task in its place; returns its subject."""
         part = batch.instead(subject, sequence, row.json.encode(), headers_of(row))
         if not row.waiting:
             return self._put(part)
@@ -163,10 +164,10 @@ class Steps:
         return self._put(part, line)
 
     async def remove(self, row: Row, subject: str, sequence: int) -> None:
-        """A task goes, and the next of its key has the token. Those that wait are to be removed first.
+        """Remove a task, and give the token to the next one of its key. Remove waiting tasks first.
 
         Raises:
-            Conflict: another has the token, or it doesn't wait any more.
+            Conflict: another task has the token, or the task no longer waits.
         """
         if row.dedupe is not None:
             self._put(batch.taken(mark_of(row.queue, row.dedupe), row.id, row.dedupe_for))
@@ -192,17 +193,17 @@ class Steps:
         self._put(batch.removing(_stored(line.first, sequence), [after.version]), line)
 
     def home(self, row: Row, subject: str) -> str:
-        """Where a task is that was put under a subject: since then its turn may have come."""
+        """The present place of a task that was put under a subject: it may have got the token since."""
         line = self._lines.get(line_of(row.queue, row.key)) if row.key is not None else None
         return home_of(line.first) if line and line.first and line.first.id == row.id else subject
 
     def mark(self, row: Row) -> None:
-        """A `dedupe_key` is taken as long as the task is there."""
+        """Mark a `dedupe_key` as taken while its task exists."""
         if row.dedupe is not None:
             self._put(batch.new(mark_of(row.queue, row.dedupe), row.id.encode(), {}))
 
     def depend(self, subject: str, sequence: int) -> None:
-        """A task must be there as it was seen. Said last: what the step itself changes is expected there."""
+        """Require that a task is unchanged. Call this last: the step's own changes replace the condition."""
         if subject not in self._parts and not any(subject in line.parts for line in self._lines.values()):
             self._put(batch.seen(subject, sequence))
 
@@ -221,5 +222,5 @@ class Steps:
 
 
 def _stored(row: Row, sequence: int) -> Part:
-    """A task in its place, above the message with this sequence (0: where there is none)."""
+    """A task in its place, above the message with this sequence (0: there is none)."""
     return batch.instead(home_of(row), sequence, row.json.encode(), headers_of(row))

@@ -1,4 +1,4 @@
-"""Looks at tasks: which there are, and how many; they hold nobody up."""
+"""Queries of tasks and their numbers, which block nobody."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from intervalq_stores.nats._task.message import PREFIX, STREAM, lines_of, rests
 from intervalq_stores.nats._task.stream import Stream
 
 _EXACT: Final = 1000
-"""How many tasks a queue may have to be looked at for its figures. Of larger ones some are counted that have
-just gone, and of each key that stands still the last one that was removed from its inbox."""
+"""The most tasks of a queue whose figures are exact. Those of larger queues include some tasks that have just
+been removed, and, for each idle key, the last one that was removed from its inbox."""
 
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
@@ -79,37 +79,37 @@ def _of(queue: str, rows: Sequence[Row], info: Any, now: int) -> QueueStats:  # 
 
 
 async def advice(stream: Stream) -> list[tuple[str, str]]:
-    """What an operator should know of the stream of tasks."""
+    """The report for `doctor` about the stream of tasks."""
     connection = await stream.connection()
     config = (await stream.server.ask(f"STREAM.INFO.{STREAM}"))["config"]
     found = [("ok", f"the server is NATS {connection.version}, which stores several messages all or none")]
     name = f"stream {STREAM!r}"
     if config.get("num_replicas", 1) > 1:
         why = (
-            f"{name} has {config['num_replicas']} replicas: it goes on while most of them do. They don't "
-            "stand in for a disk: unless sync_interval: always is set, a power cut of several machines, or a "
-            "crash of one while another is cut off or stands still, may lose tasks of the last minutes"
+            f"{name} has {config['num_replicas']} replicas, so it works while most of them do. Replicas "
+            "don't replace a disk: unless sync_interval: always is set, a power cut of several machines, or "
+            "a crash of one while another is cut off or paused, may lose tasks of the last minutes"
         )
         found.append(("ok", why))
     elif config["storage"] == "memory":
         found.append(("warning", f"{name} is kept in memory: tasks are gone after a restart of the server"))
     else:
         why = (
-            f"{name} is kept in files, which survive a crash or kill -9 of the server, but reach the disk "
-            "within two minutes only: a power cut or a crash of the machine may lose tasks of the last "
-            "minutes and bring finished ones back. Set sync_interval: always in the server's jetstream block "
-            "if that matters"
+            f"{name} is kept in files, which survive a crash or kill -9 of the server, but are written to "
+            "the disk only every two minutes: a power cut or a crash of the machine may lose tasks of the "
+            "last minutes and bring finished ones back. Set sync_interval: always in the server's jetstream "
+            "block if that matters"
         )
         found.append(("warning", why))
     for limit in ("max_age", "max_bytes", "max_msgs"):
         if config.get(limit, -1) > 0:
-            why = f"{name} has {limit} {config[limit]}, by which tasks are removed or refused: remove it"
+            why = f"{name} has {limit} {config[limit]}, which removes or refuses tasks: remove this limit"
             found.append(("warning", why))
     return found
 
 
 async def pulled(stream: Stream, queues: Sequence[str]) -> dict[str, Pulled]:
-    """How the consumers of some queues stand, over all processes."""
+    """The state of the consumers of some queues, over all processes."""
     found: dict[str, Pulled] = {}
     for queue in queues:
         info = await stream.info(queue)

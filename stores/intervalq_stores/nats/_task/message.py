@@ -1,10 +1,10 @@
-"""A task as a message of JetStream: its subject, its headers, and the row that they stand for.
+"""A task as a message of JetStream: its subject, its headers, and the row that they represent.
 
-One stream holds everything. A task without a key has a subject of its own; the first task of a key has that
-of the key, which is the token for working on it, and those behind it wait under names of their own, which
-consumers don't hand out. One filter stands for all that a consumer hands out, another for all of a key. Of
-several messages with one subject the last counts, so an id or a token is there once; how a message takes the
-place of another is in `_task.commit`.
+One stream holds everything. A task without a key has a subject of its own. The first task of a key has the
+subject of the key, which is the token for working on it; those behind it wait under subjects of their own,
+which consumers don't deliver. One filter covers all that a consumer delivers, another all messages of a key.
+Of several messages with one subject the last one counts, so an id or a token exists once; `_task.commit`
+describes how a message replaces another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GONE: Final = "Iq-Gone"
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-# How the fields of a row are called in the header, and what they are if they aren't there.
+# The names of a row's fields in the header, and their values if they are missing.
 _FIELDS: Final[list[tuple[str, str, Any]]] = [
     ("at", "at", 0),
     ("n", "claims", 0),
@@ -43,27 +43,27 @@ _FIELDS: Final[list[tuple[str, str, Any]]] = [
 ]
 
 TOKEN: Final = ".0"  # noqa: S105 - no secret
-"""How the subject of the first task of a key ends: it has a part more than that of a task without a key."""
+"""The suffix of the subject of a key's first task: one part more than for a task without a key."""
 
 _HANDED_OUT: Final = f"{PREFIX}.w."
 _DOTS: Final = 5
-"""How many there are in the subject of a token."""
+"""The number of dots in the subject of a token."""
 
 GONE: Final[Headers] = {_GONE: "1"}
-"""What says that a task was removed."""
+"""The header of a tombstone: the task was removed."""
 
 ROLLUP: Final[Headers] = {"Nats-Rollup": "sub"}
-"""Removes what was stored before with the same subject."""
+"""Removes all earlier messages with the same subject."""
 
 OVER: Final = "Iq-Over"
-"""The sequences of messages that this one has taken the place of, which must be removed before it."""
+"""The sequences of messages that this one replaces, which must be removed before it."""
 
 BY: Final = "Iq-By"
-"""Who has stored it: so that whoever got no answer finds out what was done."""
+"""The sender, so that a sender without an answer can find out what was done."""
 
 
 class Delivered(NamedTuple):
-    """What the subject for the acknowledgement says of a delivery."""
+    """The data about a delivery in the subject for its acknowledgement."""
 
     times: int
     sequence: int
@@ -72,62 +72,62 @@ class Delivered(NamedTuple):
 
 
 def subject_of(queue: str, id_: str) -> str:
-    """Where a task without a key is."""
+    """The subject of a task without a key."""
     return f"{PREFIX}.w.{encoded(queue)}.{encoded(id_)}"
 
 
 def token_of(queue: str, key: str) -> str:
-    """Where the first task of a key is."""
+    """The subject of the first task of a key."""
     return f"{PREFIX}.w.{encoded(queue)}.{encoded(key)}{TOKEN}"
 
 
 def place_of(queue: str, key: str, id_: str) -> str:
-    """Where a task waits for the token of its key."""
+    """The subject under which a task waits for the token of its key."""
     return f"{PREFIX}.k.{encoded(queue)}.{encoded(key)}.{encoded(id_)}"
 
 
 def line_of(queue: str, key: str) -> str:
-    """All that is there of a key."""
+    """The pattern of all messages of a key."""
     return f"{PREFIX}.*.{encoded(queue)}.{encoded(key)}.*"
 
 
 def line_at(subject: str) -> str:
-    """All that is there of the key with this token."""
+    """The pattern of all messages of the key with this token."""
     *_, queue, key, _ = subject.split(".")
     return f"{PREFIX}.*.{queue}.{key}.*"
 
 
 def lines_of(queue: str | None) -> str:
-    """All that is there of all keys of a queue, or of all queues."""
+    """The pattern of all messages of all keys of a queue, or of all queues."""
     return f"{PREFIX}.*.{'*' if queue is None else encoded(queue)}.*.*"
 
 
 def mark_of(queue: str, dedupe: str) -> str:
-    """Where it stands that a `dedupe_key` is taken."""
+    """The subject of the mark of a taken `dedupe_key`."""
     return f"{PREFIX}.d.{encoded(queue)}.{encoded(dedupe)}"
 
 
 def filter_of(queue: str) -> str:
-    """What a consumer of a queue hands out. With two filters each request costs the server a fifth more."""
+    """The filter of a queue's consumer. With two filters, each request would cost the server a fifth more."""
     return f"{PREFIX}.w.{encoded(queue)}.>"
 
 
 def queue_of(subject: str) -> str:
-    """Of which queue a task is."""
+    """The queue of a subject."""
     return decoded(subject.split(".")[3])
 
 
 def home_of(row: Row) -> str:
-    """Where a row is, or is to be."""
+    """The subject of a row."""
     if row.key is None:
         return subject_of(row.queue, row.id)
     return place_of(row.queue, row.key, row.id) if row.waiting else token_of(row.queue, row.key)
 
 
 def headers_of(row: Row) -> Headers:
-    """What isn't said by subject and body; nothing for a new task that is ready.
+    """The headers for what subject and body don't contain; none for a new task that is ready.
 
-    `at` and `created` of 0 are those of the message.
+    If `at` and `created` are 0, they are those of the message.
     """
     meta = {short: value for short, name, usual in _FIELDS if (value := getattr(row, name)) != usual}
     if row.key is not None:
@@ -138,32 +138,32 @@ def headers_of(row: Row) -> Headers:
 
 
 def revocations_of(queue: str) -> str:
-    """Where it stands which tasks others have changed that may be claimed."""
+    """The subject of revocations: of tasks that may be claimed and that others have changed."""
     return f"{REVOCATIONS}.{encoded(queue)}"
 
 
 def rests(row: Row) -> bool:
-    """Whether it is one that may not be claimed before a time of its own."""
+    """Whether the task has a time of its own before which it may not be claimed."""
     return row.at != row.modified  # a fresh one has the time at which the server stored it in both
 
 
 def is_handed_out(subject: str) -> bool:
-    """Whether consumers hand out what is there: tasks without a key, and tokens."""
+    """Whether consumers deliver messages of this subject: tasks without a key, and tokens."""
     return subject.startswith(_HANDED_OUT)
 
 
 def is_token(subject: str) -> bool:
-    """Whether it is that of the first task of a key."""
+    """Whether it is the subject of the first task of a key."""
     return subject.startswith(_HANDED_OUT) and subject.count(".") == _DOTS
 
 
 def is_task(subject: str) -> bool:
-    """Whether a subject is that of a task; others are those of marks, locks and conditions."""
+    """Whether it is the subject of a task; others are those of marks, locks and conditions."""
     return subject.startswith((f"{PREFIX}.w.", f"{PREFIX}.k."))
 
 
 def is_gone(message: Msg) -> bool:
-    """Whether it only says that what was there is gone."""
+    """Whether a message is a tombstone."""
     return said(message, _GONE) is not None
 
 
@@ -179,13 +179,13 @@ def matches(subject: str, pattern: str) -> bool:
 
 
 def over_of(message: Msg) -> list[int]:
-    """The sequences of what a message has taken the place of, if that may still be there."""
+    """The sequences of messages that a message replaces, if they may still exist."""
     words = (said(message, OVER) or "").split()
     return [int(word) for word in words if word.isdecimal() and word.isascii()]
 
 
 def delivered(message: Msg) -> Delivered:
-    """What is known of a delivery by its reply subject (its second form has domain and account in front)."""
+    """The data about a delivery in its reply subject (whose second form begins with domain and account)."""
     parts = message.reply.split(".")
     parts = parts[4:] if len(parts) < 11 else parts[6:]
     return Delivered(int(parts[0]), int(parts[1]), int(parts[3]) // 1_000)
@@ -195,7 +195,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
     """The row of a stored message.
 
     Raises:
-        CorruptState: no task looks like that.
+        CorruptState: it is not a task.
     """
     try:
         kind, queue, name, *rest = subject[len(PREFIX) + 1 :].split(".")
@@ -221,4 +221,4 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
         )
         return sound(row._replace(**{field: meta[short] for short, field, _ in _FIELDS if short in meta}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptState(url, f"message {sequence} of stream {STREAM} is no task: remove it") from error
+        raise CorruptState(url, f"message {sequence} of stream {STREAM} is not a task: remove it") from error

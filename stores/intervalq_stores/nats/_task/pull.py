@@ -1,8 +1,8 @@
 """Requests for messages to a pull consumer, by the rules of NATS's decision record about them (ADR-13).
 
-First it is asked without waiting; then with an expiry. What the server says about a request (404, 408, 409
-...) ends it, and is never handed on. A request that nobody waits for any more is withdrawn, and what was on
-its way is given back at once.
+The first request doesn't wait; the next one has an expiry. Status messages of the server (404, 408, 409 ...)
+end a request, and are never passed on. A request without a waiter is withdrawn, and messages in flight are
+given back at once.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from intervalq_stores.nats._task.stream import Consumer
 from intervalq_stores.nats._url import WITHIN
 
 _GRACE: Final = 0.03
-"""Seconds after which one who doesn't want to wait asks why there is no answer."""
+"""Seconds after which a caller that doesn't want to wait checks why there is no answer."""
 
 _NONE: Final = frozenset({"404", "408"})
 _TOO_MANY: Final = ("Exceeded MaxWaiting", "Exceeded MaxRequest")
 _WAIT_FOR_ROOM: Final = "Exceeded MaxAckPending"
 
 _HEARTBEAT: Final = 5.0
-"""Seconds after which the server says that a request waits, if it has nothing else to say."""
+"""Seconds of silence after which the server confirms that a request is waiting."""
 
 _MISSED: Final = 2.5
-"""So many of these without a word, and the server doesn't know of the request any more."""
+"""After this many of these intervals without a message, the server has forgotten the request."""
 
 
 Stray: TypeAlias = Callable[[Msg], Coroutine[Any, Any, None]]
-"""What becomes of a message that nobody waits for any more."""
+"""The handler of messages without a waiter."""
 
 
 class Pulled(NamedTuple):
-    """What a request brought."""
+    """The result of a request."""
 
     since: int
-    """What it brought was handed out after this, on `stopwatch`."""
+    """Its messages were delivered after this, on `stopwatch`."""
     messages: list[Msg]
 
 
 class Puller:
-    """One who asks one consumer, a request at a time, on a subscription that serves many of them."""
+    """Sends requests to one consumer, one at a time, on a subscription that many pullers share."""
 
     def __init__(
         self, connection: Connection, url: str, consumer: Consumer, stray: Stray, ping: float
     ) -> None:
-        """Ask nothing yet.
+        """Send nothing yet.
 
         Args:
-            connection: by which connection.
-            url: of the store, for errors.
-            consumer: whose messages, by its configuration.
-            stray: see there.
-            ping: seconds between two pings of one who waits.
+            connection: the connection to use.
+            url: the URL of the store, for errors.
+            consumer: the configuration of the consumer.
+            stray: the handler of messages without a waiter.
+            ping: seconds between two pings while waiting.
         """
         self.connection = connection
         self._ping = ping
@@ -75,9 +75,9 @@ class Puller:
         self._most: int = consumer.get("max_waiting", 0)
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
         self.surely = 0
-        """How long what comes is surely nobody else's, in microseconds."""
+        """How long a delivered message is certainly nobody else's, in microseconds."""
         self.is_spent = False
-        """It has left a request that may still be answered: what comes then is given back."""
+        """Whether it has abandoned a request that may still be answered; such messages are given back."""
         self._inbox = ""
         self._watch = ""
         self._subscription: Subscription | None = None
@@ -89,7 +89,7 @@ class Puller:
         self._over: asyncio.Future[str] | None = None
 
     async def now(self, count: int) -> Pulled:
-        """What is there, up to `count`.
+        """The available messages, up to `count`.
 
         Raises:
             TimeoutError: the server didn't answer in time.
@@ -97,10 +97,11 @@ class Puller:
         return await self._ask(b'{"batch":%d,"no_wait":true}' % count, count)
 
     async def wait(self, count: int, seconds: float) -> Pulled:
-        """What comes first, as soon as it does, with what comes at that moment, up to `count`.
+        """Wait for the first message, and return it with others that come at the same moment, up to `count`.
 
-        None after `seconds`. Withdrawn when it is cancelled, or when less came than it asked for. A long wait
-        is two requests: one with heartbeats isn't even refused where too many wait, so it isn't the first.
+        Returns none after `seconds`. The request is withdrawn if the call is cancelled, or gets fewer
+        messages than requested. A long wait takes two requests: one with heartbeats isn't even refused if too
+        many wait, so it isn't the first.
         """
         end = stopwatch() + round(seconds * 1e6)
         plain = seconds if seconds < 4 * _HEARTBEAT else 2 * _HEARTBEAT
@@ -114,9 +115,9 @@ class Puller:
             return await self._ask(request, count, waits=True, beats=True)
 
     async def close(self) -> None:
-        """Ask no more. What still comes is given back."""
+        """Send no more requests. Messages that still come are given back."""
         self.connection.forget(self._watch)
-        with suppress(Exception):  # the connection may end meanwhile
+        with suppress(Exception):  # the connection may end in the meantime
             await self._withdraw()
 
     async def __aenter__(self) -> Self:
@@ -145,7 +146,7 @@ class Puller:
                 ]
             ending = await over
             if self._stands and self._found:
-                await self._withdraw()  # what was sent by then is for this call, too
+                await self._withdraw()  # messages sent until then are for this call, too
                 self._stands = False
             answered = True
         finally:
@@ -155,7 +156,7 @@ class Puller:
             if not answered:
                 for message in found:
                     self.give_back(message)
-            if self._stands:  # without anybody who listens the server forgets it
+            if self._stands:  # the server forgets a request without a listener
                 self.is_spent = True
                 if self.connection.is_open:
                     self.connection.later(self._withdraw())
@@ -164,7 +165,7 @@ class Puller:
         return Pulled(since, found)
 
     async def _withdraw(self) -> None:
-        """Hear the rest of what the server has sent; the next request has another inbox."""
+        """Receive the rest of the server's messages; the next request has another inbox."""
         subscription, self._subscription = self._subscription, None
         if subscription is None or not self.connection.is_open:
             return
@@ -174,10 +175,10 @@ class Puller:
             await self.connection.leave(subscription)
 
     async def _hear(self, over: asyncio.Future[str], beats: bool) -> int | None:
-        """Wait until it is over; since when it is known, then, that nothing was handed out.
+        """Wait for the end of the request; returns a time before which nothing was delivered.
 
-        A process that stood still may find a message that came long ago. What comes after the answer to a
-        ping was handed out after the ping was sent.
+        A paused process may find a message that came long ago. Messages after the answer to a ping were
+        delivered after the ping was sent.
         """
         since = None
         while True:
@@ -193,7 +194,7 @@ class Puller:
                 raise StoreUnavailable(self._url, "the server has forgotten a request for tasks")
 
     def _ask_why(self, over: asyncio.Future[str]) -> None:
-        """While as many are unacknowledged as may be, a server doesn't answer at all."""
+        """Whether the limit of unacknowledged messages is reached, when a server doesn't answer at all."""
 
         async def ask() -> None:
             answer = await self.connection.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{self._consumer}")
@@ -227,7 +228,7 @@ class Puller:
             over.set_result("")
 
     def give_back(self, message: Msg) -> None:
-        """Nobody wants it here: others can have it at once."""
+        """Give back an unwanted message, so that others get it at once."""
         if self.connection.is_open:
             self.connection.later(self._stray(message))
 

@@ -1,6 +1,6 @@
-"""Tasks that are stored again in their own places: to be handed out as if for the first time.
+"""Stores tasks of dead workers again in their places, so that they are delivered as if for the first time.
 
-A worker that dies leaves many at once: who meets one of them asks for all of them, and stores them together.
+A dead worker leaves many at once: whoever gets one of them requests all of them, and stores them together.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from intervalq_stores.nats._task.revoked import revoking
 from intervalq_stores.nats._task.stream import Stream
 
 _SOME: Final = 50
-"""How many are asked for at once, of which those that nobody held before are given back."""
+"""How many messages are requested at once; those that nobody held before are given back."""
 
 _AT_ONCE: Final = batch.MOST // 2
-"""How many are stored at once, each of another queue at most, with what tells that queue of them."""
+"""How many tasks are stored at once; in the worst case, each needs a revocation for a queue of its own."""
 
 
 async def with_others(puller: Puller, pulled: Pulled) -> None:
-    """If what was handed out was so before, add all else that is to be handed out again."""
+    """Add all pending redeliveries if any of the delivered messages is a redelivery."""
     messages = pulled.messages
     while messages and delivered(messages[-1]).times > 1 and len(messages) < batch.MOST:
         more = await puller.now(min(_SOME, batch.MOST - len(messages)))
@@ -51,12 +51,12 @@ def again(row: Row, subject: str, sequence: int, now: int) -> Part:
 
 
 def lost(row: Row, now: int, *, begun: bool = False) -> Row:
-    """A task that was handed out before, so that its holder is lost; as it is to be stored.
+    """A redelivered task, whose holder is lost, as it is to be stored again.
 
-    The server knows what it has handed out, not what was begun. So the first time costs no attempt; from then
-    on the task runs alone, and is handed out for nothing else, so that each further time is one.
+    The server knows what it has delivered, not what was begun. So the first loss costs no attempt; from then
+    on the task runs alone, and is delivered only to be run, so each further loss is an attempt.
 
-    One that rested was handed out, too, if only to be told that it is too early: that can't be told apart
+    A task that rested was delivered, too, and refused because it was too early. That can't be distinguished
     from a worker that died, so it isn't counted as an attempt.
     """
     if rests(row):
@@ -72,12 +72,12 @@ def lost(row: Row, now: int, *, begun: bool = False) -> Row:
 
 
 async def restore(stream: Stream, parts: Sequence[Part]) -> None:
-    """Store tasks again: each that is still as it was. Who had claimed it before has lost it."""
+    """Store tasks again, unless they have changed. Their former claimants have lost them."""
     for start in range(0, len(parts), _AT_ONCE):
         some = parts[start : start + _AT_ONCE]
         try:
             await _restored(stream, some)
-        except Conflict:  # one of them is another's by now: each by itself
+        except Conflict:  # one of them is another's by now, so store them one by one
             for part in some:
                 try:
                     await _restored(stream, [part])
@@ -91,7 +91,7 @@ async def _restored(stream: Stream, parts: Sequence[Part]) -> None:
 
 
 async def stray(stream: Stream, message: Msg) -> None:
-    """Give back what nobody has seen."""
+    """Give back unused deliveries."""
     _, sequence, stored = delivered(message)
     if is_gone(message):
         await clear(stream, message)

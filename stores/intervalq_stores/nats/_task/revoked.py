@@ -1,14 +1,14 @@
-"""Which claims others have ended: heard while it is done, or looked for where that isn't certain.
+"""Revocations: claims that others have ended. A session receives them, or looks for them if in doubt.
 
-Whoever changes what others may have claimed, or stores it anew, publishes the revocation before the message
-that completes the step. So who is connected to the stream's own server, or by way of it, hears of it before
-any answer that the server gives after the step: who has heard of none needs not look. Requests to delete or
-purge messages, or to delete a consumer, are heard in the same way: what they concern isn't acknowledged, but
-replaced on condition that it is there.
+Whoever changes a task that others may have claimed, or stores it again, publishes a revocation before the
+message that completes the step. So a session that is connected to the stream's own server, or through it,
+receives it before any answer that the server gives after the step: a session that has received none needn't
+look. Requests to delete or purge messages, or to delete a consumer, are received in the same way: tasks that
+they concern aren't acknowledged, but replaced on condition that they exist.
 
-With replicas, answers come from the leader by another way than what others publish, and an acknowledgement is
-answered before the message is removed from the stream. So nothing is certain there but what was stored on
-condition that nobody was faster. It is the same for a user who may not hear these subjects.
+With replicas, the leader's answers take another path than messages of others, and an acknowledgement is
+answered before the message is removed from the stream. So only conditional messages are certain there. The
+same holds for a user who may not subscribe to these subjects.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from intervalq_stores.nats._task.stream import Stream
 from intervalq_stores.nats._url import WITHIN
 
 _MANY: Final = 10_000
-"""So many revoked claims are remembered; of claims from before that it is looked."""
+"""How many revoked claims are remembered; for older claims, the session has to look."""
 
 _PURGING: Final = round(WITHIN * 1e6)
-"""Microseconds that a purge may take. What was claimed until then isn't certain."""
+"""Microseconds that a purge may take; claims made until then are uncertain."""
 
 _MARGIN: Final = 60
-"""Seconds more than twice the time that a claim may go without being renewed, for which one is kept."""
+"""Seconds for which a revocation is kept, beyond twice the longest time between renewals of a claim."""
 
 
 async def revoking(stream: Stream, tasks: Iterable[tuple[str, int]]) -> list[Part]:
-    """What tells those who may have claimed some tasks, by queue and sequence, that they have lost them."""
+    """The revocations of some tasks, by queue and sequence, for those who may have claimed them."""
     sequences: dict[str, list[int]] = {}
     for queue, sequence in tasks:
         sequences.setdefault(queue, []).append(sequence)
@@ -54,25 +54,25 @@ async def revoking(stream: Stream, tasks: Iterable[tuple[str, int]]) -> list[Par
 
 
 def may_have_expired(held: Held) -> bool:
-    """Whether a claim was lost so long ago that what told of it may not be there any more."""
+    """Whether a claim was lost so long ago that its revocation may have expired."""
     return stopwatch() >= held.deadline + held.wait + (_MARGIN - 10) * SECOND
 
 
 class Revocations:
-    """What a session hears of them."""
+    """The revocations that a session has received."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._connection: Connection | None = None
-        self._since: int | None = None  # all of them were heard that came after this, on `stopwatch`
+        self._since: int | None = None  # since when all were received, on `stopwatch`
         self._heard: set[int] = set()
         self._deleted: set[int] = set()
-        self._purges: list[tuple[int, str, int]] = []  # when, of which subjects, and below which sequence
-        self._before = 0  # the last that there was when it began to hear them
-        self._doubled = False  # then some subjects had several messages
+        self._purges: list[tuple[int, str, int]] = []  # when, which subjects, below which sequence
+        self._before = 0  # the last message when it began to listen
+        self._doubled = False  # whether some subjects then had several messages
 
     async def listen(self, connection: Connection) -> None:
-        """Hear them from now on, by this connection."""
+        """Listen for revocations from now on, on this connection."""
         self._connection, self._since = connection, None
         self._heard.clear()
         self._deleted.clear()
@@ -93,7 +93,7 @@ class Revocations:
         self._since = stopwatch() if allowed else None
 
     async def of(self, mine: Sequence[Held]) -> list[Held]:
-        """Those that others have changed without having claimed them."""
+        """Those claims whose tasks others have changed without a claim."""
         found: list[Held] = []
         for some in by_queue([held for held in mine if not self.is_safe(held)]):
             revoked, _ = await self._stream.revoked(some[0].row.queue, [held.sequence for held in some])
@@ -101,10 +101,10 @@ class Revocations:
         return found
 
     async def is_revoked(self, held: Held) -> bool:
-        """Whether others have changed it, whoever of several replicas answers.
+        """Whether others have changed the task, whichever replica answers.
 
-        One that leads no more may not know of it. So what was read counts if it is the last there is, on the
-        word of those who store a message on that condition.
+        A former leader may not know of a change. So a read counts only if a conditional message confirms
+        that it was up to date.
         """
         if not self._stream.is_replicated:
             return bool(await self.of([held]))
@@ -120,30 +120,30 @@ class Revocations:
                     return False
 
     def is_safe(self, held: Held) -> bool:
-        """Whether it would have been heard; what was heard may not have been stored in the end."""
+        """Whether a revocation would have been received; not every received one was stored in the end."""
         heard = self._since is not None and held.connection is self._connection and held.since >= self._since
         known = held.sequence in self._heard or held.sequence in self._deleted
         return heard and held.connection.is_open and not known
 
     def is_removed(self, held: Held, since: int) -> bool:
-        """Whether a request was heard after `since`, on `stopwatch`, that may have removed its message."""
+        """Whether a request that may have removed its message was received after `since`, on `stopwatch`."""
         return held.sequence in self._deleted or any(
             at >= since and held.sequence < below and matches(held.subject, pattern)
             for at, pattern, below in self._purges
         )
 
     def is_first(self, held: Held) -> bool:
-        """Whether nobody else can have been handed it, or have changed it without being heard.
+        """Whether nobody else can have got the message, or changed it without a received revocation.
 
-        So it is if this process of the server has stored it, which knows all of its deliveries.
+        This is so if this process of the server has stored it, because it knows all of its deliveries.
         """
         return held.sequence > self._before and self.is_safe(held)
 
     def may_be_outdated(self, held: Held) -> bool:
-        """Whether another message may have taken the place of what was handed out for the first time.
+        """Whether a message that is delivered for the first time may have been replaced by another.
 
-        A server that was killed may have forgotten that it had handed it out, and the revocation may have
-        come before this session heard any.
+        A killed server may have forgotten an earlier delivery, and the revocation may have come before
+        this session began to listen.
         """
         if held.row.key is not None or self._since is None:
             return not self.is_first(held)
@@ -162,18 +162,18 @@ class Revocations:
             self._deleted.add(json.loads(message.data)["seq"])
 
     def _is_purged(self, message: Msg) -> None:
-        said: object = {}  # as the server takes what isn't JSON: everything
+        said: object = {}  # the server takes a request that isn't JSON to mean everything
         with suppress(ValueError):
             said = json.loads(message.data)
         if isinstance(said, list):
-            return  # the server refuses it, as it does what has wrong types
+            return  # the server refuses requests with wrong types, too
         some = said if isinstance(said, dict) else {}
         pattern, below = some.get("filter") or ">", some.get("seq") or sys.maxsize
         if isinstance(pattern, str) and isinstance(below, int):
             self._doubt(pattern, below)
 
     def _is_unknown(self, message: Msg) -> None:
-        """A consumer is deleted: another one hands out anew what is claimed."""
+        """Note that a consumer is deleted: its successor delivers claimed tasks again."""
         self._doubt(f"{PREFIX}.w.{message.subject.rpartition('.')[2]}.>", sys.maxsize)
 
     def _doubt(self, pattern: str, below: int) -> None:
@@ -183,7 +183,7 @@ class Revocations:
         self._purges.append((now, pattern, below))
 
     def _forget(self, some: set[int]) -> None:
-        """Keep them few: then nothing is certain of what was claimed before."""
+        """Limit the number of revocations; earlier claims are then uncertain."""
         if len(some) > _MANY:
             some.clear()
             self._since = None if self._since is None else max(self._since, stopwatch())

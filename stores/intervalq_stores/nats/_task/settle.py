@@ -1,4 +1,4 @@
-"""What becomes of one task: found, changed, or moved by whoever has claimed it."""
+"""Changes of one claimed task: finds, changes or moves it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from intervalq_stores.nats._task.message import (
 from intervalq_stores.nats._task.stream import Stream
 
 TRIES: Final = 50
-"""How often a step is tried that others get in the way of."""
+"""How many times a step is tried if others interfere."""
 
 
 class Found(NamedTuple):
-    """A task that a change names, where it is."""
+    """A task that a change names, and its place."""
 
     row: Row
     subject: str
     sequence: int
     held: bool = False
-    """It is the caller's. Of others it isn't known whether anybody has claimed them."""
+    """Whether the caller has claimed it. It is unknown whether others have claimed a task."""
 
 
 async def move(stream: Stream, held: Held, part: Delete | Change, connection: Connection) -> bool:
-    """Do what takes more than an acknowledgement with a claimed task; whether it was still the claimant's.
+    """Settle a claim that needs more than an acknowledgement; returns whether the claim was still valid.
 
-    Of another connection than `connection` it isn't known whether the task is the claimant's there.
+    Only by `connection` is it certain that the task is still the claimant's.
     """
     if isinstance(part, Change) and part.queue is not None:
         await stream.consumer(part.queue)
@@ -66,7 +66,7 @@ async def move(stream: Stream, held: Held, part: Delete | Change, connection: Co
         else:
             return True
     raise TransactionConflict(
-        stream.server.url, "others changed the tasks of the same key each time: try again"
+        stream.server.url, "others changed tasks of the same key at each try: try again"
     )
 
 
@@ -74,7 +74,7 @@ async def change_of(stream: Stream, steps: Steps, found: Found, change: Change) 
     """The change as part of a step: where, and the row after it. Who moves has been removed before."""
     now = stream.now()
     if change.keep:
-        raise UnsupportedOperation(stream.server.url, "a change that keeps the claim: JetStream has none")
+        raise UnsupportedOperation(stream.server.url, "JetStream has no change that keeps the claim")
     before = found.row if rests(found.row) else found.row._replace(at=0)
     after = changed(before, change, now)
     after = after._replace(at=after.at if after.at > now else 0, waiting=found.row.waiting)

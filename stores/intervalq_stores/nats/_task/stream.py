@@ -1,4 +1,4 @@
-"""The stream of tasks and its consumers, one a queue: made when they are needed, and read directly."""
+"""The stream of tasks and its consumers, one per queue: created when they are needed, and read directly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONFIG: Final[dict[str, Any]] = {
     "subjects": [f"{PREFIX}.>"],
     "storage": "file",
     "retention": "workqueue",  # what is acknowledged is removed
-    "max_msgs_per_subject": -1,  # what a limit removes may come back: see `_task.commit`
+    "max_msgs_per_subject": -1,  # messages that a limit removes may come back: see `_task.commit`
     "discard": "old",
     "allow_msg_ttl": True,
     "allow_rollup_hdrs": True,
@@ -50,14 +50,14 @@ _NO_CONSUMER: Final = 10014
 _CONSUMER_EXISTS: Final = 10148
 _PAGE: Final = 1000
 _AT_ONCE: Final = 250
-"""How many requests are sent at once: the server drops them all when 10,000 are waiting for it."""
+"""How many requests are sent at once: the server drops all of them if 10,000 are waiting."""
 
 ROUNDED: Final = SECOND
-"""So much earlier a server that has read its files believes it handed something out: they say the second.
+"""How much earlier a restarted server may believe that it delivered a message: its files have whole seconds.
 
-With replicas that may be the case at any time, without anybody noticing."""
+With replicas this may happen at any time, without anybody noticing."""
 
-# What a consumer says of its ack wait, which whoever inserts has to make up.
+# Descriptions of a consumer, which tell whether a worker has set its ack wait, or an inserter has guessed it.
 _ASKED: Final = "workers of intervalq"
 _NOBODY_ASKED: Final = "tasks of intervalq, and no worker yet"
 
@@ -65,7 +65,7 @@ Consumer = dict[str, Any]
 
 
 class Stream:
-    """What a store knows of its stream."""
+    """A store's access to its stream."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -73,11 +73,11 @@ class Stream:
         self._clustered = False
         self._ahead = 0  # of the stopwatch
         self.made = ""
-        """When the stream was made: a claim of one that was removed since fits a task of its successor."""
+        """When the stream was created: a claim of a removed stream would match a task of its successor."""
         self._consumers: dict[str, Consumer] = {}  # their configuration, by queue
 
     async def connection(self) -> Connection:
-        """The connection, with the stream at its other end."""
+        """The connection, after making sure that the stream exists."""
         if self._checked is not None and self._checked.is_open:
             return self._checked
         async with self.server.bounded():
@@ -98,11 +98,11 @@ class Stream:
         return self._clustered
 
     async def state(self) -> Any:  # noqa: ANN401 - whatever the server says
-        """What the server says of the messages: how many, of how many subjects ..."""
+        """The server's figures about the messages: how many, of how many subjects, and so on."""
         return (await self.server.ask(f"STREAM.INFO.{STREAM}"))["state"]
 
     def forget(self) -> None:
-        """Look again whether the stream and its consumers are there: something was amiss."""
+        """Check again that the stream and its consumers exist, because something went wrong."""
         self._checked = None
 
     def now(self) -> int:
@@ -112,12 +112,13 @@ class Stream:
     # --- consumers ----------------------------------------------------------------------------------
 
     async def consumer(self, queue: str, ack_wait: int | None = None) -> Consumer:
-        """The configuration of a queue's consumer, made if there is none.
+        """The configuration of a queue's consumer, which is created if there is none.
 
         Args:
-            queue: whose tasks it hands out.
-            ack_wait: after how long it hands a task out again, in microseconds, at least. It is the same for
-                all workers of the queue: the longest that any of them has asked for. None: who asks is none.
+            queue: the queue whose tasks it delivers.
+            ack_wait: the least time after which it delivers a task again, in microseconds. It is the same for
+                all workers of the queue: the longest that any of them has requested. None: the caller is no
+                worker.
         """
         await self.connection()
         if ack_wait is not None and self._clustered:
@@ -144,7 +145,7 @@ class Stream:
         return known
 
     def surely(self, consumer: Consumer) -> int:
-        """How long nobody else is handed what was, at least, in microseconds."""
+        """The least time for which a delivered message is delivered to nobody else, in microseconds."""
         return int(consumer["ack_wait"]) // 1_000 - (ROUNDED if self._clustered else 0)
 
     async def _make(self, queue: str, ack_wait: int | None) -> Consumer:
@@ -173,7 +174,7 @@ class Stream:
         return found
 
     async def info(self, queue: str) -> Any | None:  # noqa: ANN401 - whatever the server says
-        """What the server says of a queue's consumer; None: it has none."""
+        """The server's info about a queue's consumer; None: there is none."""
         await self.connection()
         try:
             return await self.server.ask(f"CONSUMER.INFO.{STREAM}.{encoded(queue)}")
@@ -183,7 +184,7 @@ class Stream:
             raise
 
     async def consumers(self) -> list[Any]:
-        """What the server says of all consumers."""
+        """The server's info about all consumers."""
         await self.connection()
         found: list[Any] = []
         while True:
@@ -195,7 +196,7 @@ class Stream:
     # --- messages -----------------------------------------------------------------------------------
 
     async def subjects(self, pattern: str) -> dict[str, int]:
-        """How many messages there are of which subjects."""
+        """The number of messages of each subject."""
         await self.connection()
         found: dict[str, int] = {}
         while True:
@@ -213,11 +214,11 @@ class Stream:
         return (0, None) if message is None else (_sequence(message), message)
 
     async def at(self, sequence: int) -> Msg | None:
-        """The message with this sequence; None: it isn't there any more."""
+        """The message with this sequence; None: it no longer exists."""
         return await self._one({"seq": sequence})
 
     async def _one(self, body: dict[str, Any]) -> Msg | None:
-        """One message as it is now: of several replicas the leader answers, since others may be behind."""
+        """The present state of one message. With replicas, the leader is asked, as others may be behind."""
         await self.connection()
         if self._clustered:
             return await self.server.message(STREAM, body)
@@ -240,7 +241,7 @@ class Stream:
         return found
 
     async def revoked(self, queue: str, sequences: Sequence[int]) -> tuple[set[int], int]:
-        """Which of these others have changed who had not claimed them; and what says so last, or 0."""
+        """Which of these tasks were changed by others without a claim; and the last revocation, or 0."""
         pattern, after, found, last = f"{revocations_of(queue)}.*", min(sequences) + 1, set[int](), 0
         while True:
             body = {"seq": after, "next_by_subj": pattern}
@@ -265,7 +266,7 @@ class Stream:
         while limit is None or len(found) < limit:
             size = _PAGE if limit is None else min(_PAGE, limit - len(found))
             page = await self.server.messages(STREAM, {"seq": after, "next_by_subj": pattern, "batch": size})
-            last = {_subject(message): message for message in page}  # not what has a leftover behind it
+            last = {_subject(message): message for message in page}  # without leftovers of replaced messages
             found += [self.row(message) for message in last.values() if not is_gone(message)]
             over.update(sequence for message in page for sequence in over_of(message))
             if len(page) < size:
@@ -274,9 +275,9 @@ class Stream:
         return [row for row in found if row.version not in over]
 
     async def line(self, pattern: str) -> tuple[int, list[Row], dict[str, int]]:
-        """The sequence of what was stored last of a key, its tasks, and where others have just gone.
+        """The last sequence of a key, its tasks, and the tombstones of recently removed ones.
 
-        What is there still that another message has taken the place of is removed.
+        Leftovers of replaced messages are removed.
         """
         found: dict[str, Msg] = {}
         beneath: list[int] = []
@@ -301,7 +302,7 @@ class Stream:
         return last, rows, {name: _sequence(message) for name, message in found.items() if is_gone(message)}
 
     async def with_ids(self, ids: Iterable[str], queue: str | None = None) -> list[Row]:
-        """Tasks with these ids, in any queue or one of them. Those that have a token are looked through."""
+        """Tasks with these ids, in any queue or a given one. All tasks with tokens are searched."""
         found: list[Row] = []
         tokens: list[Row] | None = None
         name = "*" if queue is None else encoded(queue)
@@ -319,7 +320,7 @@ class Stream:
         return found
 
     async def _promoted(self, row: Row) -> Row:
-        """The task that has the token, if that is the one which seems to wait."""
+        """The task that has the token, if it is the one that seems to wait."""
         if row.waiting:
             _, message = await self.last(token_of(row.queue, str(row.key)))
             if message is not None and row.version in over_of(message):
@@ -327,9 +328,9 @@ class Stream:
         return row
 
     async def task(self, sequence: int) -> Row | None:
-        """The task with this sequence; None: there is none any more, or it is something else.
+        """The task with this sequence; None: it no longer exists, or is something else.
 
-        What it has taken the place of is removed, so that it can be changed or removed itself.
+        The messages that it replaced are removed, so that it can be changed or removed itself.
         """
         message = await self.at(sequence) if sequence > 0 else None
         if message is None or is_gone(message) or not is_task(_subject(message)):
@@ -340,7 +341,7 @@ class Stream:
         return self.row(message)
 
     async def tombstone(self, subject: str) -> tuple[bool, int]:
-        """Whether a task is there, and the sequence of what says that one has gone; 0: nothing does."""
+        """Whether a task exists, and the sequence of a tombstone; 0: there is none."""
         sequence, message = await self.last(subject)
         if message is None or not is_gone(message):
             return message is not None, 0
@@ -353,7 +354,7 @@ class Stream:
         return row_of(message, headers["Nats-Subject"], _sequence(message), _stored(message), self.server.url)
 
     async def remove(self, sequence: int) -> bool:
-        """Remove a message; whether it was there. Of all who try, one succeeds."""
+        """Remove a message; returns whether it existed. Of several callers, only one succeeds."""
         try:
             await self.server.ask(f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence, "no_erase": True})
         except Refused:
@@ -361,7 +362,7 @@ class Stream:
         return True
 
     async def removed(self, sequences: Sequence[int]) -> None:
-        """See to it that messages are not there."""
+        """Remove messages, if they exist."""
         for start in range(0, len(sequences), _AT_ONCE):
             await asyncio.gather(*map(self.remove, sequences[start : start + _AT_ONCE]))
 
@@ -380,7 +381,7 @@ def _sequence(message: Msg) -> int:
 
 
 def _stored(message: Msg) -> int:
-    """When it was stored, in microseconds since 1970."""
+    """When a message was stored, in microseconds since 1970."""
     return _microseconds((message.headers or {})["Nats-Time-Stamp"])
 
 
@@ -392,5 +393,5 @@ def _microseconds(text: str) -> int:
 
 
 def compact(value: Any) -> bytes:  # noqa: ANN401 - JSON
-    """JSON in as few bytes as may be."""
+    """JSON without whitespace."""
     return json.dumps(value, separators=(",", ":")).encode()
