@@ -13,11 +13,16 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 import servers
 from servers import Server
 
 T = TypeVar("T")
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:

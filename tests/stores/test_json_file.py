@@ -234,7 +234,11 @@ def attempt(path: Path) -> Iterator[Callable[[bytes], None]]:
         portal.call(store.aclose)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @example(written=b'{"intervalq": 1, "queues": {}, "\\ud800": 1}')
 @given(written=contents())
 def test_any_content_works_or_is_refused(attempt: Callable[[bytes], None], written: bytes) -> None:

@@ -81,6 +81,6 @@ async def test_who_may_not_insert_tasks_is_told_so_each_time(
         connection = await store._stream.connection()
         monkeypatch.setattr(nats_errors, "WITHIN", 1.0)  # in which the server says it on a busy machine, too
         for _ in range(2):
-            with pytest.raises(errors.Unauthorized, match="allow it to this user"):
+            with pytest.raises(errors.Unauthorized, match="allow it for this user"):
                 await store.apply(Modify(inserts=(Insert("q", "1", "a"),)))
         assert store._stream.server._connection is connection

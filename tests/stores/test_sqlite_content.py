@@ -227,7 +227,11 @@ def attempt(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
         yield lambda written: portal.call(take, written)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_any_damage_works_or_is_refused(
     attempt: Callable[[bytes], None], tmp_path: Path, data: st.DataObject

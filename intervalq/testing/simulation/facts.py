@@ -158,8 +158,6 @@ class Facts:
     shown: set[Process] = field(default_factory=set)
     """Who was shown by an answer that the store lost something. A request that made a record, and reaches the
     store again after that was lost, makes another of the same name: it shows only by its counters."""
-    made: list[tuple[float, bool]] = field(default_factory=list)
-    """When a record was made, and whether its maker knew of an earlier one."""
     holds: list[tuple[float, float]] = field(default_factory=list)
     """When each began and how long it was meant to be, in seconds."""
     resumes: list[float] = field(default_factory=list)

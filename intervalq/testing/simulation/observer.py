@@ -188,7 +188,6 @@ class Observer(Facts):
             is_copy = any(command is other for other in self._creations)  # sent before its process knew
             self._creations.append(command)
             knew = process in self.known and not after.settings.ephemeral and not is_copy
-            self.made.append((self.time(), knew))
             if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
                 self.violated(f"{process.name} knew of a record, and made one anew without a quiet interval")
         if state is not None and not answer.refused:
