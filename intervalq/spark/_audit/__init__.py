@@ -1,1 +1,1 @@
-"""What really happened: the audit of an execution log, and its report."""
+"""The audit of an execution log, and its report."""

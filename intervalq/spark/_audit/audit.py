@@ -1,4 +1,4 @@
-"""`audit`: judges the execution log of queues, of any size."""
+"""`audit`: checks the execution log of queues, of any size."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ Duration = float | str | timedelta
 _BLOCK: Final = 1 << 20
 _PIECE: Final = 3_600.0
 _PARTITION: Final = 1_500_000
-"""Rows of a partition of a shuffle: they are put in order in memory, at about 100 bytes each."""
+"""Rows of a partition of a shuffle: they are sorted in memory, at about 100 bytes each."""
 _REACH: Final = 1_000
 _SURE: Final = frozenset({"queue", "key", "ticket", "due", "host", "shard", "attempt"})
-"""Columns that say nothing if every row of them is null; others are null unless something happened."""
+"""Columns that count as missing if all their rows are null; others are null unless something happened."""
 _STRICT: Final = ("gap_short", "slot_shared", "slots_close")
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What the passes need to know."""
+    """The options of the passes."""
 
     bounds: Bounds
     tolerance: float | None
@@ -87,34 +87,34 @@ def audit(
     _block: int = _BLOCK,
     _piece: float = _PIECE,
 ) -> Audit:
-    """Judge a log of starts: spacing, order, slots, lateness, fairness, keys, attempts, cool-downs.
+    """Check a log of starts: spacing, order, slots, lateness, fairness, keys, attempts, cool-downs.
 
-    The log is read a few times and shuffled twice, by time and by key; nothing is collected but counts, so
-    its size is bounded by the disk only. Percentiles are those of buckets a few percent wide.
+    The log is read a few times and shuffled twice, by time and by key; only counts are collected, so its size
+    is limited only by the disk. Percentiles are computed from buckets a few percent wide.
 
     Args:
         spark: a session, also one of Spark Connect.
         log: a DataFrame with the columns of a log or with the pipeline's struct; or a path: JSON lines of
             `intervalq run` if it ends with .jsonl, .json or .ndjson, else a folder of Parquet files. Checks
             that need a column which it doesn't have are listed as not checked.
-        interval: seconds (or "200ms", or a timedelta) between two starts; or by queue's name. A queue's
-            smallest one, if it was changed meanwhile. None: guessed from its slots, and a note says so.
+        interval: seconds (or "200ms", or a timedelta) between two starts; or a mapping by queue name. If
+            a queue's interval was changed, its smallest one. None: guessed from its slots, which a note says.
         tolerance: seconds that a start may be away from its slot. None: a tenth of the interval (times the
             burst), as queues have it.
-        max_running: jobs that may run at once in a queue. None: not looked at, as it doubles the cost.
-        burst: starts that may come at once; with more than 1 single gaps aren't judged, only the rate is.
-        queue: the name of the queue, for rows that don't say it.
+        max_running: jobs that may run at once in a queue. None: not checked, as it doubles the cost.
+        burst: starts that may come at once; with more than 1, only the rate is checked, not single gaps.
+        queue: the name of the queue, for rows without one.
         column: the name of the pipeline's struct.
-        unique_keys: whether a key should have one call (and attempts by number). False: keys aren't looked
-            at, which saves one of two shuffles.
-        grace: seconds after a refusal has arrived in which other shards can't know of it.
+        unique_keys: whether a key should have one call (and attempts by number). False: keys aren't
+            checked, which saves one of two shuffles.
+        grace: seconds after the arrival of a rejection in which other shards can't know of it.
         clock_limit: seconds (at least the tolerance) that a host's clock may be off before a note says so.
             Times are corrected anyway, by the soonest starts of each host after their slots; without a column
             `host` they are taken as they are.
-        now: seconds since 1970; what is over a day later is no instant. None: the time on this machine.
+        now: seconds since 1970; times more than a day later are invalid. None: the time on this machine.
 
     Raises:
-        InvalidOption, InvalidInterval: an option is out of its range, the log has no starts' column, or a
+        InvalidOption, InvalidInterval: an option is out of range, the log has no column of starts, or a
             queue's interval can't be guessed.
     """
     if max_running is not None and max_running < 1:
@@ -157,7 +157,7 @@ def _seconds(value: Duration) -> float:
 
 
 def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[str, str]:
-    """What can't be told from this log, or wasn't asked for, and why."""
+    """The kinds that can't be checked in this log, or weren't requested, and why."""
     reasons = {}
     for kind in KINDS:
         if missing := [name for name in kind.needs if name not in facts.known]:
@@ -170,7 +170,7 @@ def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[
         reasons |= dict.fromkeys(_STRICT, "starts of a burst may come at once")
     if not unique_keys:
         names = ("key_twice", "attempt_skipped", "attempt_order", "replay_unknown")
-        reasons |= dict.fromkeys(names, "keys were not to be looked at")
+        reasons |= dict.fromkeys(names, "unique_keys is False")
     return reasons
 
 

@@ -1,8 +1,7 @@
-"""The checks that follow what happens meanwhile: cool-downs, and how many jobs run. Only where asked for.
+"""The checks of states that last: cool-downs, and the number of running jobs. Only if requested.
 
-Each is a sum or a maximum along time, in blocks of time again; what is still true at a block's edge (a job
-that runs, a refusal that asks for rest) is told to every block that it reaches into, so that blocks need
-nothing of each other.
+Each is a sum or a maximum over time, computed in blocks of time. What lasts beyond a block's edge (a running
+job, a cool-down) is copied to every block that it reaches into, so that blocks are independent of each other.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _MAX_BLOCKS: Final = 1_000
-"""How many blocks one row reaches into at most: an end in the far future is some mistake."""
+"""How many blocks one row reaches into at most: an end in the far future is a mistake."""
 
 
 def _block(instant: Column) -> Column:
@@ -28,11 +27,11 @@ def _blocks(first: Column, last: Column) -> Column:
 
 
 def cool_downs(starts: DataFrame, grace: float) -> DataFrame:
-    """Starts while a refusal asked for rest, by queue and bin.
+    """Starts during the cool-down of a rejection, by queue and bin.
 
     Args:
         starts: of `starts_of`.
-        grace: seconds after a refusal's arrival in which others can't know of it.
+        grace: seconds after a rejection's arrival in which others can't know of it.
     """
     refused = starts.where(F.col("refused") & (F.col("retry_after") > grace) & F.col("at").isNotNull())
     arrival = F.coalesce("over", "at")
@@ -64,7 +63,7 @@ def cool_downs(starts: DataFrame, grace: float) -> DataFrame:
 
 
 def running(starts: DataFrame, most: int) -> DataFrame:
-    """By queue and bin: how many jobs ran at most, and starts that made it more than `most`.
+    """By queue and bin: the maximum of running jobs, and the starts that raised it above `most`.
 
     A job with no end isn't counted as running.
     """

@@ -1,7 +1,7 @@
 """The first look at a log: how large it is, its queues and their intervals, its hosts and their clocks.
 
-One scan without a shuffle worth the name, and a sample. What it finds decides how the log is cut into blocks
-of time for the pass that needs order, and into bins for the pictures.
+One scan with a negligible shuffle, and a sample. The result determines how the log is divided into blocks of
+time for the pass that needs order, and into bins for the charts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ GUESS_FROM: Final = 10_000
 CLOCK_ROWS: Final = 1_000_000
 """Rows by which clocks are judged; of a larger log a sample of so many."""
 CLOCK_SHARE: Final = 0.05
-"""The share of a host's starts that came sooner after their slot than its clock's offset: the soonest of all
-may be an outlier, and later ones have waited."""
+"""The quantile of a host's delays from slot to start that gives its clock's offset: the smallest may be an
+outlier, and longer ones include waiting."""
 CLOCK_LEAST: Final = 30
 """Starts in a piece of time by which a clock can be judged; with fewer, the host's whole time counts."""
 _BINS: Final = (60, 600, 3_600, 21_600, DAY)

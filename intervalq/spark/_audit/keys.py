@@ -1,6 +1,6 @@
-"""The checks by key: what was called twice, and attempts. A shuffle of hashes, the second large step.
+"""The checks by key: duplicate calls, and attempts. A shuffle of hashes, the second large step.
 
-A hash has 64 bits: of 100 million keys two different ones look the same with a chance of 1 in 4,000.
+A hash has 64 bits: among 100 million keys, the chance that any two collide is 1 in 4,000.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def judge_keys(
     log: DataFrame, live: set[str], *, attempts: bool, partitions: int
 ) -> Iterator[dict[str, Any]]:
-    """By flags: how many keys, how many calls too many, and the rows of an example.
+    """By flags: the number of keys, the number of excess calls, and the rows of an example.
 
     Args:
         log: all rows, replayed ones too.

@@ -1,4 +1,4 @@
-"""What an audit looks for: every kind with its name, its meaning, and the columns that it needs."""
+"""What an audit checks: every kind of finding, with its name, its meaning and the columns that it needs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One thing that a log may have wrong, or that is worth knowing."""
+    """One kind of violation, or of note, that an audit may find in a log."""
 
     name: str
     meaning: str
-    """One line, of which the count is the number."""
+    """One line that describes what is counted."""
     needs: tuple[str, ...] = ()
-    """Columns of the log without which nobody can tell."""
+    """Columns of the log that the check needs."""
     violation: bool = True
-    """False: a note, which makes no audit fail."""
+    """False: a note, which doesn't make an audit fail."""
 
 
 _SLOT = ("ticket", "due", "started")
@@ -31,13 +31,13 @@ KINDS: Final = (
     Kind("start_missing", "a row that was not replayed and has no start", ("started",)),
     Kind("end_missing", "a start with no end", ("started", "ended")),
     Kind("ended_before_start", "an end that is before its start", ("started", "ended")),
-    Kind("time_absurd", "an instant before the year 2000, in the future, or no number"),
+    Kind("time_absurd", "a time that is before the year 2000, in the future, or not a number"),
     Kind("day_wrong", "a start in the partition of another day", ("day", "started")),
     Kind("start_early", "a start more than the tolerance before its slot", ("due", "started")),
     Kind("start_late", "a start more than the tolerance after its slot", ("due", "started")),
     # In the order of starts.
     Kind("gap_short", "a start too soon after the one before it", ("started",)),
-    Kind("crowded", "a start with more starts in the time before it than fit", ("started",)),
+    Kind("crowded", "a start preceded by more starts than fit in that time", ("started",)),
     Kind("order_inverted", "a start whose slot is before that of the start before it", ("due", "started")),
     # In the order of slots.
     Kind("slot_twice", "a slot that started two jobs", _SLOT),
@@ -51,30 +51,30 @@ KINDS: Final = (
     Kind("attempt_skipped", "a key of which an earlier attempt is missing", ("key", "attempt")),
     Kind("attempt_order", "a key whose attempts have tickets in another order", ("key", "attempt", "ticket")),
     # By what ran or was refused at the time.
-    Kind("cool_down_broken", "a start while a refusal asked for rest", ("started", "refused", "retry_after")),
-    Kind("over_max_running", "a start when as many jobs ran as may", ("started", "ended")),
+    Kind("cool_down_broken", "a start during a rejection's cool-down", ("started", "refused", "retry_after")),
+    Kind("over_max_running", "a start while max_running jobs were running", ("started", "ended")),
     # Notes.
     Kind("tickets_unused", "tickets of which the log has no start", _SLOT, violation=False),
-    Kind("queue_restarted", "the tickets of a queue begin anew after a rest", _SLOT, violation=False),
-    Kind("call_refused", "a call that was refused (429)", ("refused",), violation=False),
+    Kind("queue_restarted", "the tickets of a queue start over after a pause", _SLOT, violation=False),
+    Kind("call_refused", "a call that was rejected (429)", ("refused",), violation=False),
     Kind("call_failed", "a call that failed", ("status",), violation=False),
     Kind("call_retried", "a second or later attempt", ("attempt",), violation=False),
     Kind("row_replayed", "a row that came from the ledger: no call", ("replayed",), violation=False),
     Kind(
         "replay_unknown",
-        "a key that was replayed, and whose call is not in the log",
+        "a replayed key whose call is not in the log",
         ("key", "replayed"),
         violation=False,
     ),
     Kind(
         "clock_off",
-        "a host whose clock is off, by its starts against their slots",
+        "a host whose clock is off, judging by its starts and their slots",
         ("host", "due", "started"),
         violation=False,
     ),
     Kind(
         "clock_jumped",
-        "a host whose clock was off by another amount than in the hour before",
+        "a host whose clock offset changed from the hour before",
         ("host", "due", "started"),
         violation=False,
     ),
@@ -86,9 +86,8 @@ KINDS: Final = (
     ),
     Kind("interval_guessed", "a queue whose interval was guessed from its slots", violation=False),
 )
-"""Unused tickets are a note: others may use the queue and keep no log, and slots that nobody could use in
-time are given up by design. So are clocks: times are judged as corrected, and no start depends on the clock
-of a host."""
+"""Unused tickets are a note: others may use the queue without a log, and slots that nobody could use in time
+are given up by design. So are clocks: corrected times are judged, and no start depends on a host's clock."""
 
 BY_NAME: Final = {kind.name: kind for kind in KINDS}
 BITS: Final = {kind.name: bit for bit, kind in enumerate(KINDS)}
@@ -101,12 +100,12 @@ def names(flags: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A place in the log to look at."""
+    """A place in the log."""
 
     queue: str
     ticket: int | None
     at: float | None
-    """Seconds since 1970 on the store's clock; None: nobody knows."""
+    """Seconds since 1970 on the store's clock; None: unknown."""
     what: str = ""
 
 
@@ -119,11 +118,11 @@ class Found:
 
 
 EXAMPLES: Final = 5
-"""How many examples of a kind are kept: enough to look into, few enough to print."""
+"""How many examples of a kind are kept: enough to investigate, few enough to print."""
 
 
 class Findings:
-    """What was found so far, by kind."""
+    """The findings so far, by kind."""
 
     def __init__(self) -> None:
         self._found: dict[str, Found] = {}

@@ -1,4 +1,4 @@
-"""The log that an audit reads: one flat row a start, whatever wrote it."""
+"""The log that an audit reads: one flat row for each start, whatever wrote it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RUN: Final = (
 
 
 def read_log(spark: SparkSession, log: DataFrame | str | Path) -> DataFrame:
-    """The log as it was written: a DataFrame as it is, JSON lines by their ending, all else as Parquet."""
+    """The log as it was written: a DataFrame unchanged, JSON lines by the suffix, all else as Parquet."""
     if not isinstance(log, str | Path):
         return log
     path = str(log)
@@ -57,7 +57,7 @@ def log_of(df: DataFrame, *, queue: str | None = None, column: str = "_iq") -> t
     Args:
         df: rows with these columns; or with the struct that the pipeline adds; or results of `intervalq run`.
             Instants may be timestamps. Columns that it doesn't have are null in the answer.
-        queue: the queue's name, for rows that don't say it. None: an empty name.
+        queue: the queue's name, for rows without one. None: an empty name.
         column: the name of the struct.
 
     Raises:

@@ -1,9 +1,9 @@
 """The checks that need order: gaps between starts, and slots against tickets. The one large shuffle.
 
 Every queue's time is cut into blocks. A start goes to the block of its instant and to that of its slot, which
-are the same but at edges, so that each block can be put in order by itself: once by starts, once by slots.
+are the same except at edges, so that each block can be sorted by itself: once by starts, once by slots.
 The last few starts of a block also go to the next one, as a *halo* that is looked back at and not judged.
-What is left at the edges, at most two rows a block, is joined afterwards by `_audit_edges`.
+What remains at the edges, at most two rows for each block, is joined afterwards by `edges`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EDGES: Final = FIRST_START | LAST_START | FIRST_SLOT | LAST_SLOT
 """Marks of the rows at a block's edges, beside the kinds in the mask: each is in a group of its own."""
 
 REST: Final = 60.0
-"""Seconds after which an idle queue may have been forgotten, so that tickets begin anew (`IDLE_KEPT`)."""
+"""Seconds after which an idle queue may have been forgotten, so that tickets start over (`IDLE_KEPT`)."""
 
 _MICRO: Final = 1e-6
 

@@ -1,4 +1,4 @@
-"""What an audit found, as values and as JSON."""
+"""The outcome of an audit, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Outcome:
         self._tally = tally
         self._tolerance = tolerance
         self.violations: dict[str, Found] = tally.findings.of(violation=True)
-        """By kind: how many, and a few examples. A log that is fine has none."""
+        """The count of each kind, and a few examples. A correct log has none."""
         self.notes: dict[str, Found] = tally.findings.of(violation=False)
-        """What is worth knowing, and is nobody's fault."""
+        """Findings that are worth knowing, but no violations."""
         self.not_checked: dict[str, str] = not_checked
-        """Kinds that could not be told or were not asked for, and why: they are not fine, but not known."""
+        """Kinds that could not be checked or were not requested, and why: their absence is not proven."""
 
     def __repr__(self) -> str:
         count = sum(found.count for found in self.violations.values())
@@ -32,7 +32,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing of what could be checked was violated."""
+        """Whether there is no violation of any kind that could be checked."""
         return not self.violations
 
     @property
@@ -47,11 +47,11 @@ class Outcome:
 
     @property
     def tally(self) -> Tally:
-        """All the figures, for pictures."""
+        """All the figures, for charts."""
         return self._tally
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON can say it: durations in seconds, gaps in intervals, instants since 1970."""
+        """In JSON types: durations in seconds, gaps in intervals, instants as seconds since 1970."""
         tally = self._tally
         return {
             "ok": self.ok,
@@ -120,12 +120,12 @@ class Outcome:
 
 
 def day_of(number: int) -> str:
-    """A day since 1970 as people write it."""
+    """A day since 1970, formatted."""
     return datetime.fromtimestamp(number * 86_400, UTC).date().isoformat()
 
 
 def instant(at: float | None) -> str:
-    """An instant as people write it, in UTC; None: a dash."""
+    """An instant, formatted in UTC; None: a dash."""
     if at is None:
         return "-"
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,4 +1,4 @@
-"""An audit as one HTML page: pictures first, then what was found, then figures. It loads nothing."""
+"""An audit as one HTML page: first charts, then findings, then figures. It loads no other resources."""
 
 from __future__ import annotations
 

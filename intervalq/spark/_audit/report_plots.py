@@ -1,4 +1,4 @@
-"""The pictures of an audit, as SVG: starts over time, gaps, lateness, shards."""
+"""The charts of an audit, as SVG: starts over time, gaps, lateness, shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLUE: Final = "#1f6feb"
 _RED: Final = "#d1242f"
 _GREY: Final = "#9aa4ad"
 _MAX_POINTS: Final = 600
-"""Bins drawn; more are put together, since a picture has no more pixels."""
+"""The number of bins drawn; if there are more, they are merged, as a chart has no more pixels."""
 _MAX_SHARDS: Final = 24
 
 
@@ -49,7 +49,7 @@ def draw(tally: Tally) -> Figure:
 
 
 def svg(tally: Tally) -> str:
-    """The figure as it may stand in a page: text stays text, and nothing is loaded from anywhere."""
+    """The figure in a form to embed in a page: text stays text, and nothing is loaded."""
     figure = draw(tally)
     import matplotlib as mpl  # noqa: PLC0415 - `draw` has said if it is missing
 
@@ -125,7 +125,7 @@ def _starts(axis: Axes, tally: Tally) -> bool:
 
 
 def _gaps(axis: Axes, tally: Tally) -> bool:
-    """From 0 to 2 intervals; what is longer is one bar at the end."""
+    """From 0 to 2 intervals; longer gaps are one bar at the end."""
     means = tally.total.gaps.means()
     if not means:
         return False
@@ -194,5 +194,5 @@ def _shards(axis: Axes, tally: Tally) -> bool:
 
 
 def _brief(name: str) -> str:
-    """The end of a name, which tells shards apart."""
+    """The end of a name, which distinguishes shards."""
     return name if len(name) <= 14 else f"...{name[-12:]}"

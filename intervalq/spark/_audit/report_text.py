@@ -40,7 +40,7 @@ _BRIEF: Final = (0, 1, 2, 3, 4, 7, 9, 10)
 
 
 def tables(audit: Outcome, console: Console | None) -> None:
-    """Print what was found, then the figures.
+    """Print the findings, then the figures.
 
     Raises:
         MissingExtra: rich isn't installed.
@@ -79,7 +79,7 @@ def plural(count: int, what: str) -> str:
 
 
 def verdict(audit: Outcome) -> str:
-    """In a few words."""
+    """The result in a few words."""
     count = sum(found.count for found in audit.violations.values())
     if not count:
         return "no violation"
@@ -96,7 +96,7 @@ def _kinds(table: Table, title: str, found: dict[str, Found], style: str) -> Tab
 
 
 def place(example: Example) -> str:
-    """Where an example is, in one line that does nothing to a terminal."""
+    """The place of an example, in one line without control characters."""
     parts = [
         example.queue,
         "" if example.ticket is None else f"ticket {example.ticket}",

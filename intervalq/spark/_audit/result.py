@@ -1,4 +1,4 @@
-"""What `audit` gives: its outcome, and how to see it, as tables on a terminal or as a page."""
+"""The result of `audit`: its outcome, and its display as tables on a terminal or as a page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Audit(Outcome):
     """The outcome of `audit`. It holds figures only: the log is not needed any more."""
 
     def show(self, console: Console | None = None) -> None:
-        """Print it as tables; on a terminal in colour. `console`: of rich; None: standard output."""
+        """Print it as tables, in colour on a terminal. `console`: one of rich; None: standard output."""
         from intervalq.spark._audit.report_text import tables  # noqa: PLC0415 - needs rich, an extra
 
         tables(self, console)
 
     def write(self, path: str | Path) -> Path:
-        """Write it as one HTML page with its pictures inside; the folder has to be there. Returns the path.
+        """Write it as one HTML page with embedded charts; the folder must exist. Returns the path.
 
         Raises:
             MissingExtra: matplotlib isn't installed.

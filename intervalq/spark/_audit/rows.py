@@ -1,4 +1,4 @@
-"""The checks that look at one row at a time, and lateness: one scan, no shuffle worth the name."""
+"""The checks of single rows, and lateness: one scan, with a negligible shuffle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flags_of(checks: dict[str, Column], live: set[str]) -> Column:
 def judge_rows(
     starts: DataFrame, live: set[str], bounds: Bounds, *, tolerance: Column, burst: int
 ) -> DataFrame:
-    """By queue, bin, lateness bucket and flags: how many, how late, and where the first is.
+    """By queue, bin, lateness bucket and flags: the count, the lateness, and the place of the first.
 
     Args:
         starts: of `starts_of`.
