@@ -46,7 +46,9 @@ class _Planner:
         burst = random.choice((2, 3)) if self.likely(0.15) else 1
         if mix.bursts:
             burst = random.choice(mix.bursts)
-        tolerance = round(self.interval * random.uniform(0.01, 0.9), 6) if self.likely(0.15) else None
+        tolerance = (
+            max(1e-6, round(self.interval * random.uniform(0.01, 0.9), 6)) if self.likely(0.15) else None
+        )
         if mix.tolerances:
             tolerance = round(self.interval * self.spread(*mix.tolerances), 6)
         given: dict[str, Any] = {

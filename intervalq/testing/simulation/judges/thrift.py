@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq.testing.simulation.facts import ObservedJob, Start
-from intervalq.testing.simulation.judges.starts import Findings, Starts, blur, named
+from intervalq.testing.simulation.judges.starts import Findings, blur, named
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -40,7 +40,6 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
         return
     enough = _TRIPS * _slowest(seen)
     rate = 1 + plan.store_ppm / 1e6
-    known = Starts(seen, plan)
     empty: list[tuple[Start, Start, float]] = []
     for first, second in pairwise(sorted(seen.starts, key=lambda start: start.at)):
         if not second.grants or first.record != second.record:
@@ -48,8 +47,10 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
         settings = second.grants[-1].settings
         step = settings.interval / 1e6 / rate
         over = second.at - first.at - step - second.grants[-1].latest - _LATE
-        # One begins earlier, another later, by as much as they know the store's clock.
-        over -= 3 * max(known.error(first.at, second), blur(seen, second.job.process, second.at))
+        known = blur(seen, second.job.process, second.at)
+        if 3 * known > 2 * second.grants[-1].latest:
+            continue  # too far away: it asks more, and waits, or begins when its slot may have come
+        over -= 3 * known  # one begins earlier, another later
         if over > 0 and step > enough and _waits(seen, first.at, second.at):
             empty.append((first, second, over))
     if len(empty) > _may_stay_away(seen, plan):
