@@ -10,7 +10,7 @@ from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
-_SOON: Final = 0.05
+_SOON: Final = 0.2
 """Seconds, beside some round trips, for what takes no time where nothing is in the way."""
 
 _LULL: Final = 1.0

@@ -50,12 +50,14 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
             continue
         settings = second.grants[-1].settings
         step = settings.interval / 1e6 / rate
-        slot = max(
-            [first.at, *(grant.slot for grant in first.grants if grant.at_once)]
-        )  # before that it began
+        far = 3 * blur(seen, second.job.process, second.at)
+        if far > 2 * second.grants[-1].latest:
+            continue  # too far away: it asks more, and waits, or begins when its slot may have come
+        # A slot that is granted at once may be used before it comes.
+        slot = max([first.at, *(grant.slot for grant in first.grants if grant.at_once)])
         over = second.at - slot - step - second.grants[-1].latest - _LATE
         # One begins earlier, another later, by as much as they know the store's clock.
-        over -= 3 * max(known.error(first.at, second), blur(seen, second.job.process, second.at))
+        over -= max(3 * known.error(first.at, second), far)
         over -= _looks(seen, second.job.process) * _slowest(seen)
         if over > 0 and step > enough and _waits(seen, first.at, second.at):
             empty.append((first, second, over))
