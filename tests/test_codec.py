@@ -317,7 +317,7 @@ def test_an_error_of_encode_is_its_users_own() -> None:
 def test_the_limit_is_of_what_is_stored() -> None:
     tasks = Tasks("memory://", codec=Backwards(), max_bytes=30)
     assert tasks.new("q", "x" * 4).json == f'"{MARK}Inh4eHgi"'
-    with pytest.raises(InvalidTask, match="takes 34 bytes as the codec wrote it, 30 are allowed"):
+    with pytest.raises(InvalidTask, match="takes 34 bytes as the codec wrote it, but 30 are allowed"):
         tasks.new("q", "x" * 10)
 
 

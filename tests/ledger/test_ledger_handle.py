@@ -161,5 +161,5 @@ def test_what_can_be_a_key_a_value_and_a_state() -> None:
         with pytest.raises(InvalidOption, match="row 'k'"):
             checked_value(value, "k")
     assert checked_shown(["failed", "done", "failed"]) == ("done", "failed")
-    with pytest.raises(InvalidOption, match="none of"):
+    with pytest.raises(InvalidOption, match="must be one of"):
         checked_shown(["gone"])

@@ -10,30 +10,30 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     clock-runs-on                 calm              48
     hold-ignored                  calm               5
     heal-goes-back                failover           1
-    not-healed                    failover          11
+    not-healed                    failover          16
     step-not-absorbed             clock              3
     missed-granted                stalls             1
-    gap-ignored                   stalls             1
+    gap-ignored                   stalls             3
     late-for-nothing              taken              1
     set-back-short                taken              1
-    late-before-it-came           taken            378
-    late-in-a-pause               late             211
+    late-before-it-came           taken            102
+    late-in-a-pause               late             140
     late-forgotten                failover         390
-    copy-granted-late             interrupted       15
+    copy-granted-late             interrupted       18
     new-at-once                   stalls             3
-    freed-not-dead                calm              31
-    void-ignored                  calm               2
-    generation-ignored            failover         454
+    freed-not-dead                calm              76
+    void-ignored                  calm              19
+    generation-ignored            failover         108
     old-rate                      calm              19
     dead-waited-for               crashes            1
     no-last-check                 stalls             1
     check-before-answer           stalls             1
     too-tolerant                  stalls             1
-    tolerance-not-widened         calm              43
+    tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
-    late-threads-start-over       crowd              1
+    late-threads-start-over       threads          184
     by-new-settings               local              1
-    late-ones-crowd               late              66
+    late-ones-crowd               late             123
     way-is-nothing                slow               4
     clocks-compared               calm               3
     slot-used-again               lossy              8
@@ -69,7 +69,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     lost-grants-used              all            10,000,026
     lease-of-the-next             long              1
     renewed-by-chance             long              1
-    ends-forgotten                long             43
+    ends-forgotten                long            335
     priorities-swapped            calm              4
     cancelled-counts              calm              3
     rows-across-holds             stepped          30

@@ -85,7 +85,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_advance", advance)
 
 
-@bug("not-healed", "failover", 10)
+@bug("not-healed", "failover", 15)
 def _() -> Iterator[None]:
     """A record that lost writes issues the same tickets again, whatever its shards know."""
 
@@ -123,7 +123,7 @@ def _() -> Iterator[None]:
         yield from instead(rules, "_advance", advance)
 
 
-@bug("gap-ignored", "stalls", 0)
+@bug("gap-ignored", "stalls", 2)
 def _() -> Iterator[None]:
     """A slot is granted late although somebody else has a later one."""
     yield from instead(rules, "_are_last", lambda _, slots: bool(slots))
@@ -153,7 +153,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_set_back_for", set_back_for)
 
 
-@bug("late-before-it-came", "taken", 377)
+@bug("late-before-it-came", "taken", 101)
 def _() -> Iterator[None]:
     """A slot that has not come yet is granted late, since it will be over soon."""
 
@@ -165,7 +165,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_are_late", are_late)
 
 
-@bug("late-in-a-pause", "late", 210)
+@bug("late-in-a-pause", "late", 139)
 def _() -> Iterator[None]:
     """With `max_running`, a slot that was granted is granted again, late, also while the queue is paused."""
 
@@ -185,7 +185,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_heal", heal)
 
 
-@bug("copy-granted-late", "interrupted", 14)
+@bug("copy-granted-late", "interrupted", 17)
 def _() -> Iterator[None]:
     """A copy of a question that arrives late is granted late as well."""
 
@@ -208,7 +208,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_take", take)
 
 
-@bug("freed-not-dead", "calm", 30)
+@bug("freed-not-dead", "calm", 75)
 def _() -> Iterator[None]:
     """Slots that are given back are free, also where later ones are taken already."""
 
@@ -220,7 +220,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_give_back", give_back)
 
 
-@bug("void-ignored", "calm", 1)
+@bug("void-ignored", "calm", 18)
 def _() -> Iterator[None]:
     """Tickets that were voided may still be used, beside those that took their place."""
 
@@ -232,7 +232,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_advance", advance)
 
 
-@bug("generation-ignored", "failover", 453)
+@bug("generation-ignored", "failover", 107)
 def _() -> Iterator[None]:
     """Tickets of a record that is gone are good for the one made anew."""
 

@@ -69,7 +69,7 @@ def _() -> Iterator[None]:
     yield from instead(StoreTime, "tolerance", tolerance)
 
 
-@bug("tolerance-not-widened", "calm", 42)
+@bug("tolerance-not-widened", "calm", 19)
 def _() -> Iterator[None]:
     """A shard far away never finds its slots certain enough, and never begins."""
     yield from instead(StoreTime, "is_uncertain", lambda *_: False)
@@ -86,7 +86,7 @@ def _() -> Iterator[None]:
     yield from instead(StoreTime, "bounded", bounded)
 
 
-@bug("late-ones-crowd", "late", 65)
+@bug("late-ones-crowd", "late", 122)
 def _() -> Iterator[None]:
     """A job that began late is followed by the next one at that one's slot, however near."""
 
@@ -96,7 +96,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "_opens", opens)
 
 
-@bug("late-threads-start-over", "crowd", 10000197)
+@bug("late-threads-start-over", "threads", 184)
 def _() -> Iterator[None]:
     """A thread that comes too late for its slot takes another one, for which it comes too late as well."""
 

@@ -35,7 +35,7 @@ def _() -> Iterator[None]:
     yield from instead(Leases, "started", lambda self, ticket: self.running.add(ticket))
 
 
-@bug("ends-forgotten", "long", 42)
+@bug("ends-forgotten", "long", 334)
 def _() -> Iterator[None]:
     """The end of a job that comes while the store is told of others is not told."""
 

@@ -24,6 +24,8 @@ from intervalq_stores.nats.tasks import NATSTaskStore
 
 Open = Callable[[], NATSTaskStore]
 
+_ASKS = 20
+
 
 @pytest.fixture
 async def opened(nats_url: str) -> AsyncIterator[Open]:
@@ -55,7 +57,11 @@ async def begun(store: NATSTaskStore, expiry: int = 60 * SECOND) -> str:
 
 
 async def claim(store: NATSTaskStore, session: str, *queues: str, limit: int = 1, **more: Any) -> list[Row]:
-    return list((await store.apply(Work(session, queues=queues, limit=limit, **more))).claimed)
+    """What can be claimed; asked again, as an insert is answered before the consumer has heard of it."""
+    for _ in range(_ASKS):
+        if rows := (await store.apply(Work(session, queues=queues, limit=limit, **more))).claimed:
+            return list(rows)
+    return []
 
 
 async def settled(store: NATSTaskStore, session: str, *parts: Delete | Change) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ async def test_a_place_where_sqlite_can_keep_no_log_is_refused(
         return [] if "= WAL" in statement else rows(statement, *values)
 
     monkeypatch.setattr(store._database, "_rows", without)
-    with pytest.raises(StoreUnavailable, match="can't keep a log here, but delete"):
+    with pytest.raises(StoreUnavailable, match="can't use a write-ahead log here, only delete"):
         await store.apply("q", TAKE)
     monkeypatch.undo()
     assert (await store.apply("q", TAKE)).taken[0].ticket == 1
@@ -250,7 +250,7 @@ async def test_advice_of_a_store_that_is_well(tmp_path: Path) -> None:
     said = await store.advice()
     assert {level for level, _ in said} == {"ok"}
     sentences = " ".join(sentence for _, sentence in said)
-    for part in ("state.db'", "2 queues", "whole", "journal mode is wal", "file system is"):
+    for part in ("state.db'", "2 queues", "intact", "journal mode is wal", "file system is"):
         assert part in sentences
     assert await at_rest(store) == ["state.db", "state.db.lock"]
 
