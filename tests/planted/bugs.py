@@ -31,7 +31,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
-    late-threads-start-over       threads          185
+    late-threads-start-over       crowd            304
     by-new-settings               local              1
     late-ones-crowd               late             123
     way-is-nothing                slow               4

@@ -96,7 +96,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "_opens", opens)
 
 
-@bug("late-threads-start-over", "threads", 184)
+@bug("late-threads-start-over", "crowd", 303)
 def _() -> Iterator[None]:
     """A thread that comes too late for its slot takes another one, for which it comes too late as well."""
 
