@@ -683,7 +683,7 @@ $$;
 
 -- intervalq._coming: how many tasks the lines that have limits will have without the inserts of a command, by queue and
 -- key; while that can't matter, with those that are missing between the first and the last. And which tasks leave lines.
---   rows_named, known: see `modify`
+--   rows_named, known: of `_named`
 create or replace function intervalq._coming(
     command jsonb, rows_named intervalq.tasks[], known jsonb, out coming jsonb, out gone uuid[]
 )
@@ -744,7 +744,7 @@ $$;
 
 -- intervalq._full_inbox: the line that says whose inbox gets more than its limit; nulls: none does. Tasks that the
 -- command takes away make room.
---   rows_named, known, left_out: see `modify`
+--   rows_named, known: of `_named`; left_out: of `_leave_out`
 create or replace function intervalq._full_inbox(
     command jsonb, rows_named intervalq.tasks[], known jsonb, left_out boolean[], now bigint
 ) returns intervalq.line
