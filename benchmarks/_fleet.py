@@ -45,17 +45,17 @@ class Fleet:
     def __enter__(self) -> Self:
         try:
             for work in self._works:
-                said = tempfile.TemporaryFile()  # closed with the worker
+                error_file = tempfile.TemporaryFile()  # closed with the worker
                 worker = subprocess.Popen(
                     [*self._command, json.dumps(work)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=said,
+                    stderr=error_file,
                     cwd=self._folder,
                     env=self._environment,
                     start_new_session=True,  # an interrupt from the keyboard is for the one who started it
                 )
-                self._workers.append((worker, said))
+                self._workers.append((worker, error_file))
             self._each(self._line, _READY_WITHIN)
         except BaseException:
             self.__exit__()
@@ -63,11 +63,11 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker, _said in self._workers:
+        for worker, _output in self._workers:
             worker.kill()
-        for worker, said in self._workers:
+        for worker, error_file in self._workers:
             worker.wait()
-            for pipe in (worker.stdin, worker.stdout, said):
+            for pipe in (worker.stdin, worker.stdout, error_file):
                 if pipe is not None:
                     pipe.close()
         self._workers.clear()
@@ -115,11 +115,11 @@ class Fleet:
         return [found[index] for index in range(len(threads))]
 
     def _trouble(self, index: int, *, late: bool) -> str:
-        worker, said = self._workers[index]
+        worker, error_file = self._workers[index]
         worker.kill()
         worker.wait()
-        said.seek(0)
-        words = said.read().decode(errors="replace").strip()
+        error_file.seek(0)
+        words = error_file.read().decode(errors="replace").strip()
         return (
             f"worker {index} {'took too long' if late else 'ended'}: {words[-1_500:] or '(it said nothing)'}"
         )

@@ -1,4 +1,4 @@
-"""What intervalq alone costs: the benchmarks that no peer has a part in, each a script of its own."""
+"""The costs of intervalq alone: the benchmarks without peers, each a script of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One picture of all that was measured."""
+"""One picture of all results."""
 
 from __future__ import annotations
 

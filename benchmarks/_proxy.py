@@ -1,4 +1,4 @@
-"""A TCP proxy in a process of its own by which everything takes a little longer, each way."""
+"""A TCP proxy in its own process that delays everything a little, in each direction."""
 
 from __future__ import annotations
 

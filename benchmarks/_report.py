@@ -1,4 +1,4 @@
-"""What commands have in common: words of an option, the machine in words, rows as JSON."""
+"""What the commands share: options with words, a description of the machine, rows as JSON."""
 
 from __future__ import annotations
 

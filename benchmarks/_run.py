@@ -1,4 +1,4 @@
-"""One run of one contender: its processes, from their start to what they found."""
+"""One run of one contender: its processes, from their start to their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people put around their calls in Spark today, each as a function for `mapInArrow`.
+"""The limits that people use for calls in Spark today, each as a function for `mapInArrow`.
 
 All read rows, call the stand-in with at most 16 calls in flight a task, and on a 429 wait for its Retry-After and
 call again. They differ in when a call may start.

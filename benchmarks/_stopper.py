@@ -1,4 +1,4 @@
-"""Stops and continues processes by turns, until its standard input is closed; then all of them go on.
+"""Stops and continues processes in turn until its standard input closes; then all of them run on.
 
 A process of its own, so that no process is left stopped however the one ends that started this.
 """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+import postgres_servers
 import servers
 
 KINDS = ("memory", "file", "sqlite", "redis", "valkey", "postgres", "nats")
@@ -29,7 +30,7 @@ def store_of(kind: str) -> Iterator[str]:
         with servers.running(servers.redis_server(binary)) as server:
             yield server.url
     elif kind == "postgres":
-        with servers.running(servers.postgres_server()) as server:
+        with servers.running(postgres_servers.postgres()) as server:
             yield server.url
     elif kind == "nats":
         with servers.running(servers.nats_server()) as server:

@@ -1,4 +1,4 @@
-"""How soon another worker begins with the task of one that was killed."""
+"""How soon another worker begins the task of one that was killed."""
 
 from __future__ import annotations
 

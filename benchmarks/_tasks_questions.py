@@ -1,4 +1,4 @@
-"""What is measured of durable tasks: each question gives rows, one for each run of each contender."""
+"""The questions about durable tasks: each gives one row for each run of each contender."""
 
 from __future__ import annotations
 

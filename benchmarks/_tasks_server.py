@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 
 import _store  # noqa: F401 - it makes `servers` importable
+import postgres_servers
 import servers
 from intervalq.tasks import sync
 from task_peers import Contender
@@ -74,7 +75,7 @@ class Databases:
 @contextlib.contextmanager
 def databases(install: Install, *, commit: str) -> Iterator[Databases]:
     """A new server, for as long as the context is open."""
-    with servers.running(servers.postgres_server()) as server:
+    with servers.running(postgres_servers.postgres()) as server:
         made = Databases(server.url, install, commit=commit)
         try:
             yield made
@@ -89,7 +90,7 @@ def pooler(url: str) -> Iterator[str]:
     Raises:
         servers.NotInstalledError: there is none here.
     """
-    with servers.running(servers.pgbouncer(url)) as server:
+    with servers.running(postgres_servers.pgbouncer(url)) as server:
         yield server.url
 
 

@@ -256,8 +256,8 @@ async def feed_by_source(url: str, turns: int) -> list[float]:
     client = await nats.connect(url)
 
     async def ask(subject: str, body: dict[str, Any]) -> None:
-        said = json.loads((await client.request(f"$JS.API.{subject}", json.dumps(body).encode())).data)
-        assert "error" not in said, said
+        reply = json.loads((await client.request(f"$JS.API.{subject}", json.dumps(body).encode())).data)
+        assert "error" not in reply, reply
 
     full = {"discard": "new", "discard_new_per_subject": True}
     inbox = {"name": f"I{name}", "subjects": [f"{name}.*"], "max_msgs_per_subject": turns + 1}

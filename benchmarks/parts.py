@@ -11,15 +11,15 @@ import argparse
 import asyncio
 import statistics
 import time
-from pathlib import Path
 
 import psycopg
 
 import _store  # noqa: F401 - it makes `servers` importable
+import postgres_servers
 import servers
 from intervalq.tasks.rules import Begin, Count, End, Finished, Session, Work
 from intervalq.tasks.store import Ranging, TaskStore, open_task_store
-from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres._schema import statements
 
 _OWN = "order by (x.part * others / 16 = mine) desc, random()"
 ORDERS = {
@@ -31,7 +31,7 @@ _QUEUE = "parts"
 
 
 def _install(url: str, order: str) -> None:
-    text = Path(postgres_tasks.__file__).with_suffix(".sql").read_text()
+    text = statements("tasks")
     assert text.count(_OWN) == 1
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(b"drop schema if exists intervalq cascade")
@@ -87,7 +87,7 @@ def main() -> None:
     counts = [int(count) for count in options.sessions.split(",")]
     head = "".join(f"{count:>7} sessions" for count in counts)
     print(f"{'claims':18}{head}   (tasks/s, p99 of a call in ms)")
-    with servers.running(servers.postgres_server()) as server:
+    with servers.running(postgres_servers.postgres()) as server:
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute(b"alter system set synchronous_commit = off")
             connection.execute(b"select pg_reload_conf()")

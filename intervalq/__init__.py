@@ -5,6 +5,7 @@ from intervalq._queue.inspect import QueueState
 from intervalq._queue.job import Job
 from intervalq._queue.queue import IntervalQueue
 from intervalq._queue.slot import Slot
+from intervalq._spec.limits import Limit
 from intervalq.errors import (
     ConfigMismatch,
     IntervalqError,
@@ -23,6 +24,7 @@ __all__ = [
     "IntervalqError",
     "Job",
     "JobCancelled",
+    "Limit",
     "QueueClosed",
     "QueueNotFound",
     "QueueState",

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from intervalq._error import IntervalqError as IntervalqError  # noqa: PLC0414 - the root of all below
 from intervalq._text import plain as plain  # noqa: PLC0414 - stores import it from here
 from intervalq._text import short as short  # noqa: PLC0414 - as above
-
-
-class IntervalqError(Exception):
-    """The base class of all errors of this package. They can be pickled and keep their values."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.args, self.__dict__)
-
-
-def _again(kind: type[IntervalqError], args: tuple[Any, ...], values: dict[str, Any]) -> IntervalqError:
-    """Rebuild a pickled error without its constructor, which takes other arguments."""
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(values)
-    return error
-
 
 # --- invalid arguments -----------------------------------------------------------------------------
 
 
 class InvalidName(IntervalqError, ValueError):
-    """A queue's name or key is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
+    """A queue's name is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`, or a key is no text, or too long.
 
     Names of task queues have up to 120 characters, may also contain `/`, `=` and `:`, and may begin with `/`.
     """
 
-    def __init__(self, name: object, most: int = 128, more: str = "") -> None:
+    def __init__(self, name: object, most: int = 128, more: str = "", *, what: str = "queue name") -> None:
         self.name, self.most, self.more = name, most, more
-        marks = " ".join("._-" + more)
-        super().__init__(
-            f"{short(name)} is not a queue name: use 1 to {most} of the characters A-Z a-z 0-9 {marks} "
-            f"and begin with a letter or a digit{' or /' if '/' in more else ''}"
-        )
+        use = f"use 1 to {most} of the characters A-Z a-z 0-9 {' '.join('._-' + more)} and begin with a "
+        use += f"letter or a digit{' or /' if '/' in more else ''}"
+        use = f"give text of 1 to {most} characters" if what == "key" else use
+        super().__init__(f"{short(name)} is not a {what}: {use}")
 
 
 class InvalidInterval(IntervalqError, ValueError):
@@ -89,9 +71,9 @@ class JavaNotFound(IntervalqError, RuntimeError):
         """Each place that was searched, and what was wrong there."""
         self.oldest = oldest
         """The oldest version that works."""
-        said = "; ".join(f"{place}: {why}" for place, why in looked)
+        details = "; ".join(f"{place}: {why}" for place, why in looked)
         super().__init__(
-            f"Spark needs Java {oldest} or newer, and none was found ({said}): install Java {oldest}, or "
+            f"Spark needs Java {oldest} or newer, and none was found ({details}): install Java {oldest}, or "
             "pip install 'intervalq[java]'"
         )
 
@@ -102,12 +84,24 @@ class JavaNotFound(IntervalqError, RuntimeError):
 class ConfigMismatch(IntervalqError):
     """A handle's settings disagree with those that the queue already runs with."""
 
-    def __init__(self, queue: str, ours: str, theirs: str) -> None:
+    def __init__(self, queue: str, ours: str, theirs: str, *, fixed: str = "") -> None:
         self.queue, self.ours, self.theirs = queue, ours, theirs
+        remedy = (
+            "use the same settings, omit them to use those of the queue, or change the queue for everybody "
+            "with queue.configure(...) or `intervalq configure` (see also on_mismatch=)"
+        )
+        if fixed:
+            remedy = f"its {fixed} can't be changed while it runs: use the same, or drop the queue first"
+        super().__init__(f"queue {queue!r} runs with {theirs}, but this handle has {ours}: {remedy}")
+
+
+class QueueExists(IntervalqError):
+    """A handle with `new=True` found that its queue exists already."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
         super().__init__(
-            f"queue {queue!r} runs with {theirs}, but this handle has {ours}: use the same settings, omit "
-            "them to use those of the queue, or change the queue for everybody with "
-            "queue.configure(...) or `intervalq configure`"
+            f"the store has a queue {queue!r} already: omit new=True to use it, rename yours, or drop it"
         )
 
 
@@ -132,25 +126,31 @@ class QueueClosed(IntervalqError):
 
 
 class SlotTimeout(IntervalqError, TimeoutError):
-    """No slot came within the caller's `timeout`; the job did not start."""
+    """No slot came within the caller's `timeout`, or it is known that none will; the job did not start."""
 
-    def __init__(self, queue: str, seconds: float) -> None:
+    def __init__(
+        self, queue: str, seconds: float, retry_after: float | None = None, *, at_once: bool = False
+    ) -> None:
         self.queue, self.seconds = queue, seconds
+        self.retry_after = retry_after
+        """Seconds until a job that came now could begin; None: unknown, for example during a pause."""
+        then = "" if retry_after is None else f" (a job that came now could begin in {retry_after:.3g} s)"
         super().__init__(
-            f"no slot of queue {queue!r} came within {seconds:g} s, so the job did not start: allow more "
-            "time, add fewer jobs, or check with queue.inspect() whether the queue is paused"
+            f"no slot of queue {queue!r} {'comes' if at_once else 'came'} within {seconds:g} s, so the job "
+            f"did not start{then}: allow more time, add fewer jobs, or check with queue.inspect() whether "
+            "the queue is paused"
         )
 
 
 class SelfDeadlock(IntervalqError):
-    """Jobs that wait for others of their queue take up all of `max_running`; the last one gets this error."""
+    """Jobs that wait for others, of their queue or in a circle of queues, take up all of `max_running`."""
 
     def __init__(self, queue: str, max_running: int) -> None:
         self.queue, self.max_running = queue, max_running
         super().__init__(
-            f"a job of queue {queue!r} waits for another job of it, which can't begin before this one ends: "
-            f"this job and others that wait take up all places (max_running={max_running}). Wait outside of "
-            "the slot, allow more with max_running=, or give inner calls a queue of their own"
+            f"a job waits for a job of queue {queue!r}, which can't begin before this one ends: this job and "
+            f"others that wait take up all places (max_running={max_running}). Wait outside of the slot, "
+            "allow more with max_running=, or give inner calls a queue of their own"
         )
 
 
@@ -235,8 +235,8 @@ class DependencyError(IntervalqError):
             ("depended upon are gone or have another version", depends),
             ("are claimed by another session", claims),
         )
-        said = "; ".join(f"tasks {', '.join(map(short, ids))} {what}" for what, ids in parts if ids)
-        super().__init__(f"nothing was changed: {said}: read them again and decide anew")
+        details = "; ".join(f"tasks {', '.join(map(short, ids))} {what}" for what, ids in parts if ids)
+        super().__init__(f"nothing was changed: {details}: read them again and decide anew")
 
 
 class InboxFull(IntervalqError):
@@ -251,7 +251,7 @@ class InboxFull(IntervalqError):
 
 
 class ClaimLost(IntervalqError):
-    """A task is no longer this worker's: its session expired, or somebody changed the task. Drop its work."""
+    """A task is no longer this worker's: its session expired, or the task was changed. Drop its work."""
 
     def __init__(self, queue: str, id: str) -> None:  # noqa: A002 - as the task calls it
         self.queue, self.id = queue, id

@@ -19,10 +19,12 @@ applies these functions to a document, or repeats them in Lua or SQL; the proper
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from intervalq._spec import configure, edges, windows
 from intervalq._spec.commands import (
     Advance,
     Answer,
@@ -35,7 +37,23 @@ from intervalq._spec.commands import (
     Reclaim,
     Resume,
 )
-from intervalq._spec.record import FOREVER, LAYOUT, BadRecord, Mark, NewerRecord, Settings, Slot, State
+from intervalq._spec.passing import IDLE_KEPT, lapses, resumed, settle
+from intervalq._spec.record import (
+    FOREVER,
+    LAYOUT,
+    STARTS,
+    BadRecord,
+    Limit,
+    Mark,
+    NewerRecord,
+    Settings,
+    Settled,
+    Slot,
+    State,
+    Units,
+    Usage,
+    layout_of,
+)
 
 __all__ = [
     "ERROR_KEPT",
@@ -43,6 +61,7 @@ __all__ = [
     "IDLE_KEPT",
     "LAYOUT",
     "MAX_TICKETS",
+    "STARTS",
     "Advance",
     "Answer",
     "BadRecord",
@@ -52,20 +71,22 @@ __all__ = [
     "Finish",
     "Hold",
     "Inspect",
+    "Limit",
     "Mark",
     "NewerRecord",
     "Reclaim",
     "Resume",
     "Settings",
+    "Settled",
     "Slot",
     "State",
+    "Units",
+    "Usage",
     "apply",
     "lapses",
+    "layout_of",
     "settle",
 ]
-
-IDLE_KEPT: Final = 60_000_000
-"""How long an idle ephemeral record is kept after its last slot, in microseconds."""
 
 MAX_TICKETS: Final = 1_000
 """The most tickets that one step issues, so that no step blocks a store for long."""
@@ -94,11 +115,21 @@ def apply(state: State | None, command: Command, now: int) -> tuple[State | None
         if command.settings is None:
             return before, Answer(state=None, now=now)
         state = _fresh(command, command.settings, now)
-    elif command.attach and command.settings not in (None, state.settings):
+    elif _disagrees(command, state.settings):
         return before, Answer(state=state, now=now, refused=True)
     state, answer = _transition(state, command, Answer(state=None, now=now))
     woken = was_held and state.held_since is None
     return state, replace(answer, state=state, woken=woken)
+
+
+def _disagrees(command: Command, settings: Settings) -> bool:
+    """Whether the sender must hear of the record's settings first: see `Answer.refused`."""
+    theirs = command.settings
+    if theirs is None:
+        return False
+    if isinstance(command, Advance) and theirs.limits != settings.limits:
+        return True
+    return command.attach and theirs != settings
 
 
 def _transition(state: State, command: Command, answer: Answer) -> tuple[State, Answer]:
@@ -112,62 +143,14 @@ def _transition(state: State, command: Command, answer: Answer) -> tuple[State, 
         case Resume():
             state = _recheck(replace(state, held_until=0), now)
         case Configure():
-            state = _recheck(_configure(state, command), now)
+            state = _recheck(configure.configured(state, command), now)
         case Reclaim():
-            state = _revoke_all(state)
+            state = configure.revoke_all(state)
         case Finish():
             state = _recheck(_finish(state, command, now), now)
         case _:
             raise TypeError(f"no rule for {type(command).__name__}")
     return state, answer
-
-
-def settle(state: State, now: int) -> State:
-    """The record as of `now`: backward steps of the clock are absorbed, and expired holds ended."""
-    back = state.last_now - now
-    if back > 0:
-        # The store's clock was set back. All instants on it move with it, so the queue's clock simply goes
-        # on: it neither repeats a time nor stands still for the length of the step.
-        state = replace(
-            state,
-            held_total=state.held_total - back,
-            held_since=None if state.held_since is None else state.held_since - back,
-            held_until=state.held_until - back if 0 < state.held_until < FOREVER else state.held_until,
-            error_until=state.error_until - back if state.error else 0,
-            running={ticket: until - back for ticket, until in state.running.items()},
-        )
-    state = replace(state, last_now=now)
-    if state.held_since is not None:
-        end = max(state.held_until, _full_until(state))
-        if end <= now:
-            # The hold ended at its own end, not when a command noticed it.
-            state = replace(state, held_total=state.held_total + end - state.held_since, held_since=None)
-    if state.error and state.error_until <= now:
-        state = replace(state, error=0, error_until=0)
-    return replace(
-        state,
-        held_until=0 if state.held_until <= now else state.held_until,
-        running={ticket: until for ticket, until in state.running.items() if until > now},
-    )
-
-
-def lapses(state: State) -> int:
-    """When the record may be forgotten, on the store's clock; FOREVER unless it is ephemeral and idle.
-
-    From then on a new record would treat every job exactly as this one does: no outstanding slot can still be
-    used, no start is less than an interval ago, and all burst credit has come back.
-    """
-    if not state.settings.ephemeral or state.held_since is not None or state.running:
-        return FOREVER
-    slots = state.due + state.held_total + (state.settings.burst + 1) * state.settings.interval
-    return min(FOREVER, slots + IDLE_KEPT)
-
-
-def _full_until(state: State) -> int:
-    """When enough leases will have expired for another job to run, if nothing else happens; 0: already."""
-    if not state.full:
-        return 0
-    return sorted(state.running.values())[len(state.running) - state.settings.max_running]
 
 
 def _fresh(command: Command, settings: Settings, now: int) -> State:
@@ -176,7 +159,10 @@ def _fresh(command: Command, settings: Settings, now: int) -> State:
     # If the sender knows an earlier record, that one was lost, and a job may have begun just now: start with
     # one quiet interval, without burst credit. Otherwise the queue is new and has been idle.
     due = now if command.generation is not None else now - settings.burst * settings.interval
-    return State(generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now)
+    usage = windows.fresh(settings, now, was_lost=command.generation is not None)
+    return State(
+        generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now, usage=usage
+    )
 
 
 def _recheck(state: State, now: int) -> State:
@@ -184,18 +170,16 @@ def _recheck(state: State, now: int) -> State:
     stop = state.held_until > now or state.full
     if stop and state.held_since is None:
         # An ungranted slot before a granted one would now move behind it: revoke it.
-        return replace(state, held_since=now, revoked_through=max(state.revoked_through, state.current))
-    if not stop and state.held_since is not None:
-        return replace(state, held_total=state.held_total + now - state.held_since, held_since=None)
-    return state
+        state = replace(state, held_since=now, revoked_through=max(state.revoked_through, state.current))
+        return windows.hold(state)
+    return state if stop else resumed(state, now)
 
 
 def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
-    known = command.generation == state.generation
-    healed = False
+    known, healed = command.generation == state.generation, False
     if known:
         state, healed = _heal(state, command.high_water_mark)
-        state = _give_back(state, command.release)
+        state = _give_back(windows.settle(state, command.settled), command.release)
     if command.error and command.error >= state.error:  # the largest recently reported error counts
         state = replace(state, error=command.error, error_until=answer.now + ERROR_KEPT)
     state, grants = _use(state, command, answer.now, known=known)
@@ -214,7 +198,8 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     costs = [*(slot.cost for slot in grants.missed), *command.costs[: command.take]]
     count = min(len(grants.missed) + command.take, MAX_TICKETS)
     costs += [1] * (count - len(costs))
-    return _take(state, command, tuple(costs[:count]), answer)
+    units = (*(slot.units for slot in grants.missed), *command.units)[:count]
+    return _take(state, command, tuple(costs[:count]), units, answer)
 
 
 def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
@@ -222,13 +207,16 @@ def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
     if mark is None or (mark.ticket <= state.ticket and mark.late_total <= state.late_total):
         return state, False
     if mark.ticket > state.ticket:
+        state = windows.heal(state, mark)
         state = replace(state, ticket=mark.ticket, due=max(state.due, mark.due))
-    return _set_back(state, max(0, mark.late_total - state.late_total)), True
+    length = max(0, mark.late_total - state.late_total)
+    return _set_back(edges.moved(state, length), length), True
 
 
-def _set_back(state: State, length: int) -> State:
-    """Set the queue's clock back, as a late grant does."""
-    return replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
+def _set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
+    """Set the queue's clock back, as a late grant of slots does."""
+    state = replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
+    return windows.set_back(state, slots)
 
 
 class _Grants(NamedTuple):
@@ -250,7 +238,12 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
     if late:
         if mark is None or mark.late_total != state.late_total or now > (command.until or 0):
             return state, _Grants()  # a duplicate, or its sender didn't know of a late grant: it asks again
-        state = _set_back_for(state, slots[0], command.notice, now)
+        length = _overdue(state, slots[0], command.notice, now)
+        late = not edges.are_passed(state, slots, length)
+        if late:
+            state = _set_back_for(state, slots, length, now)
+        elif held:
+            return state, _Grants()  # it is asked again until its lease, and so the hold, has ended
     earliest = state.clock(now) - state.tolerance - state.credit
     in_time = tuple(slot for slot in slots if slot.due >= earliest)
     granted: list[Slot] = []
@@ -305,52 +298,72 @@ def _are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int)
     )
 
 
-def _set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
-    """Set the queue's clock back so far that the slot ends in `notice` from now.
+def _overdue(state: State, slot: Slot, notice: int, now: int) -> int:
+    """How far to set the queue's clock back for a slot to end in `notice` from now."""
+    return now - state.held_total + notice - slot.due - state.tolerance - state.credit
+
+
+def _set_back_for(state: State, slots: Sequence[Slot], length: int, now: int) -> State:
+    """Set the queue's clock back by what the first of the slots is overdue.
 
     Ungranted tickets before it would move behind granted ones, so they are revoked. While the queue is at its
     limit of running jobs, its hold begins anew, so the time that counted as lateness is not held twice.
     """
-    state = _set_back(state, now - state.held_total + notice - slot.due - state.tolerance - state.credit)
+    state = _set_back(state, length, slots)
     if state.held_since is not None:
         state = replace(state, held_since=now)
-    return replace(state, revoked_through=max(state.revoked_through, slot.ticket - 1))
+    return replace(state, revoked_through=max(state.revoked_through, slots[0].ticket - 1))
 
 
-def _take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer) -> tuple[State, Answer]:
-    """Issue new tickets, and grant those whose slots come soon."""
+def _take(
+    state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
+) -> tuple[State, Answer]:
+    """Issue new tickets with these costs and units, and grant those whose slots come soon."""
     clock, step = state.clock(answer.now), state.settings.interval
     free = state.due + step
     due = max(free, clock + max(0, command.notice - state.tolerance) - state.credit)
-    starts = [*accumulate(costs, initial=0)]
-    room = (FOREVER - due) // step
-    count = bisect_right(starts, room) - 1
-    if count <= 0:
+    dues, at_once, limited = _in_row(due, costs, step), free <= clock, bool(state.settings.limits)
+    if limited:
+        state, dues, has_room = windows.fit(state, costs, units, due, clock)
+        at_once = at_once and has_room
+    count = len(dues)
+    if not count:
         return state, answer
     reach, mark = command.reach, command.high_water_mark
     if mark is not None and mark.ticket != state.ticket:
         reach = min(reach, command.notice)  # tickets were issued before these that the sender doesn't know of
-    near = bisect_right(starts, (clock + reach - due) // step, 0, count)
-    first = Slot(state.ticket + 1, due, costs[0])
-    state = replace(state, ticket=state.ticket + count, due=due + (starts[count] - 1) * step)
+    near, first, costs = bisect_right(dues, clock + reach), state.ticket + 1, costs[:count]
+    state = replace(state, ticket=state.ticket + count, due=dues[-1] + (costs[-1] - 1) * step)
     begun = 0
     while begun < near and state.held_since is None:
         begun = begun + 1 if state.settings.max_running else near  # any may be the last of `max_running`
-        last = Slot(first.ticket + begun - 1, due + starts[begun - 1] * step, costs[begun - 1])
+        last = Slot(first + begun - 1, dues[begun - 1], costs[begun - 1])
         state = _go(state, last, answer.now, command.lease)
     return state, replace(
         answer,
-        first=first,
+        first=Slot(first, dues[0], costs[0]),
         count=count,
-        costs=() if starts[count] == count else costs[:count],
+        costs=() if sum(costs) == count else costs,
+        dues=tuple(dues) if limited else (),
+        units=units[:count] if limited else (),
         begun=begun,
-        at_once=answer.at_once or (begun > 0 and not answer.granted and free <= clock),
+        at_once=answer.at_once or (begun > 0 and not answer.granted and at_once),
     )
+
+
+def _in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
+    """The slots of new tickets, each directly behind those of the one before, as far as numbers go."""
+    room = (FOREVER - due) // step
+    if sum(costs) == len(costs):
+        return range(due, due + min(room, len(costs)) * step, step)
+    starts = [*accumulate(costs, initial=0)]
+    return [due + start * step for start in starts[: max(0, bisect_right(starts, room) - 1)]]
 
 
 def _go(state: State, slot: Slot, now: int, lease: int) -> State:
     """Grant a slot. A second grant changes nothing: only the owner of a ticket ever asks for it."""
-    end = slot.due + (slot.cost - 1) * state.settings.interval
+    # A cost that was issued with a shorter interval may end beyond all numbers.
+    end = min(FOREVER, slot.due + (slot.cost - 1) * state.settings.interval)
     state = replace(state, current=max(state.current, slot.ticket), current_due=max(state.current_due, end))
     if state.settings.max_running:
         state = _recheck(replace(state, running={**state.running, slot.ticket: now + lease}), now)
@@ -366,30 +379,15 @@ def _give_back(state: State, slots: tuple[Slot, ...]) -> State:
     for slot in reversed(slots):
         if slot.ticket != last or slot.ticket <= state.revoked_through:
             break
+        if slot.due <= due:  # else it was given back before
+            state = windows.give_back(state, slot)
         due = min(due, slot.due - state.settings.interval)
         last -= 1
-    return state if due == state.due else replace(state, due=due)
-
-
-def _revoke_all(state: State) -> State:
-    return replace(state, revoked_through=state.ticket, due=state.current_due)
-
-
-def _configure(state: State, command: Configure) -> State:
-    old = state.settings
-    new = Settings(
-        old.interval if command.interval is None else command.interval,
-        old.burst if command.burst is None else command.burst,
-        old.max_running if command.max_running is None else command.max_running,
-        old.tolerance,
-        old.ephemeral,
-    )
-    if new.interval > old.interval or new.burst != old.burst:
-        # The slots handed out are too close together for the new settings; or, with more credit, a slot that
-        # was already missed, and whose place is taken, would count as in time again.
-        state = _revoke_all(state)
-    running = state.running if new.max_running else {}
-    return replace(state, settings=new, running=running)
+    if due == state.due:
+        return state
+    if state.settings.limits and last <= max(state.current, state.revoked_through):
+        due = min(due, state.current_due)  # nobody waits any more, and the next job may fit in sooner
+    return replace(state, due=due)
 
 
 def _finish(state: State, command: Finish, now: int) -> State:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from intervalq._queue import queue as asynchronous
-from intervalq._queue.attempts import late, start
+from intervalq._queue.attempts import late, settle_by, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.held import Held, held_here, hold, let_go, waiting
 from intervalq._queue.inspect import QueueState
-from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions
-from intervalq._queue.options import Duration
+from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions, TryOptions
+from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._queue.plan import Plan
 from intervalq._queue.slot import Slot
-from intervalq._queue.threads import EARLY, opens_here
+from intervalq._queue.threads import opens_here
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
+from intervalq._spec.limits import Limit
 from intervalq._timing.background_loop import BACKGROUND
-from intervalq._timing.backoff import backoff, retry_after
+from intervalq._timing.backoff import backoff
+from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import ForkedError, StoreError
 
 F = TypeVar("F")
@@ -44,6 +46,22 @@ async def _acquire(
         return await queue.acquire(waiter, timeout)
     async with waiting(queue.shard(), held, ends=timeout is not None):
         return await queue.acquire(waiter, timeout)
+
+
+class _Slot(Slot):
+    """The slot of a job in a thread."""
+
+    __slots__ = ("_queue", "_shard")
+
+    def __init__(self, queue: asynchronous.IntervalQueue, shard: Shard, grant: Grant) -> None:
+        self._queue, self._shard = queue, shard
+        self.become(grant)
+
+    def tell(self, took: Mapping[str, int]) -> None:
+        async def settle() -> None:
+            self._queue.settle(self._shard, self, took)
+
+        BACKGROUND.call(settle)
 
 
 class IntervalQueue:
@@ -74,34 +92,57 @@ class IntervalQueue:
         """See `intervalq.IntervalQueue.name`."""
         return self._queue.name
 
-    def __call__(self, function: F) -> F:
-        """Decorate a plain function or generator: see `intervalq.IntervalQueue.__call__`."""
-        return cast("F", decorate(function, self, None, lambda: self))
+    @overload
+    def __call__(self, function: F, /) -> F: ...
 
-    def run(self, function: Callable[[], R], **options: Unpack[JobOptions]) -> R:
+    @overload
+    def __call__(self, /, *, cost: Cost = 1, settle: Settle[Any] | None = None) -> Callable[[F], F]: ...
+
+    def __call__(
+        self, function: F | None = None, /, *, cost: Cost = 1, settle: Settle[Any] | None = None
+    ) -> F | Callable[[F], F]:
+        """Decorate a plain function or generator: see `intervalq.IntervalQueue.__call__`."""
+        self._queue.plan(cost=cost, settle=settle)
+        made = partial(decorate, owner=self, queue=None, blocking=lambda: self, cost=cost, settle=settle)
+        return cast("F | Callable[[F], F]", made if function is None else made(function))
+
+    def run(
+        self, function: Callable[[], R], *, settle: Settle[R] | None = None, **options: Unpack[JobOptions]
+    ) -> R:
         """Wait for a slot, call the function in this thread, and return its result. Options as for `add`."""
-        plan = self._plan(**options)
+        plan = self._plan(settle=settle, **options)
         attempt = 1
         while True:
-            with self._slot(plan):
+            with self._slot(plan) as slot:
                 try:
-                    return function()
+                    result = function()
                 except Exception as error:
-                    asked = retry_after(error) if plan.retry_after else None
+                    asked = wait_after_error(plan.retry_after, error)
                     if asked is not None:
                         self._cool_down_quietly(asked)
                     if attempt > plan.retries:
                         raise
+                else:
+                    settle_by(plan.settle, result, slot.tell, self.name)
+                    if plan.retry_after and (asked := wait_after_result(plan.retry_after, result)):
+                        self._cool_down_quietly(asked)
+                    return result
             if asked is None:  # a cool-down is pause enough
                 time.sleep(backoff(attempt, plan.backoff))
             attempt += 1
 
-    def add(self, function: Callable[..., R], *args: Any, **options: Unpack[JobOptions]) -> Future[R]:
+    def add(
+        self,
+        function: Callable[..., R],
+        *args: Any,
+        settle: Settle[R] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Future[R]:
         """Queue a call in the background: it runs in a worker thread. The future can be cancelled.
 
-        Options: `priority`, `cost`, `timeout`, `retries`, as for `intervalq.IntervalQueue.add`.
+        Options: `priority`, `cost`, `timeout`, `retries`, `settle`, as for `intervalq.IntervalQueue.add`.
         """
-        queue, plan, future = self._live(), self._plan(**options), Future[R]()
+        queue, plan, future = self._live(), self._plan(settle=settle, **options), Future[R]()
 
         async def begin() -> None:
             job = start(queue, function, args, plan)
@@ -112,13 +153,20 @@ class IntervalQueue:
         return future
 
     def map(
-        self, function: Callable[[T], R], items: Iterable[T], *, ordered: bool = False, window: int = 64
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ordered: bool = False,
+        window: int = 64,
+        cost: Cost = 1,
+        settle: Settle[R] | None = None,
     ) -> Iterator[R]:
         """See `intervalq.IntervalQueue.map`; the function runs in worker threads."""
         queue = self._live()
 
         async def begin() -> AsyncGenerator[R, None]:
-            return queue.map(function, items, ordered=ordered, window=window)
+            return queue.map(function, items, ordered=ordered, window=window, cost=cost, settle=settle)
 
         results = BACKGROUND.call(begin)
         end = object()
@@ -130,28 +178,51 @@ class IntervalQueue:
 
     def slot(self, **options: Unpack[SlotOptions]) -> AbstractContextManager[Slot]:
         """`with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
-        return self._slot(self._plan(**options))
+        return self._context(self._plan(**options))
+
+    def try_slot(self, **options: Unpack[TryOptions]) -> AbstractContextManager[Slot]:
+        """See `intervalq.IntervalQueue.try_slot`."""
+        return self._context(self._queue.plan_to_try(**options))
+
+    def _context(self, plan: Plan) -> AbstractContextManager[Slot]:
+        return self._heeded(plan) if plan.retry_after else self._slot(plan)
 
     @contextmanager
-    def _slot(self, plan: Plan) -> Iterator[Slot]:
+    def _heeded(self, plan: Plan) -> Iterator[Slot]:
+        """A slot whose body may raise an error with a Retry-After."""
+        with self._slot(plan) as slot:
+            try:
+                yield slot
+            except Exception as error:
+                if (asked := wait_after_error(plan.retry_after, error)) is not None:
+                    self._cool_down_quietly(asked)
+                raise
+
+    @contextmanager
+    def _slot(self, plan: Plan) -> Iterator[_Slot]:
         queue = self._live()
         held = held_here()
-        waiter = Waiter(priority=plan.priority, cost=plan.cost, early=EARLY)
-        while True:
-            shard, slot = BACKGROUND.call(_acquire, queue, held, waiter, plan.timeout)
-            try:
-                if opens_here(shard, slot):
-                    break
-            except BaseException:
-                BACKGROUND.tell(shard.give_up, slot)
-                raise
-            waiter = BACKGROUND.call(_late, shard, slot, waiter)
+        waiter = plan.waiter(in_thread=True)
+        with queue.callers.waiting(BACKGROUND.tell):
+            while True:
+                shard, slot = BACKGROUND.call(_acquire, queue, held, waiter, plan.timeout)
+                try:
+                    if opens_here(shard, slot):
+                        break
+                except BaseException:
+                    BACKGROUND.tell(shard.undo, slot)
+                    raise
+                waiter = BACKGROUND.call(_late, shard, slot, waiter)
         mine = hold(shard)
         try:
-            yield Slot.of(slot)
+            yield _Slot(queue, shard, slot)
         finally:
             let_go(mine)
             BACKGROUND.tell(shard.leases.ended, slot.ticket)
+
+    def start(self) -> None:
+        """See `intervalq.IntervalQueue.start`."""
+        BACKGROUND.call(self._live().start)
 
     def pause(self) -> None:
         """See `intervalq.IntervalQueue.pause`."""
@@ -168,6 +239,14 @@ class IntervalQueue:
     def configure(self, **settings: Unpack[Settings]) -> None:
         """See `intervalq.IntervalQueue.configure`."""
         BACKGROUND.call(partial(self._live().configure, **settings))
+
+    def known_limits(self) -> tuple[Limit, ...]:
+        """Internal: see `intervalq.IntervalQueue.known_limits`."""
+        return BACKGROUND.call(self._live().known_limits)
+
+    def quote(self, cost: Cost = 1) -> float | None:
+        """See `intervalq.IntervalQueue.quote`."""
+        return BACKGROUND.call(self._live().quote, cost)
 
     def reclaim(self) -> int:
         """See `intervalq.IntervalQueue.reclaim`."""
@@ -207,11 +286,12 @@ class IntervalQueue:
         self,
         *,
         priority: int = 0,
-        cost: int = 1,
+        cost: Cost = 1,
         timeout: Duration | None = None,
         retries: int | None = None,
+        settle: Settle[Any] | None = None,
     ) -> Plan:
-        return self._queue.plan(priority, cost, timeout, retries)
+        return self._queue.plan(priority, cost, timeout, retries, settle)
 
     def _cool_down_quietly(self, seconds: float) -> None:
         try:

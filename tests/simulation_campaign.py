@@ -77,10 +77,10 @@ def run(minutes: float, until: int, log: Path) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    said = subprocess.run(
+    output = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    return said.stdout.strip()
+    return output.stdout.strip()
 
 
 def main() -> int:

@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+import postgres_servers
 import servers
 from intervalq import IntervalQueue
 from intervalq.errors import IntervalqError
@@ -156,7 +157,7 @@ def store_of(kind: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="intervalq-soak-") as folder:
             yield f"{folder}/state.{'db' if kind == 'sqlite' else 'json'}"
     elif kind == "postgres":
-        with servers.running(servers.postgres_server()) as server:
+        with servers.running(postgres_servers.postgres()) as server:
             yield server.url
     else:
         binary = servers.redis_binary() if kind == "redis" else servers.valkey_binary()

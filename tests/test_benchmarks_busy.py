@@ -141,8 +141,8 @@ def test_a_condition_ends_with_its_maker(made: Any, name: str, sign: signal.Sign
     maker = maker_of(name)
     maker.send_signal(sign)
     # All that it started has its standard error, which ends when the last of them has.
-    _, said = maker.communicate(timeout=NOTHING_LEFT_WITHIN)
-    assert maker.returncode in (-sign, 143), said
+    _, output = maker.communicate(timeout=NOTHING_LEFT_WITHIN)
+    assert maker.returncode in (-sign, 143), output
     if name == "quota":
         assert not list(made.find_cgroup().folder.glob(f"intervalq-busy-{maker.pid}-*"))
 
@@ -281,14 +281,14 @@ def test_each_question_gives_a_row_beside_the_timers(
 
 
 def test_what_does_not_exist_is_refused() -> None:
-    for options, said in (
+    for options, reported in (
         (["--only", "pacign"], "pacign is none of pacing"),
         (["--conditions", "calm"], "calm is none of quiet"),
         (["--rows", "nowhere"], "nothing to do"),
     ):
         done = subprocess.run(command(*options), capture_output=True, text=True, check=False)
         assert done.returncode != 0
-        assert said in done.stderr
+        assert reported in done.stderr
 
 
 def test_an_interrupt_ends_the_command_and_writes_what_was_found(tmp_path: Path) -> None:
@@ -301,6 +301,6 @@ def test_an_interrupt_ends_the_command_and_writes_what_was_found(tmp_path: Path)
     while not running.stderr.readline().startswith("[2/2]"):
         pass
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=NOTHING_LEFT_WITHIN)
-    assert (running.returncode, said) == (130, "interrupted\n")
+    _, output = running.communicate(timeout=NOTHING_LEFT_WITHIN)
+    assert (running.returncode, output) == (130, "interrupted\n")
     assert [row["condition"] for row in json.loads(file.read_text())["rows"]] == ["pressed"]

@@ -34,7 +34,7 @@ def run(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_our_own_parts(tmp_path: Path, postgres_url: str) -> None:
-    said, rows = run(tmp_path, "--peers", "none", "--jobs", "40", "--only", "drain,plain,latency,sqlite")
+    output, rows = run(tmp_path, "--peers", "none", "--jobs", "40", "--only", "drain,plain,latency,sqlite")
     assert [(row["question"], row["name"]) for row in rows] == [
         (question, "intervalq")
         for question in ("drain", "drain", "plain", "plain", "latency", "sqlite", "sqlite")
@@ -42,7 +42,7 @@ def test_our_own_parts(tmp_path: Path, postgres_url: str) -> None:
     for row in rows:
         assert "missing" not in row, row
         assert all(value > 0 for value in row.get("ms", [row.get("per_s")])), row
-        assert row["label"] in said
+        assert row["label"] in output
 
 
 def test_peers_that_are_installed_have_rows_and_the_others_are_said_to_be_missing(

@@ -160,7 +160,7 @@ async def test_what_can_not_be_read_is_not_lost(place: tuple[str, Look | None]) 
 @pytest.mark.anyio
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
-    ("json_text", "codec", "said"),
+    ("json_text", "codec", "message"),
     [
         (f'"{MARK}{"A" * 8}"', None, "was written with a codec, and this handle has none"),
         (f'"{MARK}{"A" * 8}"', KEY, "raised InvalidToken, as it does for another key or damaged data"),
@@ -175,7 +175,7 @@ async def test_a_value_that_can_not_be_read_says_whose_it_is(
     place: tuple[str, Look | None],
     json_text: str,
     codec: Codec | None,
-    said: str,
+    message: str,
     command_line: CommandLine,
 ) -> None:
     url, _ = place
@@ -183,7 +183,7 @@ async def test_a_value_that_can_not_be_read_says_whose_it_is(
         id_ = await tasks.insert("q", 1)
         await tasks.apply(Modify(changes=(Change(id_, 1, json=json_text),), force=True))
         claim = await tasks.claim("q")
-        with pytest.raises(UnreadableValue, match=said) as raised:
+        with pytest.raises(UnreadableValue, match=message) as raised:
             claim.value  # noqa: B018 - it raises
         assert f"task {id_} of queue 'q'" in str(raised.value)
         assert "secret" not in str(raised.value)
@@ -232,12 +232,12 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
     async with Ledger(name, url, codec=KEY) as ledger:
         values = {row.key: row.value["value"] for row in [row async for row in ledger.rows()]}
         assert values == {hidden[::-1]: {"body": hidden}, open_[::-1]: {"body": open_}}
-    for codec, said in ((OTHER, "InvalidToken"), (None, "has none")):
+    for codec, reported in ((OTHER, "InvalidToken"), (None, "has none")):
         async with Ledger(name, url, codec=codec) as ledger:
             rows = [row async for row in ledger.rows()]
             assert len(rows) == 2
             row = next(row for row in rows if row.key == hidden[::-1])
-            with pytest.raises(UnreadableValue, match=f"of ledger '{name}' can't be read: .*{said}"):
+            with pytest.raises(UnreadableValue, match=f"of ledger '{name}' can't be read: .*{reported}"):
                 row.value  # noqa: B018
     async with Ledger(name, url) as ledger:
         await ledger.drop()

@@ -29,18 +29,18 @@ def plain(a: int, *, b: int = 2) -> int:
 
 @queue
 def generator(n: int) -> Generator[int, str, str]:
-    said = "nothing"
+    reported = "nothing"
     for number in range(n):
-        said = yield number
-    return said
+        reported = yield number
+    return reported
 
 
 @queue
 async def async_generator(n: int) -> AsyncGenerator[int, str]:
     for number in range(n):
         try:
-            said = yield number
-            if said:
+            reported = yield number
+            if reported:
                 yield 100
         except KeyError:
             yield 200

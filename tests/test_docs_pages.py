@@ -33,11 +33,11 @@ def prose(text: str) -> str:
 
 def targets(text: str) -> list[str]:
     """Where the links of a page lead, those that are defined at its end included."""
-    said = re.sub(r"`[^`\n]*`", "", prose(text))
-    definitions = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", said, re.MULTILINE))
-    used = re.findall(r"\]\[([^\]]+)\]", said)
+    reported = re.sub(r"`[^`\n]*`", "", prose(text))
+    definitions = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", reported, re.MULTILINE))
+    used = re.findall(r"\]\[([^\]]+)\]", reported)
     assert set(used) == set(definitions), "a reference without a definition, or the other way round"
-    return [*re.findall(r"\]\(([^)\s]+)\)", said), *definitions.values()]
+    return [*re.findall(r"\]\(([^)\s]+)\)", reported), *definitions.values()]
 
 
 def anchors(text: str) -> set[str]:
@@ -81,7 +81,7 @@ def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
 
 @BY_PAGE
 def test_tables_are_whole(page: Path) -> None:
-    assert not [said for table in tables(page.read_text()) if (said := fault(table))]
+    assert not [reported for table in tables(page.read_text()) if (reported := fault(table))]
 
 
 def test_faults_of_links_and_tables_are_found() -> None:
@@ -148,8 +148,8 @@ def test_the_tables_of_options_name_all_of_them(
 
 def test_every_command_is_on_the_page_of_the_command_line() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text()
-    said = set(re.findall(r"[a-z-]+", " ".join(re.findall(r"`[^`\n]+`", text))))
-    assert set(Commands.known) <= said
+    reported = set(re.findall(r"[a-z-]+", " ".join(re.findall(r"`[^`\n]+`", text))))
+    assert set(Commands.known) <= reported
 
 
 def test_every_page_is_in_the_index() -> None:

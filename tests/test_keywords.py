@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions
+from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions, TryOptions
 from intervalq.tasks import Tasks
 from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, TasksOptions
 
@@ -17,9 +17,10 @@ from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, 
     ("options", "function", "left_out"),
     [
         (QueueOptions, IntervalQueue.__init__, ()),
-        (JobOptions, IntervalQueue.run, ()),
-        (JobOptions, IntervalQueue.add, ()),
+        (JobOptions, IntervalQueue.run, ("settle",)),  # this one is typed by the result
+        (JobOptions, IntervalQueue.add, ("settle",)),
         (SlotOptions, IntervalQueue.slot, ()),
+        (TryOptions, IntervalQueue.try_slot, ()),
         (Settings, IntervalQueue.configure, ()),
         (TasksOptions, Tasks.__init__, ()),
         (NewOptions, Tasks.new, ()),

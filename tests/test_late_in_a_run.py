@@ -15,7 +15,7 @@ from intervalq._shard.wait_queue import Waiter
 from intervalq.rules import Advance
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
-from virtual_store import FarStore, Starts, granted, queue_on
+from virtual_store import FarStore, Starts, granted, in_virtual_time, queue_on
 
 INTERVAL = 0.01
 
@@ -64,61 +64,53 @@ def test_a_short_lateness_costs_nothing() -> None:
     assert starts.log[-1][0] - on_time.log[-1][0] <= 0.001, "within the tolerance"
 
 
-def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> None:
+@in_virtual_time
+async def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> None:
     """Else another process could begin right behind it."""
+    store, starts = FarStore(), Starts()
+    one, other = (queue_on(FarStore(store.behind), interval=INTERVAL) for _ in range(2))
+    loop = cast("VirtualLoop", asyncio.get_running_loop())
+    await one.run(partial(starts.job, "before"))
+    async with anyio.create_task_group() as group:
 
-    async def scenario() -> Starts:
-        store, starts = FarStore(), Starts()
-        one, other = (queue_on(FarStore(store.behind), interval=INTERVAL) for _ in range(2))
-        loop = cast("VirtualLoop", asyncio.get_running_loop())
-        await one.run(partial(starts.job, "before"))
-        async with anyio.create_task_group() as group:
+        async def late() -> None:
+            await one.run(partial(starts.job, "late"))
+            group.cancel_scope.cancel()
 
-            async def late() -> None:
-                await one.run(partial(starts.job, "late"))
-                group.cancel_scope.cancel()
-
-            group.start_soon(late)
-            for number in range(4):
-                group.start_soon(one.run, partial(starts.job, number))
-            while len(granted(one.shard())) < 5:
-                await anyio.sleep(0.0001)
-            loop.stall(0.0255)
-        await other.run(partial(starts.job, "other"))
-        await one.close()
-        return starts
-
-    starts = virtual_time(scenario)
+        group.start_soon(late)
+        for number in range(4):
+            group.start_soon(one.run, partial(starts.job, number))
+        while len(granted(one.shard())) < 5:
+            await anyio.sleep(0.0001)
+        loop.stall(0.0255)
+    await other.run(partial(starts.job, "other"))
+    await one.close()
     assert starts.order == ["before", "late", "other"]
     assert min(starts.gaps) >= 0.9 * INTERVAL
 
 
 @pytest.mark.parametrize("length", [0, 0.0005, 0.0125, 0.015, 0.0185, 0.02, 0.0295])
-def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(length: float) -> None:
+@in_virtual_time
+async def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(length: float) -> None:
     """It waits by itself for what its grant says, so that has to know of the start before it."""
+    queue = queue_on(FarStore(), interval=INTERVAL)
+    shard = queue.shard()
+    loop = cast("VirtualLoop", asyncio.get_running_loop())
+    starts: list[tuple[int, int]] = []
 
-    async def scenario() -> list[tuple[int, int]]:
-        queue = queue_on(FarStore(), interval=INTERVAL)
-        shard = queue.shard()
-        loop = cast("VirtualLoop", asyncio.get_running_loop())
-        starts: list[tuple[int, int]] = []
+    async def in_thread() -> None:
+        grant = await shard.slot(Waiter(early=EARLY))
+        first = max(shard.clock.now(), grant.opens)
+        starts.append((first, max(first, grant.closes)))
+        assert not grant.at_once or grant.due * 1e6 >= grant.opens - grant.range.after
 
-        async def in_thread() -> None:
-            grant = await shard.slot(Waiter(early=EARLY))
-            first = max(shard.clock.now(), grant.opens)
-            starts.append((first, max(first, grant.closes)))
-            assert not grant.at_once or grant.due * 1e6 >= grant.opens - grant.range.after
-
-        await in_thread()
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(in_thread)
-            while len(granted(shard)) != 4:
-                await anyio.sleep(0.0001)
-            loop.stall(length)
-        return starts
-
-    starts = virtual_time(scenario)
+    await in_thread()
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(in_thread)
+        while len(granted(shard)) != 4:
+            await anyio.sleep(0.0001)
+        loop.stall(length)
     assert len(starts) == 6
     assert min(later[0] - earlier[1] for earlier, later in pairwise(starts[1:])) >= 0.9e6 * INTERVAL
     gaps = [later[0] - earlier[0] for earlier, later in pairwise(starts)]
@@ -126,25 +118,22 @@ def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(length:
 
 
 @pytest.mark.parametrize("interval", [0.011, 0.012, 0.02])
-def test_a_thread_gets_no_grant_that_opens_after_it_closes(interval: float) -> None:
+@in_virtual_time
+async def test_a_thread_gets_no_grant_that_opens_after_it_closes(interval: float) -> None:
     """Where the interval has grown since its row was granted."""
+    queue = queue_on(FarStore(), interval=INTERVAL)
+    shard = queue.shard()
+    left: list[int] = []
 
-    async def scenario() -> list[int]:
-        queue = queue_on(FarStore(), interval=INTERVAL)
-        shard = queue.shard()
-        left: list[int] = []
+    async def in_thread() -> None:
+        grant = await shard.slot(Waiter(early=EARLY))
+        left.append(grant.closes - max(shard.clock.now(), grant.opens))
 
-        async def in_thread() -> None:
-            grant = await shard.slot(Waiter(early=EARLY))
-            left.append(grant.closes - max(shard.clock.now(), grant.opens))
-
-        await in_thread()
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(in_thread)
-            while len(granted(shard)) != 4:
-                await anyio.sleep(0.0001)
-            await queue.configure(interval=interval)
-        return left
-
-    assert min(virtual_time(scenario)) >= 0
+    await in_thread()
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(in_thread)
+        while len(granted(shard)) != 4:
+            await anyio.sleep(0.0001)
+        await queue.configure(interval=interval)
+    assert min(left) >= 0

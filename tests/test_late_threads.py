@@ -16,9 +16,8 @@ from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import QueueClosed
 from intervalq.rules import Advance, Configure, Settings
-from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
-from virtual_store import FarStore, granted
+from virtual_store import FarStore, granted, in_virtual_time
 
 SECOND = 1_000_000
 
@@ -47,101 +46,91 @@ async def in_thread(shard: Shard, lateness: float, waiter: Waiter | None = None)
 
 @pytest.mark.parametrize("max_running", [0, 2])
 @pytest.mark.parametrize("lateness", [0.11, 0.5, 3.0])
-def test_a_thread_that_is_always_late_begins_in_its_own_slot_once_that_is_granted_late(
+@in_virtual_time
+async def test_a_thread_that_is_always_late_begins_in_its_own_slot_once_that_is_granted_late(
     lateness: float, max_running: int
 ) -> None:
-    async def scenario() -> None:
-        store = FarStore()
-        shard = shard_on(store, max_running=max_running)
-        shard.leases.ended((await shard.slot(Waiter())).ticket)
-        handed = await in_thread(shard, lateness)
-        at = anyio.current_time()
-        assert [grant.ticket for grant in handed] == [2, 2]
-        assert at == pytest.approx(1 + lateness, abs=0.01), "it waits for no other slot"
-        assert shard.begun == 2
-        assert shard.given_up == 0
-        if max_running:
-            assert shard.state is not None
-            assert set(shard.state.running) == set(shard.leases.running) == {2}, "its lease is kept"
-        await shard.slot(Waiter())
-        assert anyio.current_time() == pytest.approx(max(2, at + 0.9), abs=0.01), "it costs its lateness"
-        questions = [call.slots for call in store.calls if isinstance(call, Advance)]
-        assert sum(any(slot.ticket == 2 for slot in slots) for slots in questions) == 2
-
-    virtual_time(scenario)
+    store = FarStore()
+    shard = shard_on(store, max_running=max_running)
+    shard.leases.ended((await shard.slot(Waiter())).ticket)
+    handed = await in_thread(shard, lateness)
+    at = anyio.current_time()
+    assert [grant.ticket for grant in handed] == [2, 2]
+    assert at == pytest.approx(1 + lateness, abs=0.01), "it waits for no other slot"
+    assert shard.begun == 2
+    assert shard.given_up == 0
+    if max_running:
+        assert shard.state is not None
+        assert set(shard.state.running) == set(shard.leases.running) == {2}, "its lease is kept"
+    await shard.slot(Waiter())
+    assert anyio.current_time() == pytest.approx(max(2, at + 0.9), abs=0.01), "it costs its lateness"
+    questions = [call.slots for call in store.calls if isinstance(call, Advance)]
+    assert sum(any(slot.ticket == 2 for slot in slots) for slots in questions) == 2
 
 
-def test_where_the_next_slot_is_handed_out_by_then_a_late_thread_takes_another_one() -> None:
-    async def scenario() -> None:
-        shard = shard_on(FarStore())
-        await shard.slot(Waiter())
-        one, two = Waiter(early=1_500_000), Waiter(early=1_500_000)
-        async with anyio.create_task_group() as group:
-            grants: list[Grant] = []
+@in_virtual_time
+async def test_where_the_next_slot_is_handed_out_by_then_a_late_thread_takes_another_one() -> None:
+    shard = shard_on(FarStore())
+    await shard.slot(Waiter())
+    one, two = Waiter(early=1_500_000), Waiter(early=1_500_000)
+    async with anyio.create_task_group() as group:
+        grants: list[Grant] = []
 
-            async def wait(waiter: Waiter) -> None:
-                grants.append(await shard.slot(waiter))
+        async def wait(waiter: Waiter) -> None:
+            grants.append(await shard.slot(waiter))
 
-            group.start_soon(wait, one)
-            group.start_soon(wait, two)
-        assert [grant.ticket for grant in grants] == [2, 3]
-        again = late(shard, grants[0], one)
-        assert shard.given_up == 1
-        assert (await shard.slot(again)).ticket == 4
-        assert not granted(shard)
-
-    virtual_time(scenario)
+        group.start_soon(wait, one)
+        group.start_soon(wait, two)
+    assert [grant.ticket for grant in grants] == [2, 3]
+    again = late(shard, grants[0], one)
+    assert shard.given_up == 1
+    assert (await shard.slot(again)).ticket == 4
+    assert not granted(shard)
 
 
-def test_the_slot_of_a_late_thread_is_nobodys_once_its_record_is_gone() -> None:
+@in_virtual_time
+async def test_the_slot_of_a_late_thread_is_nobodys_once_its_record_is_gone() -> None:
     """It was given back to the record made anew, where others may have a ticket of its number."""
-
-    async def scenario() -> None:
-        shard = shard_on(FarStore())
-        waiter = Waiter(early=EARLY)
-        grant = await shard.slot(waiter)
-        shard.record_lost()
-        late(shard, grant, waiter)
-        assert not shard.grants
-        assert shard.begun == 0
-
-    virtual_time(scenario)
+    shard = shard_on(FarStore())
+    waiter = Waiter(early=EARLY)
+    grant = await shard.slot(waiter)
+    shard.record_lost()
+    late(shard, grant, waiter)
+    assert not shard.grants
+    assert shard.begun == 0
 
 
-def test_a_late_thread_of_a_closed_handle_leaves_nothing_behind() -> None:
-    async def scenario() -> None:
-        store = FarStore()
-        shard = shard_on(store, max_running=1)
-        waiter = Waiter(early=EARLY)
-        grant = await shard.slot(waiter)
-        await shard.close(drain=False)
-        shard.leases.ended(grant.ticket)
-        with pytest.raises(QueueClosed):
-            shard.enter(late(shard, grant, waiter))
-        await shard.leases.settle()
-        assert not shard.grants.tickets
-        assert not store.behind._records.states["q"].running
-
-    virtual_time(scenario)
+@in_virtual_time
+async def test_a_late_thread_of_a_closed_handle_leaves_nothing_behind() -> None:
+    store = FarStore()
+    shard = shard_on(store, max_running=1)
+    waiter = Waiter(early=EARLY)
+    grant = await shard.slot(waiter)
+    assert shard.is_open(grant)
+    await shard.close(drain=False)
+    assert not shard.is_open(grant), "a thread begins nothing in it any more"
+    shard.leases.ended(grant.ticket)
+    with pytest.raises(QueueClosed):
+        shard.enter(late(shard, grant, waiter))
+    await shard.leases.settle()
+    assert not shard.grants.tickets
+    assert not store.behind._records.states["q"].running
 
 
 @pytest.mark.parametrize("changed", [Configure(interval=10 * SECOND), Configure(burst=5)])
-def test_a_slot_may_be_used_no_later_than_by_the_settings_it_was_granted_under(
+@in_virtual_time
+async def test_a_slot_may_be_used_no_later_than_by_the_settings_it_was_granted_under(
     changed: Configure,
 ) -> None:
     """Others may have been granted slots right behind it under these, and begin at them."""
-
-    async def scenario() -> None:
-        shard = shard_on(FarStore())
-        await shard.slot(Waiter())
-        async with anyio.create_task_group() as group:
-            group.start_soon(shard.slot, Waiter())
-            while not granted(shard):
-                await anyio.sleep(0.001)
-            await shard.command(changed)
-            first = shard.time.bounded(shard.grants.granted[0], shard.state, shard.clock.now())
-            assert first.closes - first.opens <= SECOND // 10
-            assert shard.state is not None
-            assert shard.state.tolerance + shard.state.credit > SECOND // 10
-
-    virtual_time(scenario)
+    shard = shard_on(FarStore())
+    await shard.slot(Waiter())
+    async with anyio.create_task_group() as group:
+        group.start_soon(shard.slot, Waiter())
+        while not granted(shard):
+            await anyio.sleep(0.001)
+        await shard.command(changed)
+        first = shard.time.bounded(shard.grants.granted[0], shard.state, shard.clock.now())
+        assert first.closes - first.opens <= SECOND // 10
+        assert shard.state is not None
+        assert shard.state.tolerance + shard.state.credit > SECOND // 10

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -15,13 +18,14 @@ import redis
 from psycopg import errors
 
 import intervalq_stores
+import postgres_servers
 import servers
 from intervalq import IntervalQueue
 from intervalq.ledger import Ledger, ledgers
 from intervalq.ledger.rules import Claim as Begun
 from intervalq.ledger.rules import Ended, Leave, Record, Release, Start
 from intervalq.ledger.store import open_ledger_store
-from intervalq.rules import Drop, Hold, Resume, Settings
+from intervalq.rules import Advance, Drop, Hold, Limit, Resume, Settings
 from intervalq.store import Waking, open_store
 from intervalq.tasks import Claim, Tasks
 from servers import Server, redis_client
@@ -150,6 +154,15 @@ def may(user: psycopg.Connection, command: str) -> bool:
     return True
 
 
+def psql(url: str, role: str, file: Path) -> None:
+    """What SECURITY.md tells an administrator to run, who needn't be a superuser either."""
+    program = postgres_servers.binaries() / "psql"
+    options = {"PGOPTIONS": f"-c role={role}"}
+    subprocess.run(
+        [program, url, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file], env=os.environ | options, check=True
+    )
+
+
 @pytest.mark.anyio
 async def test_postgres(empty_postgres_url: str) -> None:
     owner = f"owner_{secrets.token_hex(4)}"
@@ -158,14 +171,13 @@ async def test_postgres(empty_postgres_url: str) -> None:
         admin.execute("create table others (a int)")
         name = empty_postgres_url.rpartition("/")[2]
         admin.execute(f"grant create on database {name} to {owner}".encode())
-        admin.execute(f"set role {owner}".encode())  # who need be no superuser either
         for part in ("queues", "tasks", "ledgers"):
-            admin.execute((FILES / f"{part}.sql").read_bytes())
-        admin.execute("reset role")
+            psql(empty_postgres_url, owner, FILES / f"{part}.sql")
         admin.execute(given("postgres").encode())
         try:
             mine = empty_postgres_url.replace("postgres@", "intervalq:CHANGE-ME@")
             await work(mine)
+            await limited(mine)
             await in_transactions(mine)
             await keep(mine)
             with psycopg.connect(mine, autocommit=True) as user:
@@ -178,6 +190,16 @@ async def test_postgres(empty_postgres_url: str) -> None:
         finally:
             admin.execute(b"drop owned by intervalq; drop role intervalq")
             admin.execute(f"drop owned by {owner} cascade; drop role {owner}".encode())
+
+
+async def limited(url: str) -> None:
+    """What a queue with limits beside the interval does."""
+    store, settings = open_store(url), Settings(1_000, limits=(Limit(2, 1_000_000),))
+    taken = await store.apply("windows", Advance(settings=settings, nonce="n", take=3, units=((1,),) * 3))
+    assert [later - earlier >= 1_000_000 for earlier, later in pairwise(taken.dues)] == [False, True]
+    await store.apply("windows", Advance(generation="n", release=taken.taken))
+    await store.apply("windows", Drop())
+    await store.aclose()
 
 
 async def in_transactions(url: str) -> None:

@@ -14,7 +14,7 @@ from intervalq import IntervalQueue
 from intervalq.rules import Advance, Slot
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
-from virtual_store import FarStore, Starts, granted, queue_on
+from virtual_store import FarStore, Starts, granted, in_virtual_time, queue_on
 
 INTERVAL = 0.005
 
@@ -73,53 +73,46 @@ def test_what_nobody_else_comes_behind_is_asked_for_again() -> None:
     assert asked[first] == 1
 
 
-def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known() -> None:
+@in_virtual_time
+async def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known() -> None:
     """Else the queue would promise less spacing to everybody for a minute, as one process stood still."""
-
-    async def scenario() -> tuple[int, int]:
-        starts = Starts()
-        queue = queue_on(FarStore(delay=0.0002), interval=INTERVAL)
-        await queue.run(partial(starts.job, "before"))
-        shard = queue.shard()
-        async with anyio.create_task_group() as group:
-            for number in range(7):
-                group.start_soon(queue.run, partial(starts.job, number))
-            while len(granted(shard)) < 7:
-                await anyio.sleep(0.0001)
-            before = shard.time._checks
-            for _ in range(6):
-                shard.dispatcher.give_up(shard.grants.use(), "late")
-            after = shard.time._checks
-            shard.conversation.changed()
-        return before, after
-
-    before, after = virtual_time(scenario)
+    starts = Starts()
+    queue = queue_on(FarStore(delay=0.0002), interval=INTERVAL)
+    await queue.run(partial(starts.job, "before"))
+    shard = queue.shard()
+    async with anyio.create_task_group() as group:
+        for number in range(7):
+            group.start_soon(queue.run, partial(starts.job, number))
+        while len(granted(shard)) < 7:
+            await anyio.sleep(0.0001)
+        before = shard.time._checks
+        for _ in range(6):
+            shard.dispatcher.give_up(shard.grants.use(), "late")
+        after = shard.time._checks
+        shard.conversation.changed()
     assert after == before
 
 
-def test_a_ticket_is_passed_by_only_when_its_slot_is_over_by_the_earliest_reading() -> None:
+@in_virtual_time
+async def test_a_ticket_is_passed_by_only_when_its_slot_is_over_by_the_earliest_reading() -> None:
     """By the latest one it may still come in time: then the store is asked, and says what became of it."""
-
-    async def scenario() -> list[list[int]]:
-        queue = queue_on(FarStore(delay=0.02), interval=INTERVAL)
-        for number in range(2):
-            await queue.run(partial(Starts().job, number))
-        shard, loop = queue.shard(), cast("VirtualLoop", asyncio.get_running_loop())
-        state, clock = shard.connection.state, shard.time.clock
-        assert state is not None
-        slot = Slot(state.current - 1, state.current_due + 1_000_000)  # others have one behind it
-        shard.grants.tickets.append(slot)
-        over = slot.due + state.held_total + state.tolerance + state.credit
-        may_be, surely = clock.perhaps(over), clock.surely(over)
-        assert surely - may_be > 10_000, "the clock is known that badly"
-        left = []
-        for instant in (may_be - 1_000, may_be + 1_000, surely - 1_000, surely + 1_000):
-            loop.stall((instant - shard.clock.now()) / 1e6)
-            shard.dispatcher.pass_dead()
-            left.append([each.ticket for each in shard.grants.tickets])
-        assert shard.dispatcher.skipped["late"] == 1
-        return left
-
-    *before, after = virtual_time(scenario)
+    queue = queue_on(FarStore(delay=0.02), interval=INTERVAL)
+    for number in range(2):
+        await queue.run(partial(Starts().job, number))
+    shard, loop = queue.shard(), cast("VirtualLoop", asyncio.get_running_loop())
+    state, clock = shard.connection.state, shard.time.clock
+    assert state is not None
+    slot = Slot(state.current - 1, state.current_due + 1_000_000)  # others have one behind it
+    shard.grants.tickets.append(slot)
+    over = slot.due + state.held_total + state.tolerance + state.credit
+    may_be, surely = clock.perhaps(over), clock.surely(over)
+    assert surely - may_be > 10_000, "the clock is known that badly"
+    left = []
+    for instant in (may_be - 1_000, may_be + 1_000, surely - 1_000, surely + 1_000):
+        loop.stall((instant - shard.clock.now()) / 1e6)
+        shard.dispatcher.pass_dead()
+        left.append([each.ticket for each in shard.grants.tickets])
+    assert shard.dispatcher.skipped["late"] == 1
+    *before, after = left
     assert all(before)
     assert after == []

@@ -86,6 +86,6 @@ def test_a_store_that_is_too_far_away_is_warned_of_once(
 
     with caplog.at_level(logging.WARNING, "intervalq"):
         virtual_time(scenario)
-    said = [record.getMessage() for record in caplog.records if "too far away" in record.getMessage()]
-    assert len(said) == warned
-    assert all("instead of 18ms" in text for text in said)
+    reported = [record.getMessage() for record in caplog.records if "too far away" in record.getMessage()]
+    assert len(reported) == warned
+    assert all("instead of 18ms" in text for text in reported)

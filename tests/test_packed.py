@@ -1,14 +1,18 @@
-"""intervalq in an application that was packed into one file: no metadata of packages, no files of its own."""
+"""intervalq as it is packed: with an application into one file, and into an sdist with its tests."""
 
 from __future__ import annotations
 
 import importlib
+import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from intervalq._backends import _CLASSES, LEDGERS, QUEUES, TASKS
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("anyio", "filelock", "idna", "platformdirs", "typing_extensions")
@@ -22,6 +26,9 @@ from intervalq.errors import UnknownStore
 from intervalq.ledger.store import open_ledger_store
 from intervalq.store import open_store
 from intervalq.tasks import Tasks
+from intervalq_stores.postgres._schema import statements
+from intervalq_stores.redis import tasks
+from intervalq_stores.redis._scripts import script
 
 try:
     sys.exit(f"there is metadata of {version('intervalq')}")
@@ -35,9 +42,12 @@ async def main():
             print(slot.ticket)
         await queue.close()
         open_ledger_store(url)
-    async with Tasks(f"sqlite://{sys.argv[1]}/state.db") as tasks:
-        await tasks.insert("cars", {"paint": "red"})
-        print([task.value for task in await tasks.tasks("cars")])
+    async with Tasks(f"sqlite://{sys.argv[1]}/state.db") as cars:
+        await cars.insert("cars", {"paint": "red"})
+        print([task.value for task in await cars.tasks("cars")])
+    for part in ("queues", "tasks", "ledgers"):
+        print(statements(part).count("create or replace function") > 20)
+    print(len({script(*parts).text for parts in (("queues.lua",), ("ledgers.lua",), *tasks._PARTS.values())}))
     try:
         open_store("kafka://host")
     except UnknownStore as error:
@@ -76,6 +86,39 @@ def test_its_own_stores_are_found(packed: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     *printed, known = done.stdout.splitlines()
-    assert printed == ["1", "1", "1", "[{'paint': 'red'}]"]
+    assert printed == ["1", "1", "1", "[{'paint': 'red'}]", "True", "True", "True", "6"]
     schemes = "memory file sqlite redis rediss unix redis+cluster rediss+cluster postgresql postgres nats tls"
     assert known == str(sorted(schemes.split()))
+
+
+def test_pyinstaller_is_told_of_all_stores() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["entry-points"]["pyinstaller40"]["hook-dirs"].partition(":")
+    [folder] = getattr(importlib.import_module(module), function)()
+    hook = runpy.run_path(f"{folder}/hook-intervalq.py")
+    names = {
+        f"intervalq_stores.{each}.{part}"
+        for part, classes in (("queues", QUEUES), ("tasks", TASKS), ("ledgers", LEDGERS))
+        for each in _CLASSES[classes]
+    }
+    assert names - {*hook["hiddenimports"]} == set()
+    base = ROOT / "stores"
+    files = {str(path) for kind in ("sql", "lua") for path in base.rglob(f"*.{kind}")}
+    assert {source for source, _ in hook["datas"]} == files
+    assert all(base / folder == Path(source).parent for source, folder in hook["datas"])
+
+
+def test_an_sdist_has_all_that_its_test_command_reads() -> None:
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    included = [ROOT / path.removeprefix("/") for path in targets["sdist"]["include"]]
+    assert all(path.exists() for path in included)
+    read = (
+        "uv.lock",
+        ".ci/run",
+        "tests/conftest.py",
+        "benchmarks/README.md",
+        "docs/README.md",
+        "SECURITY.md",
+    )
+    for path in (ROOT / name for name in read):
+        assert any(path == each or each in path.parents for each in included), path

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from intervalq import IntervalQueue
 from intervalq._spec import parse
+from intervalq._timing import rates
 from intervalq.errors import IntervalqError, InvalidInterval, InvalidName, InvalidOption, UnknownStore
 from intervalq.store import open_store, shown_url
 
@@ -69,6 +71,47 @@ def test_what_is_no_rate_is_refused(value: object) -> None:
         parse.rate(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "micros"),
+    [
+        ("10/sec", 100_000),
+        ("100/minute", 600_000),
+        ("5 per hour", 720_000_000),
+        ("30_000/min", 2_000),
+        ("1_000_000 per day", 86_400),
+        ("10 per 2 minutes", 12_000_000),
+        ("2/15m", 450_000_000),
+        (" 10 / second ", 100_000),
+        ("1.5per second", 666_667),
+        ("10", 100_000),
+        (10, 100_000),
+        (0.5, 2_000_000),
+        (1e-5, 100_000_000_000),
+        (1e6, 1),
+    ],
+)
+def test_rates_as_people_write_them(value: float | str, micros: int) -> None:
+    assert rates.rate(value) == micros
+    assert IntervalQueue("q", rate=value)._options.interval == micros
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "ten/s", "10 each second", "10per", "10/", "10/fortnight", "10//s", "_1/s", "1__0/s", "10/-1s",
+     "10/S", -1, True, None, b"10/s", -math.inf, math.inf, "1" * 200],
+)  # fmt: skip
+def test_what_is_no_rate_is_told_the_forms(value: object) -> None:
+    with pytest.raises(InvalidInterval, match="100/minute or 5 per hour") as caught:
+        rates.rate(value)
+    assert caught.value.value == value
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "0/minute", "1/400 days", "10/0s", 1e-12])
+def test_a_rate_out_of_range_is_refused(value: object) -> None:
+    with pytest.raises(InvalidInterval):
+        rates.rate(value)
+
+
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "0", "x" * 128])
 def test_names(name: str) -> None:
     assert parse.name(name) == name
@@ -106,7 +149,7 @@ anything = st.one_of(
 
 @given(anything)
 def test_only_documented_errors_come_out_of_anything(value: object) -> None:
-    for understand in (parse.interval, parse.rate, parse.name):
+    for understand in (parse.interval, parse.rate, parse.name, rates.rate):
         try:
             understand(value)
         except IntervalqError as error:

@@ -1,102 +1,24 @@
-"""What a shard asks, and when: tables and properties of `plan`, without an event loop, a clock or a store."""
+"""What a shard asks, and when: tables of `plan`, without an event loop, a clock or a store."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from intervalq._shard.grants import GrantRange, Grants
-from intervalq._shard.planner import Ask, Situation, next_question, plan
-from intervalq._shard.store_time import REACTION, StoreTime
-from intervalq._shard.wait_queue import Waiter, WaitQueue
-from intervalq.rules import FOREVER, MAX_TICKETS, Settings, Slot, State
+from intervalq._shard.planner import Ask, next_question, plan
+from intervalq._shard.store_time import REACTION
+from intervalq._shard.wait_queue import Waiter
+from intervalq.rules import FOREVER, MAX_TICKETS, Settings, Slot
+from situations import AT, INTERVAL, LATE, LEAD, TOGETHER, TRIP, asked, situation, slot, tickets_asked
 
-AT = 1_000_000_000
-TRIP, LATE = 1_000, 500
-LEAD = 2 * TRIP + LATE
 NOTICE = TRIP + REACTION
 RIDE = 50_000
-TOGETHER = 50_000
-INTERVAL = 1_000_000
-
-# The store's clock reads what the process's own reads, and is known to a microsecond on either side, and to a
-# 2,000th of what is ahead: so a slot at AT + n may come a little earlier.
-
-
-def known_time() -> StoreTime:
-    time = StoreTime()
-    time.clock.learn(AT, AT, AT)
-    time.trips.add(TRIP)
-    time.lateness.add(LATE)
-    return time
-
-
-def record(settings: Settings, **fields: Any) -> State:
-    usual: dict[str, Any] = {"generation": "g", "due": AT, "current_due": AT, "last_now": AT}
-    return State(settings=settings, **usual | fields)
-
-
-def line_of(jobs: list[Waiter]) -> WaitQueue:
-    line = WaitQueue()
-    for waiter in jobs:
-        line.add(waiter)
-    return line
-
-
-def grants_of(tickets: list[Slot], granted: list[Slot]) -> Grants:
-    grants = Grants()
-    grants.tickets.extend(tickets)
-    for each in granted:
-        grants.grant(GrantRange(each, held_total=0, steps=0))
-    return grants
-
-
-def situation(
-    tickets: list[Slot] | None = None,
-    granted: list[Slot] | None = None,
-    *,
-    jobs: int | list[Waiter] = 1,
-    settings: Settings | None = None,
-    known: bool = True,
-    fields: dict[str, Any] | None = None,
-    **others: Any,
-) -> Situation:
-    """Some jobs wait, and some slots are known; `fields` are the record's."""
-    mine = [*(granted or []), *(tickets or [])]
-    last = {"ticket": mine[-1].ticket if mine else 0}
-    state = record(settings or Settings(INTERVAL), **last | (fields or {})) if known else None
-    return Situation(
-        at=AT,
-        state=state,
-        time=known_time(),
-        line=line_of([Waiter() for _ in range(jobs)] if isinstance(jobs, int) else jobs),
-        grants=grants_of(tickets or [], granted or []),
-        **{"lookahead": 16} | others,
-    )
-
-
-def slot(ticket: int, ahead: int, cost: int = 1) -> Slot:
-    return Slot(ticket, AT + ahead, cost)
 
 
 def row(first: int, ahead: int, count: int, step: int = INTERVAL) -> list[Slot]:
     return [slot(first + n, ahead + n * step) for n in range(count)]
-
-
-def asked(now: Situation) -> Ask:
-    decision = plan(now)
-    assert isinstance(decision, Ask)
-    return decision
-
-
-def tickets_asked(now: Situation) -> list[int]:
-    return [slot.ticket for slot in asked(now).slots]
 
 
 # --- when to ask about a ticket ---------------------------------------------------------------------
@@ -323,107 +245,3 @@ def test_a_slot_that_is_set_back_lies_a_whole_interval_behind_the_last_start() -
     assert stays.notice == pytest.approx(1_000 + REACTION, abs=10)
     set_back = asked(situation([slot(7, -9_000)], settings=settings, apart=AT + 3_000))
     assert set_back.notice == pytest.approx(3_000 + REACTION, abs=10)
-
-
-# --- any situation ----------------------------------------------------------------------------------
-
-
-@st.composite
-def situations(draw: st.DrawFn) -> Situation:
-    interval = draw(st.sampled_from([10, 100, 1_000, 10_000, 100_000, INTERVAL]))
-    number, due, slots = draw(st.integers(1, 5)), AT + draw(st.integers(-30_000, 60_000)), []
-    for _ in range(draw(st.integers(0, 8))):
-        cost = draw(st.sampled_from([1, 1, 1, 2, 5]))
-        slots.append(Slot(number, due, cost))
-        others = draw(st.sampled_from([0, 0, 0, 1, 3]))
-        number, due = number + 1 + others, due + interval * (cost + others)
-    granted = draw(st.integers(0, len(slots)))
-    last = number + draw(st.integers(0, 2)) - 1
-    limit = draw(st.sampled_from([0, 0, 2]))
-    held: dict[str, Any] = {}
-    if draw(st.integers(0, 4)) == 0:
-        held["held_since"] = AT - draw(st.integers(0, 10_000))
-        if limit:
-            held["running"] = dict.fromkeys(range(max(1, last - 1), last + 1), AT + 10**7)
-        else:
-            held["held_until"] = FOREVER
-    jobs = [
-        Waiter(cost=draw(st.sampled_from([1, 1, 1, 2, 5])), early=draw(st.sampled_from([0, 0, 2_000])))
-        for _ in range(draw(st.integers(0, 9)))
-    ]
-    return situation(
-        slots[granted:],
-        slots[:granted],
-        jobs=jobs,
-        settings=Settings(interval, max_running=limit),
-        fields={"ticket": last, "current": draw(st.integers(0, last))} | held,
-        lookahead=draw(st.sampled_from([1, 2, 5, 16, None])),
-        began=draw(st.integers(0, 50)),
-    )
-
-
-def is_due(now: Situation, slot: Slot) -> bool:
-    state, first = now.state, now.line.first()
-    assert state is not None
-    if state.held_since is not None:
-        return not state.held_until and slot.ticket in state.running
-    early = 0 if first is None else first.early
-    lead = LEAD if slot.ticket <= now.grants.through + 1 else now.time.lead_behind(state)
-    return now.time.comes(slot, state) - lead - early <= now.at
-
-
-@given(situations())
-def test_what_is_listed_is_due_and_a_row(now: Situation) -> None:
-    decision, tickets, state = plan(now), [*now.grants.tickets], now.state
-    assert state is not None
-    listed = [*decision.slots] if isinstance(decision, Ask) else []
-    assert listed == tickets[: len(listed)]
-    assert bool(listed) == bool(tickets and is_due(now, tickets[0])), "all that is due is asked about at once"
-    for before, after in pairwise(listed):
-        assert after.ticket == before.ticket + 1
-        if state.held_since is not None:
-            assert after.ticket in state.running
-        else:
-            together = LEAD if state.settings.max_running else TOGETHER
-            assert after.ticket <= state.current or after.due <= max(AT, listed[0].due) + together
-    if listed and state.held_since is None:
-        # All that a late grant demands, as far as the shard has it: up to the last that was granted.
-        rest = tickets[len(listed) :]
-        assert not (rest and rest[0].ticket == listed[-1].ticket + 1 and rest[0].ticket <= state.current)
-
-
-@given(situations())
-def test_no_more_is_taken_than_the_lookahead_allows_or_jobs_wait(now: Situation) -> None:
-    decision = plan(now)
-    if isinstance(decision, Ask):
-        waiting = len(now.grants.tickets) - len(decision.slots)
-        taken = len(decision.costs)
-        if taken and now.lookahead is not None:
-            most = max(2, now.lookahead)
-            assert taken <= most
-            if not now.line.mixed:  # else those that are too cheap are passed by
-                assert waiting + taken <= now.lookahead
-                assert now.grants.granted_count + len(decision.slots) + waiting + taken <= most
-        jobs = [waiter.cost for waiter in now.line.in_order()]
-        needed = decision.costs[: taken - decision.speculative]
-        places = iter(jobs)
-        assert all(cost in places for cost in needed), "costs are those of jobs, in their order"
-        assert decision.speculative == 0 or taken > decision.speculative
-
-
-@given(situations())
-def test_an_instant_to_wait_for_is_one_at_which_there_is_something_to_ask(now: Situation) -> None:
-    decision = plan(now)
-    if not isinstance(decision, Ask) and AT < decision < math.inf:
-        later = replace(now, at=math.ceil(decision))
-        if now.grants.tickets:
-            assert tickets_asked(later)
-        else:
-            assert isinstance(plan(later), Ask) or now.grants.granted, "or as many are granted as may be"
-
-
-@given(situations())
-def test_to_plan_changes_nothing(now: Situation) -> None:
-    before = ([*now.grants.tickets], now.grants.granted_count, now.line.waiting)
-    assert plan(now) == plan(now)
-    assert before == ([*now.grants.tickets], now.grants.granted_count, now.line.waiting)

@@ -26,8 +26,8 @@ def start(store: str, name: str, jobs: int, role: str) -> subprocess.Popen[str]:
 
 def line(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
-    said = process.stdout.readline().strip()
-    return said if said in ("ready", "") else json.loads(said)
+    output = process.stdout.readline().strip()
+    return output if output in ("ready", "") else json.loads(output)
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey", "postgres", "pgbouncer", "file"])
@@ -48,17 +48,17 @@ def test_a_killed_process_costs_a_few_slots_and_nothing_else(
     begun = [line(victim) for _ in range(3)]
     victim.kill()  # its callers hold tickets, and those that began run for ever
     rest, _ = victim.communicate()
-    begun += [json.loads(said) for said in rest.splitlines()]
+    begun += [json.loads(answer) for answer in rest.splitlines()]
     given_up = begun[-1][2]  # a busy machine lets slots go by, of a process that is killed as well
     starts: list[tuple[int, int]] = [(at, ticket) for at, ticket, _ in begun]
     for process in processes:
         out, _ = process.communicate()
-        said = [json.loads(entry) for entry in out.splitlines()]
+        answer = [json.loads(entry) for entry in out.splitlines()]
         assert process.returncode == 0
-        assert len(said) == 20 + 1, "every job of the processes that live began"
-        starts += [(at, ticket) for at, ticket, _ in said[:-1]]
-        given_up += said[-1]["given_up"]
-        assert said[-1]["regressions"] == 0, "counters never go back"
+        assert len(answer) == 20 + 1, "every job of the processes that live began"
+        starts += [(at, ticket) for at, ticket, _ in answer[:-1]]
+        given_up += answer[-1]["given_up"]
+        assert answer[-1]["regressions"] == 0, "counters never go back"
 
     starts.sort()
     tickets = [ticket for _, ticket in starts]

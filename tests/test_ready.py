@@ -19,7 +19,7 @@ from intervalq.rules import Advance, Answer, Command, Inspect
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop, virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from virtual_store import BACKENDS, FarStore, Starts, gather, granted, queue_on
+from virtual_store import BACKENDS, FarStore, Starts, gather, granted, in_virtual_time, queue_on
 
 # --- slots that are ready -----------------------------------------------------------------------------
 
@@ -72,21 +72,19 @@ def test_slots_that_are_ready_are_taken_in_order_without_a_call_each_once(backen
 
 
 @BACKENDS
-def test_many_callers_have_each_ticket_once_and_in_order(backend: str) -> None:
-    async def scenario() -> None:
-        queue, tickets = queue_on(FarStore(), interval="10us", burst=1_000), list[int]()
+@in_virtual_time
+async def test_many_callers_have_each_ticket_once_and_in_order(backend: str) -> None:
+    queue, tickets = queue_on(FarStore(), interval="10us", burst=1_000), list[int]()
 
-        async def caller() -> None:
-            for _ in range(30):
-                tickets.append(await take(queue))
-                await anyio.lowlevel.checkpoint()
+    async def caller() -> None:
+        for _ in range(30):
+            tickets.append(await take(queue))
+            await anyio.lowlevel.checkpoint()
 
-        await gather(*[caller] * 20)
-        assert len(tickets) == 600
-        assert tickets == sorted({*tickets})
-        assert queue.shard().begun == 600
-
-    virtual_time(scenario, backend=backend)
+    await gather(*[caller] * 20)
+    assert len(tickets) == 600
+    assert tickets == sorted({*tickets})
+    assert queue.shard().begun == 600
 
 
 @BACKENDS
@@ -155,20 +153,18 @@ def test_nothing_is_ready_in_a_closed_queue(backend: str) -> None:
 
 
 @BACKENDS
-def test_nothing_is_ready_after_a_step_of_the_stores_clock(backend: str) -> None:
-    async def scenario() -> None:
-        ahead = 0
-        store = FarStore(MemoryStore(clock=lambda: virtual_micros() + ahead))
-        queue, shard, _ = await after_some_jobs(store)
-        ready = granted(shard)
-        assert ready
-        ahead = 1_000_000
-        await shard.command(Inspect())
-        assert shard.time.clock.steps == 1
-        assert shard.take_ready() is None
-        assert await take(queue) > ready[-1]
-
-    virtual_time(scenario, backend=backend)
+@in_virtual_time
+async def test_nothing_is_ready_after_a_step_of_the_stores_clock(backend: str) -> None:
+    ahead = 0
+    store = FarStore(MemoryStore(clock=lambda: virtual_micros() + ahead))
+    queue, shard, _ = await after_some_jobs(store)
+    ready = granted(shard)
+    assert ready
+    ahead = 1_000_000
+    await shard.command(Inspect())
+    assert shard.time.clock.steps == 1
+    assert shard.take_ready() is None
+    assert await take(queue) > ready[-1]
 
 
 @BACKENDS
@@ -222,39 +218,34 @@ def test_jobs_that_need_more_than_one_slot_wait_in_line(monkeypatch: pytest.Monk
 
 
 @BACKENDS
-def test_with_a_limit_of_running_jobs_nothing_is_ready_and_none_is_likely(backend: str) -> None:
-    async def scenario() -> None:
-        store = FarStore()
-        queue, shard, _ = await after_some_jobs(store, max_running=1_000)
-        for _ in range(3):
-            assert shard.dispatcher.ready is None
-            await gather(*[partial(take, queue)] * 3)
-        assert sum(call.take for call in store.calls if isinstance(call, Advance)) == 14
-
-    virtual_time(scenario, backend=backend)
+@in_virtual_time
+async def test_with_a_limit_of_running_jobs_nothing_is_ready_and_none_is_likely(backend: str) -> None:
+    store = FarStore()
+    queue, shard, _ = await after_some_jobs(store, max_running=1_000)
+    for _ in range(3):
+        assert shard.dispatcher.ready is None
+        await gather(*[partial(take, queue)] * 3)
+    assert sum(call.take for call in store.calls if isinstance(call, Advance)) == 14
 
 
 @BACKENDS
-def test_with_a_limit_the_slot_of_a_job_that_went_away_is_the_next_ones_and_counts_as_running(
+@in_virtual_time
+async def test_with_a_limit_the_slot_of_a_job_that_went_away_is_the_next_ones_and_counts_as_running(
     backend: str,
 ) -> None:
     """A job that takes it unseen is not kept in the store: one more than `max_running` could run."""
-
-    async def scenario() -> None:
-        queue = queue_on(FarStore(), interval="10us", burst=1_000, max_running=3)
-        await take(queue)
-        shard, waiters = queue.shard(), [Waiter() for _ in range(3)]
-        for waiter in waiters:
-            shard.enter(waiter)
-        await waiters[0].wait(wakers()())
-        for waiter in waiters[1:]:
-            shard.line.remove(waiter)
-        assert len(granted(shard)) > 1
-        assert shard.dispatcher.accept(waiters[0]) is not None
-        async with queue.slot() as slot:
-            assert slot.ticket in shard.leases.running
-
-    virtual_time(scenario, backend=backend)
+    queue = queue_on(FarStore(), interval="10us", burst=1_000, max_running=3)
+    await take(queue)
+    shard, waiters = queue.shard(), [Waiter() for _ in range(3)]
+    for waiter in waiters:
+        shard.enter(waiter)
+    await waiters[0].wait(wakers()())
+    for waiter in waiters[1:]:
+        shard.line.remove(waiter)
+    assert len(granted(shard)) > 1
+    assert shard.dispatcher.accept(waiters[0]) is not None
+    async with queue.slot() as slot:
+        assert slot.ticket in shard.leases.running
 
 
 # --- jobs that are likely to come ---------------------------------------------------------------------
@@ -323,24 +314,22 @@ class Busy(FarStore):
         return notices
 
 
-def test_the_notice_grows_while_slots_come_too_soon_and_shrinks_when_they_do_not() -> None:
-    async def scenario() -> None:
-        store = Busy()
-        store.busy = 0.005
-        queue = queue_on(store, interval="1ms")
+@in_virtual_time
+async def test_the_notice_grows_while_slots_come_too_soon_and_shrinks_when_they_do_not() -> None:
+    store = Busy()
+    store.busy = 0.005
+    queue = queue_on(store, interval="1ms")
+    await take(queue)
+    grown = store.notices()
+    assert len(grown) > 3
+    assert grown == sorted(grown)
+    assert 2_500 < grown[-1] <= 10_000
+    store.busy = 0
+    for _ in range(60):
         await take(queue)
-        grown = store.notices()
-        assert len(grown) > 3
-        assert grown == sorted(grown)
-        assert 2_500 < grown[-1] <= 10_000
-        store.busy = 0
-        for _ in range(60):
-            await take(queue)
-        shrunk = store.notices()
-        assert shrunk == sorted(shrunk, reverse=True)
-        assert shrunk[-1] <= REACTION
-
-    virtual_time(scenario)
+    shrunk = store.notices()
+    assert shrunk == sorted(shrunk, reverse=True)
+    assert shrunk[-1] <= REACTION
 
 
 def test_the_notice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,19 +344,17 @@ def test_the_notice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 4_000 <= virtual_time(scenario) <= 5_000
 
 
-def test_a_loop_that_is_busy_with_many_queues_goes_on_starting_jobs() -> None:
-    async def scenario() -> int:
-        store, starts = Busy(), Starts()
-        store.busy = 0.000_05
-        queue = queue_on(store, interval="1ms")
+@in_virtual_time
+async def test_a_loop_that_is_busy_with_many_queues_goes_on_starting_jobs() -> None:
+    store, starts = Busy(), Starts()
+    store.busy = 0.000_05
+    queue = queue_on(store, interval="1ms")
 
-        async def caller(key: str) -> None:
-            while True:
-                await queue[key].run(partial(starts.job, key))
+    async def caller(key: str) -> None:
+        while True:
+            await queue[key].run(partial(starts.job, key))
 
-        with anyio.move_on_after(1):
-            await gather(*(partial(caller, f"tenant-{n}") for n in range(50)))
-        assert len({*starts.order}) == 50, "each has its turn"
-        return len(starts.log)
-
-    assert virtual_time(scenario) >= 1_000
+    with anyio.move_on_after(1):
+        await gather(*(partial(caller, f"tenant-{n}") for n in range(50)))
+    assert len({*starts.order}) == 50, "each has its turn"
+    assert len(starts.log) >= 1_000

@@ -10,6 +10,7 @@ import pytest
 from intervalq import rules
 from intervalq.rules import (
     FOREVER,
+    LAYOUT,
     Advance,
     Answer,
     BadRecord,
@@ -319,6 +320,6 @@ def test_a_record_of_layout_1_is_read_and_written_again_as_2() -> None:
 def test_a_record_of_a_newer_layout_is_refused() -> None:
     after, _ = do(None, Advance(settings=EACH_SECOND, nonce="g"), T0)
     with pytest.raises(NewerRecord):
-        State.from_dict(after.to_dict() | {"version": 3})
+        State.from_dict(after.to_dict() | {"version": LAYOUT + 1})
     with pytest.raises(BadRecord):
         State.from_dict([after.to_dict()])

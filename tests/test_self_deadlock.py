@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from anyio import to_thread
 
 import nested_jobs
 from intervalq import IntervalQueue, Job, SelfDeadlock, SlotTimeout
+from intervalq._queue import attempts
 from intervalq.sync import IntervalQueue as BlockingQueue
 from nested_jobs import by_run, nothing, turns, url
+from virtual_store import FarStore, in_virtual_time
 
 pytestmark = pytest.mark.anyio
 
@@ -180,6 +183,91 @@ async def test_places_of_all_who_wait_for_jobs_that_have_not_begun(name: str) ->
                 group.start_soon(caller)
                 group.start_soon(caller)
     assert outcomes == [2, 7]
+
+
+@pytest.mark.parametrize("queues", [2, 3])
+async def test_jobs_that_wait_for_each_others_queues(queues: int) -> None:
+    """Each has the only place of its queue, and waits for the next one's. One is told, the others go on."""
+    outcomes: list[object] = []
+    async with AsyncExitStack() as stack:
+        ring = [
+            await stack.enter_async_context(
+                IntervalQueue(secrets.token_hex(8), interval="1ms", max_running=1, store=url)
+            )
+            for _ in range(queues)
+        ]
+        running: list[int] = []
+
+        async def outer(number: int) -> object:
+            running.append(number)
+            while len(running) < queues:
+                await anyio.sleep(0.001)
+            return await ring[(number + 1) % queues].run(nothing)
+
+        async def caller(number: int) -> None:
+            try:
+                outcomes.append(await ring[number].run(partial(outer, number)))
+            except SelfDeadlock as error:
+                outcomes.append(error.max_running)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                for number in range(queues):
+                    group.start_soon(caller, number)
+    assert outcomes == [1, *[7] * (queues - 1)]
+
+
+async def test_who_waits_for_a_queue_with_a_place_left_blocks_nobody(name: str) -> None:
+    """The other queue has two places: one of them is taken by a job that waits for this queue."""
+    async with (
+        IntervalQueue(name, interval="1ms", max_running=1, store=url) as one,
+        IntervalQueue(f"{name}-other", interval="1ms", max_running=2, store=url) as two,
+    ):
+        both = [anyio.Event(), anyio.Event()]
+
+        async def outer(number: int) -> object:
+            both[number].set()
+            await both[1 - number].wait()
+            return await (two, one)[number].run(nothing)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(one.run, partial(outer, 0))
+                assert await two.run(partial(outer, 1)) == 7
+
+
+@pytest.mark.parametrize("places", [2, 3])
+@in_virtual_time
+async def test_a_job_that_is_tried_again_needs_a_place_again(
+    places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it pauses, its place is taken by one that waits, and so does the one that waits for it."""
+    monkeypatch.setattr(attempts, "backoff", lambda _attempt, _first: 1.0)
+
+    queue = IntervalQueue("q", interval="1ms", max_running=places, store=FarStore())
+    tried: list[int] = []
+    outcomes: list[object] = []
+
+    async def fails_once() -> int:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ValueError
+        return 7
+
+    async def outer() -> object:
+        return await (await queue.add(fails_once, retries=1))
+
+    async def other() -> None:
+        await anyio.sleep(0.5)
+        outcomes.append(await queue.run(partial(by_run, queue)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        try:
+            outcomes.append(await queue.run(outer))
+        except SelfDeadlock as error:
+            outcomes += [error.max_running, type(error.__cause__)]
+    assert outcomes == ([2, ValueError, 7] if places == 2 else [7, 7])
 
 
 async def test_who_has_all_results_of_a_map_does_not_wait(name: str) -> None:

@@ -18,7 +18,7 @@ from intervalq.errors import QueueClosed, StoreUnavailable
 from intervalq.rules import Advance, Hold, Resume, Settings
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
-from virtual_store import BACKENDS, FarStore
+from virtual_store import BACKENDS, FarStore, in_virtual_time
 
 SECOND = 1_000_000
 EACH_SECOND = Settings(interval=SECOND)
@@ -58,72 +58,82 @@ async def _then(waker: Waker, happens: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("late", [0.09, 0.2, 0.99, 5.0])
-def test_a_job_that_was_handed_its_slot_and_comes_too_late_is_granted_it_late(late: float) -> None:
+@in_virtual_time
+async def test_a_job_that_was_handed_its_slot_and_comes_too_late_is_granted_it_late(late: float) -> None:
     """A stall between the hand-over and the task of the job: only the last check can see it."""
-
-    async def scenario() -> None:
-        shard = shard_on(FarStore())
-        await shard.slot(Waiter())
-        loop = cast("VirtualLoop", asyncio.get_running_loop())
-        grant = await shard.slot(Interrupted(lambda: loop.stall(late)))
-        assert shard.is_open(grant)
-        assert grant.ticket == 2
-        assert shard.given_up == 0
-        assert shard.dispatcher.late == int(late > 0.1)
-        at = anyio.current_time()
-        assert at == pytest.approx(1 + late, abs=0.001)
-        await shard.slot(Waiter())
-        assert anyio.current_time() == pytest.approx(max(2, at + 0.95), abs=0.001), "it costs its lateness"
-
-    virtual_time(scenario)
+    shard = shard_on(FarStore())
+    await shard.slot(Waiter())
+    loop = cast("VirtualLoop", asyncio.get_running_loop())
+    grant = await shard.slot(Interrupted(lambda: loop.stall(late)))
+    assert shard.is_open(grant)
+    assert grant.ticket == 2
+    assert shard.given_up == 0
+    assert shard.dispatcher.late == int(late > 0.1)
+    at = anyio.current_time()
+    assert at == pytest.approx(1 + late, abs=0.001)
+    await shard.slot(Waiter())
+    assert anyio.current_time() == pytest.approx(max(2, at + 0.95), abs=0.001), "it costs its lateness"
 
 
 @BACKENDS
-def test_a_slot_of_a_record_that_is_gone_by_then_is_not_used(backend: str) -> None:
-    async def scenario() -> int:
-        shard = shard_on(FarStore())
-        grant = await shard.slot(Interrupted(shard.record_lost))
-        return grant.ticket
-
-    assert virtual_time(scenario, backend=backend) > 1
+@in_virtual_time
+async def test_a_slot_of_a_record_that_is_gone_by_then_is_not_used(backend: str) -> None:
+    shard = shard_on(FarStore())
+    grant = await shard.slot(Interrupted(shard.record_lost))
+    assert grant.ticket > 1
 
 
 @BACKENDS
-def test_a_slot_that_is_given_up_goes_back_with_the_next_question(backend: str) -> None:
-    async def scenario() -> None:
-        store = FarStore()
-        shard = shard_on(store)
-        grant = await shard.slot(Waiter())
-        shard.give_up(grant)
-        assert shard.given_up == 1
+@in_virtual_time
+async def test_a_slot_that_is_given_up_goes_back_with_the_next_question(backend: str) -> None:
+    store = FarStore()
+    shard = shard_on(store)
+    grant = await shard.slot(Waiter())
+    shard.dispatcher.give_up(grant, "thread")
+    assert shard.given_up == 1
+    await shard.slot(Waiter())
+    assert grant.ticket in released(store)
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_slot_that_is_given_up_makes_room_for_a_running_job(backend: str) -> None:
+    shard = shard_on(FarStore(), Settings(interval=SECOND, max_running=1))
+    shard.dispatcher.give_up(await shard.slot(Waiter()), "thread")
+    await shard.slot(Waiter())
+    assert anyio.current_time() < 2, "its lease would be ten seconds"
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_slot_that_is_given_up_while_the_store_is_down_makes_room_once_it_is_back(
+    backend: str,
+) -> None:
+    """A job stops waiting while a question about its slot, which came too early for it, has no answer."""
+    store = FarStore(delay=0.1)
+    shard = shard_on(store, Settings(interval=SECOND, max_running=1))
+    grant = await shard.slot(Waiter())
+    store.is_down = True
+    shard.undo(grant)
+    shard.enter(again := Waiter())
+    await anyio.sleep(0.01)
+    assert [slot.ticket for call in store.calls[-1:] for slot in getattr(call, "slots", ())] == [1]
+    shard.leave(again)
+    await anyio.sleep(1)
+    store.is_down = False
+    await anyio.sleep(2)
+    assert not store.behind._records.states["q"].running
+
+
+@BACKENDS
+@in_virtual_time
+async def test_it_is_known_how_many_jobs_began_and_when_the_last_one_did(backend: str) -> None:
+    shard = shard_on(FarStore())
+    assert shard.last_start() is None
+    for begun in (1, 2, 3):
         await shard.slot(Waiter())
-        assert grant.ticket in released(store)
-
-    virtual_time(scenario, backend=backend)
-
-
-@BACKENDS
-def test_a_slot_that_is_given_up_makes_room_for_a_running_job(backend: str) -> None:
-    async def scenario() -> float:
-        shard = shard_on(FarStore(), Settings(interval=SECOND, max_running=1))
-        shard.give_up(await shard.slot(Waiter()))
-        await shard.slot(Waiter())
-        return anyio.current_time()
-
-    assert virtual_time(scenario, backend=backend) < 2, "its lease would be ten seconds"
-
-
-@BACKENDS
-def test_it_is_known_how_many_jobs_began_and_when_the_last_one_did(backend: str) -> None:
-    async def scenario() -> None:
-        shard = shard_on(FarStore())
-        assert shard.last_start() is None
-        for begun in (1, 2, 3):
-            await shard.slot(Waiter())
-            assert shard.last_start() == shard.clock.now()
-            assert shard.begun == begun
-
-    virtual_time(scenario, backend=backend)
+        assert shard.last_start() == shard.clock.now()
+        assert shard.begun == begun
 
 
 # --- its end ----------------------------------------------------------------------------------------
@@ -131,19 +141,17 @@ def test_it_is_known_how_many_jobs_began_and_when_the_last_one_did(backend: str)
 
 @BACKENDS
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_closed_shard_takes_no_new_jobs(backend: str, drain: bool) -> None:
-    async def scenario() -> None:
-        shard = shard_on(FarStore())
-        await shard.close(drain=drain)
+@in_virtual_time
+async def test_a_closed_shard_takes_no_new_jobs(backend: str, drain: bool) -> None:
+    shard = shard_on(FarStore())
+    await shard.close(drain=drain)
+    with pytest.raises(QueueClosed):
+        await shard.slot(Waiter())
+    if not drain:
         with pytest.raises(QueueClosed):
-            await shard.slot(Waiter())
-        if not drain:
-            with pytest.raises(QueueClosed):
-                await shard.slot(Waiter(again=True))
-        else:
             await shard.slot(Waiter(again=True))
-
-    virtual_time(scenario, backend=backend)
+    else:
+        await shard.slot(Waiter(again=True))
 
 
 async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
@@ -162,27 +170,24 @@ async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
 
 @BACKENDS
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_when_closing_returns_all_tickets_are_back(backend: str, before: int) -> None:
+@in_virtual_time
+async def test_when_closing_returns_all_tickets_are_back(backend: str, before: int) -> None:
     """However often the shard had been idle before."""
-
-    async def scenario() -> None:
-        store, ended = FarStore(delay=0.01), list[object]()
-        shard = shard_on(store)
-        for _ in range(before):
-            await shard.slot(Waiter())
-            await anyio.sleep(5)
-        async with anyio.create_task_group() as group:
-            group.start_soon(line_of, shard, 8, ended)
-            await anyio.sleep(0.5)
-            assert await outstanding(store) == 7
-            began = anyio.current_time()
-            await shard.close(drain=False)
-            assert anyio.current_time() - began < 0.1, "it waits for nothing but the store"
-            assert await outstanding(store) == 0
-            assert not shard.has_slots()
-        assert [type(end) for end in ended] == [Grant] + [QueueClosed] * 7
-
-    virtual_time(scenario, backend=backend)
+    store, ended = FarStore(delay=0.01), list[object]()
+    shard = shard_on(store)
+    for _ in range(before):
+        await shard.slot(Waiter())
+        await anyio.sleep(5)
+    async with anyio.create_task_group() as group:
+        group.start_soon(line_of, shard, 8, ended)
+        await anyio.sleep(0.5)
+        assert await outstanding(store) == 7
+        began = anyio.current_time()
+        await shard.close(drain=False)
+        assert anyio.current_time() - began < 0.1, "it waits for nothing but the store"
+        assert await outstanding(store) == 0
+        assert not shard.has_slots()
+    assert [type(end) for end in ended] == [Grant] + [QueueClosed] * 7
 
 
 @BACKENDS
@@ -216,17 +221,15 @@ def test_closing_in_a_pause(backend: str, drain: bool) -> None:
 
 
 @BACKENDS
-def test_when_closing_returns_the_store_knows_that_the_last_job_ended(backend: str) -> None:
-    async def scenario() -> None:
-        store = FarStore(delay=0.1)
-        shard = shard_on(store, Settings(interval=SECOND, max_running=3))
-        grant = await shard.slot(Waiter())
-        assert store.behind._records.states["q"].running
-        shard.leases.ended(grant.ticket)
-        await shard.close(drain=True)
-        assert store.behind._records.states["q"].running == {}
-
-    virtual_time(scenario, backend=backend)
+@in_virtual_time
+async def test_when_closing_returns_the_store_knows_that_the_last_job_ended(backend: str) -> None:
+    store = FarStore(delay=0.1)
+    shard = shard_on(store, Settings(interval=SECOND, max_running=3))
+    grant = await shard.slot(Waiter())
+    assert store.behind._records.states["q"].running
+    shard.leases.ended(grant.ticket)
+    await shard.close(drain=True)
+    assert store.behind._records.states["q"].running == {}
 
 
 # --- who waits --------------------------------------------------------------------------------------
@@ -234,111 +237,98 @@ def test_when_closing_returns_the_store_knows_that_the_last_job_ended(backend: s
 
 @BACKENDS
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_ticket_goes_back_as_soon_as_nobody_wants_it(backend: str, paused: bool) -> None:
+@in_virtual_time
+async def test_a_ticket_goes_back_as_soon_as_nobody_wants_it(backend: str, paused: bool) -> None:
     """Not when its slot comes, in an hour, nor when a paused shard would look again by itself."""
-
-    async def scenario() -> None:
-        store = FarStore()
-        shard = shard_on(store, Settings(interval=3_600 * SECOND))
-        await shard.slot(Waiter())
-        with anyio.move_on_after(12.3):  # between two looks
-            async with anyio.create_task_group() as group:
-                group.start_soon(shard.slot, Waiter())
-                if paused:
-                    await anyio.sleep(0.1)
-                    await shard.command(Hold())
-                    group.start_soon(shard.slot, Waiter())  # it finds the hold, and sits it out
-        began = anyio.current_time()
-        while await outstanding(store):
-            assert anyio.current_time() - began < 0.1
-            await anyio.sleep(0.01)
-
-    virtual_time(scenario, backend=backend)
-
-
-@BACKENDS
-def test_tickets_are_waited_for_only_where_some_will_come(backend: str) -> None:
-    async def scenario() -> None:
-        store = FarStore(delay=0.1)
-        shard = shard_on(store)
-        with anyio.fail_after(1):
-            await shard.placed()  # nobody is in line
-        waiter = Waiter()
-        async with anyio.create_task_group() as group:
-            group.start_soon(shard.slot, waiter)
-            await checkpoint()
-            await checkpoint()
-            began = anyio.current_time()
-            await shard.placed()
-            assert anyio.current_time() > began, "the store was asked"
-            assert not shard.conversation._unplaced
-        await shard.command(Hold())
+    store = FarStore()
+    shard = shard_on(store, Settings(interval=3_600 * SECOND))
+    await shard.slot(Waiter())
+    with anyio.move_on_after(12.3):  # between two looks
         async with anyio.create_task_group() as group:
             group.start_soon(shard.slot, Waiter())
-            await anyio.sleep(1)
-            with anyio.fail_after(1):
-                await shard.placed()  # in a hold there are none
-            group.cancel_scope.cancel()
-
-    virtual_time(scenario, backend=backend)
+            if paused:
+                await anyio.sleep(0.1)
+                await shard.command(Hold())
+                group.start_soon(shard.slot, Waiter())  # it finds the hold, and sits it out
+    began = anyio.current_time()
+    while await outstanding(store):
+        assert anyio.current_time() - began < 0.1
+        await anyio.sleep(0.01)
 
 
 @BACKENDS
-def test_who_waits_for_tickets_is_told_when_the_store_fails(backend: str) -> None:
-    async def scenario() -> None:
-        store = FarStore(delay=0.1)
-        store.is_down = True
-        shard = shard_on(store)
-
-        async def job() -> None:
-            with pytest.raises(StoreUnavailable):
-                await shard.slot(Waiter())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(job)
-            await checkpoint()
-            await checkpoint()
-            await shard.placed()
+@in_virtual_time
+async def test_tickets_are_waited_for_only_where_some_will_come(backend: str) -> None:
+    store = FarStore(delay=0.1)
+    shard = shard_on(store)
+    with anyio.fail_after(1):
+        await shard.placed()  # nobody is in line
+    waiter = Waiter()
+    async with anyio.create_task_group() as group:
+        group.start_soon(shard.slot, waiter)
+        await checkpoint()
+        await checkpoint()
+        began = anyio.current_time()
+        await shard.placed()
+        assert anyio.current_time() > began, "the store was asked"
         assert not shard.conversation._unplaced
-
-    virtual_time(scenario, backend=backend)
+    await shard.command(Hold())
+    async with anyio.create_task_group() as group:
+        group.start_soon(shard.slot, Waiter())
+        await anyio.sleep(1)
+        with anyio.fail_after(1):
+            await shard.placed()  # in a hold there are none
+        group.cancel_scope.cancel()
 
 
 @BACKENDS
-def test_each_job_waits_a_minute_of_its_own_for_a_store_that_is_away(backend: str) -> None:
-    async def scenario() -> None:
-        store = FarStore()
-        shard = shard_on(store)
-        await shard.slot(Waiter())
-        store.is_down = True
-        for _ in range(3):
-            began = anyio.current_time()
-            with pytest.raises(StoreUnavailable):
-                await shard.slot(Waiter())
-            assert 60 <= anyio.current_time() - began < 70
+@in_virtual_time
+async def test_who_waits_for_tickets_is_told_when_the_store_fails(backend: str) -> None:
+    store = FarStore(delay=0.1)
+    store.is_down = True
+    shard = shard_on(store)
 
-    virtual_time(scenario, backend=backend)
+    async def job() -> None:
+        with pytest.raises(StoreUnavailable):
+            await shard.slot(Waiter())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(job)
+        await checkpoint()
+        await checkpoint()
+        await shard.placed()
+    assert not shard.conversation._unplaced
+
+
+@BACKENDS
+@in_virtual_time
+async def test_each_job_waits_a_minute_of_its_own_for_a_store_that_is_away(backend: str) -> None:
+    store = FarStore()
+    shard = shard_on(store)
+    await shard.slot(Waiter())
+    store.is_down = True
+    for _ in range(3):
+        began = anyio.current_time()
+        with pytest.raises(StoreUnavailable):
+            await shard.slot(Waiter())
+        assert 60 <= anyio.current_time() - began < 70
 
 
 @BACKENDS
 @pytest.mark.parametrize("delay", [0.0, 0.001])
-def test_a_job_that_begins_early_is_heard_of_when_it_comes_last(backend: str, delay: float) -> None:
+@in_virtual_time
+async def test_a_job_that_begins_early_is_heard_of_when_it_comes_last(backend: str, delay: float) -> None:
     """It is first in line, and its slot is handed over earlier than that of whom it overtakes.
 
     That may be granted by then or not.
     """
-
-    async def scenario() -> list[float]:
-        shard = shard_on(FarStore(delay=delay))
-        at: list[float] = []
-        start = (await shard.slot(Waiter())).due
-        async with anyio.create_task_group() as group:
-            group.start_soon(shard.slot, Waiter())
-            await anyio.sleep(start + 0.9985 - shard.store_time())
-            assert bool(shard.grants.granted) is (delay > 0)
-            await shard.slot(Waiter(priority=1, early=1_000))
-            at.append(shard.store_time() - start)
-        return at
-
-    (at,) = virtual_time(scenario, backend=backend)
-    assert 0.998 <= at < 0.9999
+    shard = shard_on(FarStore(delay=delay))
+    at: list[float] = []
+    start = (await shard.slot(Waiter())).due
+    async with anyio.create_task_group() as group:
+        group.start_soon(shard.slot, Waiter())
+        await anyio.sleep(start + 0.9985 - shard.store_time())
+        assert bool(shard.grants.granted) is (delay > 0)
+        await shard.slot(Waiter(priority=1, early=1_000))
+        at.append(shard.store_time() - start)
+    assert [0.998 <= begun < 0.9999 for begun in at] == [True]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
-from intervalq.rules import Advance, Answer, Command, Hold, Inspect, Resume, Settings
+from intervalq.rules import Advance, Answer, Command, Hold, Inspect, Resume, Settings, Slot
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
-from virtual_store import BACKENDS, FarStore, granted
+from intervalq_stores.memory.queues import MemoryStore
+from virtual_store import BACKENDS, FarStore, gather, granted
 
 SECOND = 1_000_000
 EACH_SECOND = Settings(interval=SECOND)
@@ -191,6 +194,27 @@ def test_the_clock_of_the_store_is_looked_at_only_shortly_before_a_slot(backend:
         assert [call for call in far.calls if isinstance(call, Inspect)]
 
     virtual_time(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("step", [0, -60 * SECOND])
+def test_a_question_that_waited_for_an_answer_knows_what_it_shows_of_the_clock(step: int) -> None:
+    """Slots from before a step aren't asked about, and no larger error is reported than there is by then."""
+
+    async def scenario() -> tuple[list[tuple[Slot, ...]], list[int], tuple[Slot, ...]]:
+        stepped = 0
+        behind = MemoryStore(clock=lambda: virtual_micros() + stepped)
+        store = FarStore(behind, delay=0.01)
+        shard = shard_on(store)
+        slots = (await shard.command(Advance(take=2))).taken
+        stepped = step
+        question = Advance(slots=slots[1:], error=SECOND)
+        await gather(partial(shard.command, Inspect()), partial(shard.command, question))
+        last = advances(store)[1:]
+        return [call.slots for call in last], [call.error for call in last], slots[1:]
+
+    asked, errors, slots = virtual_time(scenario)
+    assert asked == [slots if step == 0 else ()]
+    assert errors == [0]
 
 
 class Quickening(FarStore):

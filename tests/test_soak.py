@@ -20,8 +20,7 @@ from rich.console import Console
 import soak
 from intervalq import IntervalQueue
 from intervalq.errors import IntervalqError
-from intervalq.testing import virtual_time
-from virtual_store import FarStore, Starts, queue_on
+from virtual_store import FarStore, Starts, in_virtual_time, queue_on
 
 HOURS = 24
 INTERVAL = 20.0
@@ -133,22 +132,20 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "intervalq")  # the trouble is meant, and kept records are objects
 
 
-def test_a_day_leaves_nothing_behind() -> None:
+@in_virtual_time
+async def test_a_day_leaves_nothing_behind() -> None:
     counts: list[Census] = []
     day = Day()
 
-    async def main() -> None:
-        for _ in range(HOURS):
-            await day.hour()
-            loop = asyncio.get_running_loop()
-            timers: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]
-            assert not [timer for timer in timers if not timer.cancelled()], "a handle at rest has no timer"
-            assert len(asyncio.all_tasks()) == 1, "a handle at rest has no task"
-            counts.append(census())
-        names = await day.lines[0].names()
-        assert len(names) < 200, "records of keys that are not used any more lapse"
-
-    virtual_time(main)
+    for _ in range(HOURS):
+        await day.hour()
+        loop = asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]
+        assert not [timer for timer in timers if not timer.cancelled()], "a handle at rest has no timer"
+        assert len(asyncio.all_tasks()) == 1, "a handle at rest has no task"
+        counts.append(census())
+    names = await day.lines[0].names()
+    assert len(names) < 200, "records of keys that are not used any more lapse"
     assert len(day.starts.log) > HOURS * 100
     # Each hour somebody drops the queue: jobs that were granted may begin beside those of the new one.
     assert sum(gap < 0.9 * INTERVAL for gap in day.starts.gaps) <= HOURS // 4
@@ -168,8 +165,8 @@ def test_a_real_shard_tells_its_figures(tmp_path: Path) -> None:
     # In a process of its own: to count the objects of one that has run many tests takes longer than a slot.
     script = str(Path(__file__).with_name("soak.py"))
     command = [sys.executable, script, "--shard", str(tmp_path / "state.db"), "--minutes", "0.01"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    looks = [json.loads(line) for line in said.splitlines()]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    looks = [json.loads(line) for line in output.splitlines()]
     assert looks
     assert looks[-1]["starts"] > 0
     assert set(looks[0]) == {"starts", *soak.SLACK}

@@ -19,7 +19,7 @@ INTERVAL = 100_000
 TOLERANCE = 3_000
 
 
-def told(time: StoreTime, state: State) -> State:
+def informed(time: StoreTime, state: State) -> State:
     """The record once it has been told by how much a shard may be wrong."""
     return replace(state, error=time.error_to_report(state, AT))
 
@@ -142,7 +142,7 @@ WIDE: dict[str, tuple[int, bool, int, int, int]] = {
 def test_where_bounds_are_wide_a_job_begins_in_their_middle_unless_it_is_to_be_strict(what: str) -> None:
     error, strict, opens, open_for, reported = WIDE[what]
     time, state = time_of(error, strict=strict), record()
-    slot = time.bounded(granted(time), told(time, state), AT)
+    slot = time.bounded(granted(time), informed(time, state), AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), state) == pytest.approx(opens, abs=2)
     assert slot.closes - slot.opens == pytest.approx(open_for, abs=20)
     assert time.error(state, AT) == reported
@@ -153,7 +153,7 @@ def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
     """The middle of close bounds gave more short gaps."""
     tight = record(Settings(10_000, tolerance=100))
     time = time_of(1_999, tight)
-    slot = time.bounded(granted(time), told(time, tight), AT)
+    slot = time.bounded(granted(time), informed(time, tight), AT)
     assert time.is_uncertain(tight, AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), tight) == pytest.approx(1_999, abs=2)
     assert slot.closes - slot.opens == pytest.approx(1_999 // 2, abs=3), (
@@ -161,7 +161,7 @@ def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
     )
     assert time.error(tight, AT) == (1_999 * 3 // 2 - 100 + 1) // 2
     time = time_of(2_000, tight)
-    slot = time.bounded(granted(time), told(time, tight), AT)
+    slot = time.bounded(granted(time), informed(time, tight), AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), tight) == pytest.approx(1_000, abs=2)
 
 
@@ -283,18 +283,30 @@ def test_only_repetitions_wait_longer_for_an_answer_that_was_slow_itself() -> No
 def test_the_lead_has_room_for_two_slow_trips_and_a_late_timer() -> None:
     time = StoreTime()
     assert time.lead() == 50_000, "nothing is known yet"
-    time.trips.add(700)
+    time.took(700, 700)
     assert time.lead() == 2 * 700 + 2_000, "how late this process wakes is not known yet"
     time.lateness.add(300)
     assert time.lead() == 2 * 700 + 300
     assert time.notice(0) == 700 + REACTION
     limited = replace(record(), settings=Settings(INTERVAL, max_running=1))
     assert (time.together(record()), time.together(limited), time.together(None)) == (50_000, 1_700, 50_000)
-    time.trips.add(30_000)
+    time.took(30_000, 30_000)
     assert time.together(record()) == time.lead() > 60_000
     assert time.notice(0) == 30_000 + REACTION, "as long as there were only a few"
     for _ in range(8):
-        time.trips.add(700)
+        time.took(700, 700)
     for _ in range(12):
-        time.trips.add(5_000)
+        time.took(5_000, 5_000)
     assert time.notice(0) == 700 + REACTION, "the quicker answers count: a slow one is asked for again"
+
+
+def test_answers_that_are_taken_in_late_let_slots_be_asked_about_a_little_earlier_only() -> None:
+    """Slots that are granted long before they come would still start during a pause."""
+    time = StoreTime()
+    time.lateness.add(300)
+    time.took(10_700, 700)
+    assert time.lead() == 2 * 10_700 + 300
+    time.took(300_000, 1_000)
+    assert time.lead() == 2 * 1_000 + 100_000
+    time.took(30_000, 30_000)
+    assert time.lead() == 2 * 30_000 + 100_000

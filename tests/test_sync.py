@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import intervalq.sync
 from intervalq import QueueClosed, SlotTimeout
+from intervalq._queue.threads import Callers, opens_here
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
 from intervalq.errors import ForkedError
 from intervalq.store import open_store
 from intervalq.sync import IntervalQueue
@@ -109,6 +113,40 @@ def test_closing_tells_threads_that_wait() -> None:
     for thread in threads:
         thread.join()
     assert len(errors) == 3
+
+
+def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
+    queue: IntervalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job is in no line when all others have begun, and must be let into line once more."""
+    order: list[str] = []
+    slots: list[Grant] = []
+    asked, mine = threading.Event(), queue._queue.callers
+
+    class Watched(Callers):
+        async def gone(self) -> None:
+            asked.set()
+            await mine.gone()
+            order.append("closed")
+
+    def opens_late(shard: Shard, grant: Grant) -> bool:
+        slots.append(grant)
+        if len(slots) == 1:
+            closing.start()
+            assert asked.wait(60)
+            return False
+        is_open = opens_here(shard, grant)
+        order.append("began" if is_open else "late again")
+        return is_open
+
+    closing = threading.Thread(target=queue.close)
+    watched = Watched()
+    monkeypatch.setattr(watched, "waiting", mine.waiting)
+    monkeypatch.setattr(queue._queue, "callers", watched)
+    monkeypatch.setattr(intervalq.sync, "opens_here", opens_late)
+    assert queue.run(lambda: "done") == "done"
+    closing.join()
+    assert order[-2:] == ["began", "closed"]
 
 
 def test_a_forked_child_begins_anew(tmp_path: Path) -> None:

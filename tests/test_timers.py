@@ -17,8 +17,7 @@ from intervalq._timing.backends import Waker
 from intervalq._timing.clock import CLOCK, SystemClock
 from intervalq._timing.timers import CLOCK_ID, FAR, Timers, timers_of
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.testing import virtual_time
-from virtual_store import BACKENDS
+from virtual_store import BACKENDS, in_virtual_time
 
 needs_timerfd = pytest.mark.skipif(timers_module._libc is None, reason="this system has no timerfd")
 
@@ -172,30 +171,28 @@ def test_a_sleep_ends_at_its_instant_and_lets_go_of_the_descriptor() -> None:
 
 @BACKENDS
 @pytest.mark.parametrize("instant", [5e6, float("inf")])
-def test_a_sleep_can_be_ended_before_during_and_after_another(backend: str, instant: float) -> None:
-    async def scenario() -> None:
-        sleep = WakeableSleep(CLOCK.get())
+@in_virtual_time
+async def test_a_sleep_can_be_ended_before_during_and_after_another(backend: str, instant: float) -> None:
+    sleep = WakeableSleep(CLOCK.get())
 
-        async def after(seconds: float) -> None:
-            await anyio.sleep(seconds)
-            sleep.wake()
-
+    async def after(seconds: float) -> None:
+        await anyio.sleep(seconds)
         sleep.wake()
-        sleep.wake()
-        begin = anyio.current_time()
-        await sleep.until(instant)
-        assert anyio.current_time() == begin, "a wake-up while awake isn't lost"
-        async with anyio.create_task_group() as group:
-            group.start_soon(after, 1)
-            await sleep.until(begin * 1e6 + instant)
-        assert anyio.current_time() - begin == pytest.approx(1), "two wake-ups are one"
-        with anyio.move_on_after(1) as scope:
-            await sleep.until(begin * 1e6 + instant)
-        assert scope.cancelled_caught
-        await sleep.until(begin * 1e6 + 3e6)
-        assert anyio.current_time() - begin == pytest.approx(3), "being cancelled leaves nothing behind"
 
-    virtual_time(scenario, backend=backend)
+    sleep.wake()
+    sleep.wake()
+    begin = anyio.current_time()
+    await sleep.until(instant)
+    assert anyio.current_time() == begin, "a wake-up while awake isn't lost"
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, 1)
+        await sleep.until(begin * 1e6 + instant)
+    assert anyio.current_time() - begin == pytest.approx(1), "two wake-ups are one"
+    with anyio.move_on_after(1) as scope:
+        await sleep.until(begin * 1e6 + instant)
+    assert scope.cancelled_caught
+    await sleep.until(begin * 1e6 + 3e6)
+    assert anyio.current_time() - begin == pytest.approx(3), "being cancelled leaves nothing behind"
 
 
 @needs_timerfd

@@ -43,8 +43,8 @@ def warnings_of(blocks: float, caplog: pytest.LogCaptureFixture, jobs: int = 30)
 
 
 def test_a_blocked_event_loop_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    (said,) = warnings_of(3.5, caplog)
-    assert "blocks its event loop" in said
+    (reported,) = warnings_of(3.5, caplog)
+    assert "blocks its event loop" in reported
 
 
 def test_a_job_that_blocks_for_less_than_the_interval_is_fine(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from intervalq import IntervalQueue
 from intervalq._shard.shard import Shard
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command
-from intervalq.testing.virtual import virtual_micros
+from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
 
 
@@ -56,6 +57,17 @@ async def gather(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test in virtual time, for eleven days at most, on its argument `backend` if it has one."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        backend = arguments.get("backend", "asyncio")
+        virtual_time(functools.partial(test, **arguments), backend=backend, horizon=1e6)
+
+    return run
 
 
 class Starts:

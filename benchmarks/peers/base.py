@@ -1,4 +1,4 @@
-"""What an adapter does, and what one worker process is told."""
+"""The interface of adapters, and the job of one worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What anybody could write by hand: the floors in memory and over Redis."""
+"""Hand-written baselines in memory and over Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiolimiter: a leaky bucket in each process, which knows nothing of the others."""
+"""aiolimiter: a leaky bucket in each process, independent of the others."""
 
 from __future__ import annotations
 

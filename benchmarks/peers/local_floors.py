@@ -1,4 +1,4 @@
-"""What anybody could write by hand over a file and over SQLite; both block their thread."""
+"""Hand-written baselines over a file and over SQLite; both block their thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What anybody could write by hand over Postgres: a row that is updated, pipelined."""
+"""A hand-written baseline over Postgres: updates of one row, pipelined."""
 
 from __future__ import annotations
 

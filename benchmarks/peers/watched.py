@@ -1,4 +1,4 @@
-"""Calls that are each watched by themselves: those of a lone caller, and one in each of many keyed queues."""
+"""Calls that are measured one by one: those of a single caller, and one in each of many keyed queues."""
 
 from __future__ import annotations
 

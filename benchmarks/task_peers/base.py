@@ -1,4 +1,4 @@
-"""What an adapter of durable tasks does, and what one process is told."""
+"""The interface of adapters of durable tasks, and the job of one process."""
 
 from __future__ import annotations
 

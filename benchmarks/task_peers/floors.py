@@ -1,4 +1,4 @@
-"""What anybody could write by hand over PostgreSQL, for one kind of work each."""
+"""Hand-written baselines over PostgreSQL, one for each kind of work."""
 
 from __future__ import annotations
 

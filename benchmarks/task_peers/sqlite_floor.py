@@ -1,4 +1,4 @@
-"""What anybody could write by hand over SQLite."""
+"""A hand-written baseline over SQLite."""
 
 from __future__ import annotations
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from copy import copy
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
-from intervalq._queue.held import HOLDING, hold, let_go
+from intervalq._queue.held import HOLDING, hold, let_go, waits_again
 from intervalq._queue.job import RunningJob
+from intervalq._queue.options import Settle
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
 from intervalq._queue.threads import LATE, in_time
@@ -21,10 +23,13 @@ from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
-from intervalq._timing.backoff import backoff, retry_after
+from intervalq._timing.backoff import backoff
+from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import IntervalqError, StoreError
 
 R = TypeVar("R")
+
+log: Final = logging.getLogger("intervalq")
 
 
 async def run(
@@ -49,10 +54,12 @@ async def run(
                 raise
             raise copy(no_slot) from error  # a copy, because all waiters are given the same one
         if error is None:
+            if plan.retry_after and (asked := wait_after_result(plan.retry_after, result)) is not None:
+                await cool_down(queue, asked)
             return result
-        asked = retry_after(error) if plan.retry_after else None
+        asked = wait_after_error(plan.retry_after, error)
         if asked is not None:
-            await _cool_down(queue, asked)
+            await cool_down(queue, asked)
         if attempt > plan.retries:
             raise error
         if asked is None:  # a cool-down is pause enough
@@ -74,6 +81,8 @@ async def _attempt(
     while True:
         if job is not None:
             job.waiter = waiter
+            if waiter.again:
+                await waits_again(queue.shard(), job.awaited_by)
         shard, grant = await queue.acquire(waiter, plan.timeout)
         held = None
         if shard.connection.is_limited:
@@ -82,14 +91,18 @@ async def _attempt(
             if not in_thread:
                 if job is not None:
                     job.begins(grant)
-                return await function(), None
+                result = await function()
+                settle_by(plan.settle, result, partial(queue.settle, shard, grant), queue.name)
+                return result, None
             # A limiter of its own: waiting for one of the threads that all share would use up the slot.
             own = anyio.CapacityLimiter(1)
             result = await anyio.to_thread.run_sync(in_time, shard, grant, function, limiter=own)
             if result is not LATE:
                 if job is not None:
                     job.begins(grant)
-                return await result if inspect.isawaitable(result) else result, None
+                result = await result if inspect.isawaitable(result) else result
+                settle_by(plan.settle, result, partial(queue.settle, shard, grant), queue.name)
+                return result, None
         except Exception as error:  # noqa: BLE001 - the job's own error; the caller decides on another attempt
             return None, error
         finally:
@@ -120,10 +133,28 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
     return job
 
 
+def settle_by(
+    settle: Settle[Any] | None, result: object, tell: Callable[[Mapping[str, int]], None], name: str
+) -> None:
+    """Settle what a job took, by what its result says.
+
+    The job has been done, so its result is not lost over an error here: the estimate stays charged.
+    """
+    if settle is None:
+        return
+    try:
+        if (took := settle(result)) is not None:
+            tell(took)
+    except Exception:
+        log.warning("queue %r: settle= failed, so the estimate counts", name, exc_info=True)
+
+
 def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """Give up a slot that came too early for a thread; the job keeps its place in line."""
     shard.undo(grant)
-    return Waiter(cost=waiter.cost, early=waiter.early, order=waiter.order, again=True)
+    again = Waiter(cost=waiter.cost, early=waiter.early, order=waiter.order, again=True, units=waiter.units)
+    again.within, again.latest = waiter.within, waiter.latest
+    return again
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
@@ -147,7 +178,8 @@ def undecorated(queue: Queue, function: Callable[..., R]) -> Callable[..., R]:
     return inner if bound_to is None else partial(inner, bound_to)
 
 
-async def _cool_down(queue: Queue, seconds: float) -> None:
+async def cool_down(queue: Queue, seconds: float) -> None:
+    """Stop the queue for a while after a job, if its store can be reached."""
     try:
         await queue.cool_down(seconds)
     except StoreError:

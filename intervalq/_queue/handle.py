@@ -10,7 +10,9 @@ from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intervalq._queue.job import RunningJob
+from intervalq._queue.keys import shown, token
 from intervalq._queue.options import Options
+from intervalq._queue.threads import Callers
 from intervalq._shard.shard import Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
@@ -36,24 +38,30 @@ class Handle:
         self._children: WeakValueDictionary[str, Self] = WeakValueDictionary()
         self.jobs: dict[RunningJob[Any], None] = {}
         """Internal: jobs in the background that have not ended, in the order in which they were added."""
+        self.callers = Callers()
+        """Internal: threads that wait for slots."""
 
     @property
     def name(self) -> str:
         """The queue's name; for a keyed queue, `name:key`."""
-        return self._options.record
+        return shown(self._options.record)
 
     def __getitem__(self, key: str) -> Self:
-        """A separate queue for a key (a tenant, a host, an API key), with the same settings.
+        """A separate queue for a key (a tenant, a host, an e-mail address), with the same settings.
 
-        It leaves nothing behind, neither in this process, once nobody holds it, nor in the store, which
-        forgets its record a minute after it has stopped to matter.
+        A key is any text of 1 to 10,000 characters; different texts are different keys. It leaves nothing
+        behind, neither in this process, once nobody holds it, nor in the store, which forgets its record a
+        minute after it has stopped to matter.
         """
+        return self.keyed(token(key))
+
+    def keyed(self, key: str) -> Self:
+        """Internal: the queue of a key as the record's name has it."""
         if self._options.key is not None:
             raise TypeError(f"{self!r} is already the queue of a key")
-        key = parse.name(key)
         child = self._children.get(key)
         if child is None:
-            child = self._like(replace(self._options, key=key))
+            child = self._like(replace(self._settings, key=key, new=False))
             child._parent = self  # noqa: SLF001 - its own class
             self._children[key] = child
         return child
@@ -74,6 +82,7 @@ class Handle:
                 shard.refuse(drain=True)
                 for job in list(self.jobs):
                     await job.ended()
+                await self.callers.gone()
             await shard.close(drain=drain)
             if self._store is not None and self._parent is None:
                 await self._store.aclose()
@@ -111,7 +120,8 @@ class Handle:
             precision = None if mine.precision is None else Precision(mine.precision)
             self.shard_here = Shard(
                 mine.record, self._open(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
-                precision=precision,
+                precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
+                counted=mine.counted,
             )  # fmt: skip
             self._home = home
         return self.shard_here
@@ -126,7 +136,14 @@ class Handle:
 
     def twin(self) -> Self:
         """Internal: an unused handle with the same settings."""
-        return self._like(self._options)
+        return self._like(self._settings)
+
+    @property
+    def _settings(self) -> Options:
+        """The settings for another handle of the queue: it isn't new any more once this one created it."""
+        shard = self.shard_here
+        created = shard is not None and shard.connection.attached
+        return replace(self._options, new=False) if created else self._options
 
     def _like(self, mine: Options) -> Self:
         return revived(type(self), mine, self._given_store)
@@ -141,11 +158,11 @@ class Handle:
             raise TypeError(
                 f"{self!r} was given a store object, which can't be pickled: give the handle a URL"
             )
-        return revived, (type(self), self._options)
+        return revived, (type(self), self._settings)
 
     def __repr__(self) -> str:
         mine = self._options
-        parts = [repr(mine.record)]
+        parts = [repr(self.name)]
         if mine.interval is not None:
             parts.append(f"interval={parse.text(mine.interval)!r}")
         if self._given_store is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -14,7 +15,7 @@ import anyio
 from intervalq._shard.shard import Shard
 from intervalq._timing.backends import running_loop
 from intervalq.errors import SelfDeadlock, StoreError
-from intervalq.rules import Inspect, State
+from intervalq.rules import Inspect
 
 
 class HeldSlot:
@@ -90,7 +91,8 @@ async def waiting(
     With `ends`, the wait ends by itself, so that others may wait for that.
 
     Raises:
-        SelfDeadlock: all places of a queue are held by code of this process that waits for another one.
+        SelfDeadlock: all places of a queue are held by code of this process that waits for another one, or
+            for a place of a queue whose places are held by code that waits in this way.
     """
     key = object()
     _waits[key] = _Wait(shard, held, is_over)
@@ -110,15 +112,25 @@ def _kept_waiting(held: Held) -> list[Shard]:
     return [wait.shard for wait in _blocked() if not set(held).isdisjoint(_chain(wait.held))]
 
 
+async def waits_again(shard: Shard, awaited_by: Held) -> None:
+    """Check before a job that others wait for waits for another slot: they may be blocked by that.
+
+    Raises:
+        SelfDeadlock: see `waiting`.
+    """
+    if awaited_by:
+        await _refuse_self_deadlock(shard)
+
+
 async def _refuse_self_deadlock(shard: Shard) -> None:
-    state = shard.state
-    if not (_is_deadlocked(shard, state) if state is not None else _is_held(shard)):
+    if not (_is_stuck(shard) if shard.state is not None else _is_held(shard)):
         return
-    if shard.loop in {running_loop(), shard}:  # a shard of another event loop can't be used from here
-        with suppress(StoreError):  # the waiting code will get the error
-            state = (await shard.command(Inspect())).state  # somebody else may have changed the limit
-    if state is not None and _is_deadlocked(shard, state):
-        raise SelfDeadlock(shard.queue, state.settings.max_running)
+    for each in {shard, *_stuck()}:
+        if each.loop in {running_loop(), each}:  # a shard of another event loop can't be used from here
+            with suppress(StoreError):  # the waiting code will get the error
+                await each.command(Inspect())  # somebody else may have changed the limit
+    if _is_stuck(shard):
+        raise SelfDeadlock(shard.queue, _limit(shard))
 
 
 def _is_held(shard: Shard) -> bool:
@@ -127,18 +139,34 @@ def _is_held(shard: Shard) -> bool:
     return any(slot.shard.queue == shard.queue for wait in waits for slot in _chain(wait.held))
 
 
-def _is_deadlocked(shard: Shard, state: State) -> bool:
-    """Whether no place of a queue can become free before somebody gets another one."""
-
-    def is_of_it(other: Shard) -> bool:
-        same = other.queue == shard.queue and other.state is not None
-        return same and other.state.generation == state.generation  # type: ignore[union-attr]  # see above
-
-    most = state.settings.max_running
+def _is_stuck(shard: Shard) -> bool:
+    """Whether no place of a queue can become free before code that waits here gets another one."""
+    most = _limit(shard)
     if not 0 < most <= sum(len(wait.held) for wait in tuple(_waits.values())):  # fast even with many waits
         return False
-    held = _chain(slot for wait in _blocked() if is_of_it(wait.shard) for slot in wait.held)
-    return most <= sum(is_of_it(slot.shard) for slot in held)
+    return shard in _stuck()
+
+
+def _stuck() -> set[Shard]:
+    """The shards of queues all of whose places are held by code that waits for a place of such a queue."""
+    waits = _blocked()
+    while waits:
+        places = Counter(_record(slot.shard) for slot in _chain(slot for wait in waits for slot in wait.held))
+        stuck = [wait for wait in waits if 0 < _limit(wait.shard) <= places[_record(wait.shard)]]
+        if len(stuck) == len(waits):
+            break
+        waits = stuck
+    return {wait.shard for wait in waits}
+
+
+def _record(shard: Shard) -> tuple[str, str | None]:
+    """Which record a shard works with: the same for all handles of a queue in this process."""
+    return shard.queue, None if shard.state is None else shard.state.generation
+
+
+def _limit(shard: Shard) -> int:
+    """How many jobs of its queue may run; 0: any number, or it is not known yet."""
+    return 0 if shard.state is None else shard.state.settings.max_running
 
 
 def _blocked() -> list[_Wait]:

@@ -5,9 +5,26 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from intervalq._queue.keys import shown
 from intervalq._shard.shard import Shard
+from intervalq._spec import limits, standing
 from intervalq._timing.precision import PROCESS
 from intervalq.rules import FOREVER, Answer, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitState:
+    """A limit at one instant."""
+
+    limit: str
+    """For example `500/m` or `30000 tokens/m`."""
+    most: int
+    taken: int
+    """The units that count now: of jobs that began, and of those that have tickets."""
+    left: int
+    """The units that are left now; 0: the limit is used up."""
+    free: float
+    """When there is room for one unit more, on the store's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +89,11 @@ class QueueState:
     """This handle: how many starts it makes in a row, with its present slots, before others' turn."""
     regressions: int
     """This handle: how many times the store was found to have lost writes."""
+    limits: tuple[LimitState, ...] = ()
+    """How full the windows of the queue's limits are."""
+    binds: str | None = None
+    """What the tickets wait for that were issued last, or, without any, a job that is added now: `pace`, or
+    the `limit` of one of `limits`. None: nothing, or the queue is held."""
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a JSON object."""
@@ -94,9 +116,10 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     at = shard.clock.now()
     error = max(state.error, shard.time.error(state, at))
     clock = state.clock(answer.now)
-    next_slot = max(clock - state.credit, state.due + settings.interval) + state.held_total
+    due = max(clock - state.credit, state.due + settings.interval)
+    next_slot = standing.Line(state, due).next(1, ()) + state.held_total
     return QueueState(
-        name=shard.queue,
+        name=shown(shard.queue),
         interval=settings.interval / 1e6,
         burst=settings.burst,
         max_running=settings.max_running or None,
@@ -123,4 +146,23 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         expected_spacing=max(0, settings.interval - min(state.tolerance, late.slow() or 0) - error) / 1e6,
         turns=max(1, len(shard.grants.in_row(float("inf"), 0))),
         regressions=shard.regressions,
+        limits=tuple(
+            LimitState(
+                limit=limits.text(each.limit),
+                most=each.limit.most,
+                taken=each.taken,
+                left=max(0, each.limit.most - each.taken),
+                free=max(answer.now, each.free + state.held_total) / 1e6,
+            )
+            for each in standing.standings(state, clock)
+        ),
+        binds=None if held else _binds(state, clock),
     )
+
+
+def _binds(state: State, clock: int) -> str | None:
+    """What the last tickets or the next job wait for when the queue's clock reads `clock`."""
+    if (limit := standing.binding(state, clock)) is not None:
+        return limits.text(limit)
+    has_pace = state.settings.interval > 1 or not state.settings.limits
+    return "pace" if has_pace and state.due + state.settings.interval > clock else None

@@ -14,7 +14,7 @@ from intervalq._queue.held import Held, held_here, waiting
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
-from intervalq.errors import JobCancelled, QueueClosed
+from intervalq.errors import JobCancelled, QueueClosed, SlotTimeout
 from intervalq.rules import Slot
 
 R = TypeVar("R")
@@ -160,12 +160,16 @@ class RunningJob(Job[R]):
     async def queued(self) -> None:
         """Wait until the job has the ticket that it should have by now, if any.
 
-        Raises the error that kept the job from being queued.
+        Raises the error that kept the job from being queued. If its slot comes too late for it, that is the
+        job's own error, as when it has waited for too long.
         """
-        await self._shard.placed()
+        if self.waiter.error is None:
+            await self._shard.placed()
         if self.waiter.error is not None:
             await self._end_of_it()
         if self.done and self.attempt == 0 and self._error is not None:
+            if isinstance(self._error, SlotTimeout):
+                return
             self._seen = True
             raise self._error
 

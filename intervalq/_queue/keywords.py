@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TypedDict
 
-from intervalq._queue.options import Duration
+from intervalq._queue.options import Cost, Duration, Rate
+from intervalq._shard.connection import OnMismatch
+from intervalq._spec.limits import Limit
+from intervalq._timing.retry_after import RetryAfter
 from intervalq.store import Store
 
 
@@ -13,7 +17,7 @@ class QueueOptions(TypedDict, total=False):
     """Options of `IntervalQueue`."""
 
     interval: Duration | None
-    rate: str | None
+    rate: Rate | None
     store: str | os.PathLike[str] | Store | None
     burst: int
     lookahead: int | None
@@ -22,17 +26,29 @@ class QueueOptions(TypedDict, total=False):
     timeout: Duration | None
     retries: int
     backoff: Duration
-    retry_after: bool
+    retry_after: RetryAfter
     strict: bool
     precision: float | None
+    limits: Iterable[str | Limit] | None
+    on_mismatch: OnMismatch
+    new: bool
+    start: bool
 
 
 class SlotOptions(TypedDict, total=False):
     """Options of `IntervalQueue.slot`."""
 
     priority: int
-    cost: int
+    cost: Cost
     timeout: Duration | None
+
+
+class TryOptions(TypedDict, total=False):
+    """Options of `IntervalQueue.try_slot`."""
+
+    within: Duration
+    priority: int
+    cost: Cost
 
 
 class JobOptions(SlotOptions, total=False):
@@ -45,6 +61,7 @@ class Settings(TypedDict, total=False):
     """Options of `IntervalQueue.configure`."""
 
     interval: Duration | None
-    rate: str | None
+    rate: Rate | None
     burst: int | None
     max_running: int | None
+    limits: Iterable[str | Limit] | None

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypeAlias, TypeVar, get_args
 
+from intervalq._shard.connection import OnMismatch
 from intervalq._spec import parse
+from intervalq._spec.limits import Limit as PublicLimit
+from intervalq._spec.limits import rules_of, text
+from intervalq._timing import rates
+from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidInterval, InvalidOption, short
-from intervalq.rules import FOREVER, Settings
+from intervalq.rules import FOREVER, STARTS, Limit, Settings, Slot
+
+R = TypeVar("R")
 
 Duration = float | timedelta | str
 """Seconds, a timedelta, or text such as `200ms`, `1.5s`, `2m`, `1h`."""
 
+Rate = float | str
+"""Starts a second, or text such as `10/s`, `100/minute`, `5 per hour`."""
+
 _MAX = 1_000_000
 """The largest count that an option accepts: more is a mistake, not a setting."""
+
+Cost = int | Mapping[str, int]
+"""What a job takes: slots, or units of limits."""
+
+Settle: TypeAlias = Callable[[R], Mapping[str, int] | None]
+"""Computes from a job's result what it took of limits, by unit; None: what its cost announced."""
+
+_LATE = 100_000
+"""The most that a job may begin late if there are limits but no interval, in microseconds. It is a 500th of
+the shortest window, and lengthens each window by twice as much."""
 
 MAX_COST = 1_000_000_000
 """The most slots that one job may take."""
@@ -27,6 +49,7 @@ class Options:
 
     name: str
     key: str | None
+    """As the name of the record has it: see `intervalq._queue.keys`."""
     store_url: str | None = field(repr=False)  # with its secrets
     interval: int | None
     burst: int
@@ -36,9 +59,15 @@ class Options:
     timeout: float | None
     retries: int
     backoff: float
-    retry_after: bool
+    retry_after: RetryAfter
     strict: bool
     precision: float | None
+    limits: tuple[Limit, ...] = ()
+    counted: tuple[str, ...] = ()
+    """The units in whose order jobs say what they take: those of the limits, and of earlier ones."""
+    on_mismatch: OnMismatch
+    new: bool
+    start: bool
 
     @property
     def record(self) -> str:
@@ -51,15 +80,70 @@ class Options:
         if self.interval is None:
             return None
         return Settings(
-            self.interval, self.burst, self.max_running, self.tolerance or 0, ephemeral=self.key is not None
+            self.interval,
+            self.burst,
+            self.max_running,
+            self.tolerance or 0,
+            ephemeral=self.key is not None,
+            limits=self.limits,
         )
+
+    def units(self, cost: Cost) -> tuple[int, tuple[int, ...]]:
+        """How many slots a job takes, and what of each limit; nothing: see `rules.Units`.
+
+        Raises:
+            InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit.
+        """
+        if not isinstance(cost, Mapping):
+            taken = {STARTS: whole("cost", cost, 1, MAX_COST)}
+        else:
+            taken = {STARTS: 1, **cost}
+            known = {limit.unit for limit in self.limits}
+            for unit, much in taken.items():
+                if unit != STARTS and unit not in known:
+                    raise InvalidOption(
+                        f"cost={short(cost)}: this handle has no limit of {short(unit)}; its limits: "
+                        f"{', '.join(map(text, self.limits)) or 'none'}"
+                    )
+                whole(f"cost of {unit}", much, 1 if unit == STARTS else 0, 10**12)
+        for limit in self.limits:
+            if taken.get(limit.unit, 0) > limit.most:
+                raise InvalidOption(
+                    f"cost={short(cost)} is more than the limit of {text(limit)} ever allows: "
+                    "split the job, or raise the limit"
+                )
+        check_cost(self.interval, taken[STARTS])
+        if not isinstance(cost, Mapping):
+            return taken[STARTS], ()
+        return taken[STARTS], tuple([taken.get(unit, 0) for unit in self.counted])
+
+    def beyond(self, slot: Slot, took: Mapping[str, int]) -> dict[str, int]:
+        """By how much more of each unit a job took than its slot; less, if negative.
+
+        Raises:
+            InvalidOption: a number is out of range, or a unit has no limit or no estimate.
+        """
+        known = {limit.unit: slot.cost if limit.unit == STARTS else 0 for limit in self.limits}
+        if slot.units:
+            taken = dict(zip(self.counted, slot.units, strict=False))
+            known = {limit.unit: taken.get(limit.unit, 0) for limit in self.limits}
+        for unit, much in took.items():
+            whole(f"settled {unit}", much, 1 if unit == STARTS else 0, 10**12)
+            if not known.get(unit):
+                raise InvalidOption(
+                    f"{short(unit)} can't be settled: give an estimate of it with the job's cost="
+                    if unit in known
+                    else f"{short(unit)} can't be settled: this handle has no limit of it; its limits: "
+                    f"{', '.join(map(text, self.limits)) or 'none'}"
+                )
+        return {unit: much - known[unit] for unit, much in took.items()}
 
 
 def options(
     name: str,
     *,
     interval: Duration | None,
-    rate: str | None,
+    rate: Rate | None,
     store_url: str | None,
     burst: int,
     lookahead: int | None,
@@ -68,9 +152,13 @@ def options(
     timeout: Duration | None,
     retries: int,
     backoff: Duration,
-    retry_after: bool,
+    retry_after: RetryAfter,
     strict: bool = False,
     precision: float | None = None,
+    limits: Iterable[str | PublicLimit] | None = None,
+    on_mismatch: OnMismatch = "raise",
+    new: bool = False,
+    start: bool = True,
 ) -> Options:
     """The settings, checked.
 
@@ -79,22 +167,19 @@ def options(
         InvalidOption: an option is out of range, or two of them contradict each other.
     """
     burst = whole("burst", burst, 1)
-    if interval is not None and rate is not None:
-        raise InvalidOption(
-            f"give interval={short(interval)} or rate={short(rate)}, not both: one follows from the other"
-        )
-    micros = None
-    if interval is not None:
-        micros = parse.interval(interval)
-    elif rate is not None:
-        micros = parse.rate(rate)
-    elif burst != 1 or max_running is not None or tolerance is not None:
+    ruled = () if limits is None else rules_of(limits)
+    micros = _interval_of(interval, rate)
+    if micros is None and (burst != 1 or tolerance is not None or (max_running is not None and not ruled)):
         raise InvalidOption(
             "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
         )
+    _check_first_use(on_mismatch, new=new, creates=micros is not None or bool(ruled))
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
-    if micros is not None and tolerated >= micros:
+    if micros is None and ruled:
+        micros, burst = 1, _late(ruled)  # slots a microsecond apart, in any of which a job may begin late
+        tolerated = burst
+    elif micros is not None and tolerated >= micros:
         raise InvalidInterval(
             tolerance, f"is too much tolerance: it must be less than the interval of {parse.text(micros)}"
         )
@@ -110,10 +195,47 @@ def options(
         timeout=wait_of(timeout),
         retries=whole("retries", retries, 0),
         backoff=parse.duration(backoff, what="backoff") / 1e6,
-        retry_after=retry_after,
+        retry_after=_rule(retry_after),
         strict=strict,
         precision=_share(precision),
+        limits=ruled,
+        counted=tuple([rule.unit for rule in ruled]),
+        on_mismatch=on_mismatch,
+        new=new,
+        start=start,
     )
+
+
+def _interval_of(interval: Duration | None, rate: Rate | None) -> int | None:
+    if interval is not None and rate is not None:
+        raise InvalidOption(
+            f"give interval={short(interval)} or rate={short(rate)}, not both: one follows from the other"
+        )
+    if rate is not None:
+        return rates.rate(rate)
+    return None if interval is None else parse.interval(interval)
+
+
+def _rule(value: RetryAfter) -> RetryAfter:
+    if not isinstance(value, bool) and not callable(value):
+        raise InvalidOption(
+            f"retry_after={short(value)} must be True, False, or a function that takes an error or a result "
+            "and returns a time to wait, or None"
+        )
+    return value
+
+
+def _check_first_use(on_mismatch: object, *, new: bool, creates: bool) -> None:
+    """Refuse options about the first use of a queue that say nothing, or what can't be."""
+    if on_mismatch not in get_args(OnMismatch):
+        raise InvalidOption(f"on_mismatch={short(on_mismatch)} must be one of raise, adopt and update")
+    if new and not creates:
+        raise InvalidOption("new=True needs interval, rate or limits, with which to create the queue")
+
+
+def _late(limits: tuple[Limit, ...]) -> int:
+    """How late a job may begin where there are limits but no interval."""
+    return min(_LATE, max(1, min(limit.window for limit in limits) // 500))
 
 
 def _share(value: float | None) -> float | None:

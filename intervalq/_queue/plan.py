@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from intervalq._queue.options import Settle
 from intervalq._queue.threads import EARLY
 from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.retry_after import RetryAfter
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,17 @@ class Plan:
     timeout: float | None
     retries: int
     backoff: float
-    retry_after: bool
+    retry_after: RetryAfter
+    within: float | None = None
+    """With `try_slot`: the time in which the slot must come; `timeout` gives the store more to answer in."""
+    units: tuple[int, ...] = ()
+    """What it takes of the queue's limits; see `rules.Units`."""
+    settle: Settle[Any] | None = None
 
     def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:
         """A place in line."""
-        return Waiter(self.priority, self.cost, EARLY if in_thread else 0, again=again)
+        early = EARLY if in_thread else 0
+        waiter = Waiter(self.priority, self.cost, early, again=again, units=self.units)
+        if self.timeout is not None:
+            waiter.within = round((self.timeout if self.within is None else self.within) * 1e6)
+        return waiter

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from intervalq._queue.job import RunningJob
+from intervalq._queue.options import Cost, Settle
 from intervalq._queue.plan import Plan
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
@@ -20,10 +21,16 @@ class Queue(Protocol):
 
     jobs: dict[RunningJob[Any], None]
     """Jobs in the background that have not ended."""
+    shard_here: Shard | None
+    """The shard, if there is one."""
 
     @property
     def name(self) -> str:
         """The queue's name."""
+        ...
+
+    def settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
+        """Note what the job of a slot took of the limits, by unit."""
         ...
 
     @property
@@ -47,11 +54,13 @@ class Queue(Protocol):
 class Paced(Protocol):
     """What decorated async functions need."""
 
-    def slot(self) -> AbstractAsyncContextManager[object]:
+    def slot(self, *, cost: Cost = 1) -> AbstractAsyncContextManager[object]:
         """A context whose body begins at the slot."""
         ...
 
-    async def run(self, function: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - as the function has it
+    async def run(
+        self, function: Callable[[], Awaitable[Any]], *, cost: Cost = 1, settle: Settle[Any] | None = None
+    ) -> Any:  # noqa: ANN401 - as the function has it
         """Wait for a slot, call the function, and return its result."""
         ...
 
@@ -59,11 +68,11 @@ class Paced(Protocol):
 class Blocking(Protocol):
     """What decorated plain functions need: a handle for blocking code."""
 
-    def slot(self) -> AbstractContextManager[object]:
+    def slot(self, *, cost: Cost = 1) -> AbstractContextManager[object]:
         """A context whose body begins at the slot."""
         ...
 
-    def run(self, function: Callable[[], R]) -> R:
+    def run(self, function: Callable[[], R], *, settle: Settle[R] | None = None, cost: Cost = 1) -> R:
         """Wait for a slot, call the function in this thread, and return its result."""
         ...
 

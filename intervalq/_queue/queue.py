@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar, cast, overload
 
 from intervalq._queue.attempts import run, start
+from intervalq._queue.control import Control
 from intervalq._queue.decorate import decorate
-from intervalq._queue.handle import Handle
 from intervalq._queue.held import HOLDING, held_here, waiting
-from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
-from intervalq._queue.options import MAX_COST, Duration, check_burst, check_cost, options, wait_of, whole
+from intervalq._queue.options import Cost, Duration, Rate, Settle, options, wait_of, whole
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Blocking
 from intervalq._queue.slot import ComingSlot, Slot
+from intervalq._shard.connection import OnMismatch
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
-from intervalq.errors import InvalidOption, QueueNotFound
-from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
+from intervalq._spec.limits import Limit
+from intervalq._timing.retry_after import RetryAfter
+from intervalq.errors import InvalidOption, short
 from intervalq.store import DocumentStore, Store
 
 F = TypeVar("F")
@@ -33,7 +34,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class IntervalQueue(Handle):
+_ANSWER: Final = 5.0
+"""Seconds that the store has for its answers to `try_slot`."""
+
+
+class IntervalQueue(Control):
     """Starts at most one job per interval, across all handles of the same name and store, wherever they run.
 
     A handle is cheap, doesn't connect until it is used, and may be created at import time. It belongs to one
@@ -44,7 +49,8 @@ class IntervalQueue(Handle):
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter or digit.
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: use the settings that the queue already has.
-        rate: instead of an interval, for example `10/s`, `5000/h`, `100/15m`.
+        rate: instead of an interval, a number of starts a second, or text such as `10/s`,
+            `5000/h`, `100/15m`, `100/minute`, `5 per hour`.
         store: a URL or a `Store`. None: the environment variable `INTERVALQ_STORE`, else a SQLite database in
             the user's state folder, which all processes of one machine can share.
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
@@ -57,12 +63,16 @@ class IntervalQueue(Handle):
         max_running: how many jobs may run at the same time over all handles; None: no limit. While the
             limit is reached, the queue's clock stands still. The jobs of a dead process count for 10 s. A job
             that waits for its own queue while it holds the last place gets `SelfDeadlock`.
-        timeout: how long a job may wait for its slot before `SlotTimeout`; None: without limit.
+        timeout: how long a job may wait for its slot before `SlotTimeout`; None: without limit. It is raised
+            at once if it is known that the slot comes later.
         retries: how many further attempts a job gets if its function raises; each takes a slot of its own.
         backoff: the first pause before another attempt, in seconds; doubles each time up to a minute, with
             full jitter.
-        retry_after: whether an exception that carries a Retry-After (status 429 or 503; httpx, requests,
-            aiohttp) cools the queue down for that long, for everybody.
+        retry_after: True: an exception that leaves a job, or one behind it, with status 429 or 503 and a
+            Retry-After or reset header (httpx, requests, aiohttp) cools the queue down for that long, for
+            everybody. A function decides by itself: it is called with each exception that leaves a job, and
+            with each result except of slots and generators, and returns the time to wait, or None. The
+            exception is raised, and the result returned, all the same.
         strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
             long that the store's clock can't be known within the tolerance, begin in the middle of the range
             of possible times, which keeps the spacing even between near and far processes (see
@@ -71,11 +81,19 @@ class IntervalQueue(Handle):
             before slots if it wakes too late otherwise. None: 0.1. It does so only while it misses slots. At
             the first missed slot, its thread also asks Linux (6.12 or newer) for a short time slice, so that
             it runs sooner after it wakes, with an unchanged share of the processor. 0 turns both off.
+        limits: windows that hold beside the interval, or without one: text such as `500/min` and
+            `30_000 tokens/min`, or `Limit`s. In any window at most so many starts begin, or units are taken
+            (see `cost` of `add`). `5000/day from utc` has fixed windows instead. None: there are none.
+        on_mismatch: what this handle does if the queue, or that of a key, already runs with other settings:
+            "raise" `ConfigMismatch`; "adopt" the queue's; or "update" the queue to interval, burst,
+            max_running and limits of this handle, for everybody. The tolerance of a queue can't be changed.
+        new: refuse to use a queue that exists, with `QueueExists`. This doesn't concern the queues of keys.
+        start: False: keep this handle's own jobs until `await queue.start()`.
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
         UnknownStore, MissingExtra: at first use.
-        ConfigMismatch: at first use, if the queue already runs with other settings.
+        ConfigMismatch, QueueExists: at first use, see `on_mismatch` and `new`.
         StoreUnavailable: at first use, if the store can't be reached; later, if it stays unreachable for a
             minute. No job ever starts unpaced.
     """
@@ -85,7 +103,7 @@ class IntervalQueue(Handle):
         name: str,
         *,
         interval: Duration | None = None,
-        rate: str | None = None,
+        rate: Rate | None = None,
         store: str | os.PathLike[str] | Store | None = None,
         burst: int = 1,
         lookahead: int | None = 16,
@@ -94,9 +112,13 @@ class IntervalQueue(Handle):
         timeout: Duration | None = None,
         retries: int = 0,
         backoff: Duration = 1.0,
-        retry_after: bool = False,
+        retry_after: RetryAfter = False,
         strict: bool = False,
         precision: float | None = None,
+        limits: Iterable[str | Limit] | None = None,
+        on_mismatch: OnMismatch = "raise",
+        new: bool = False,
+        start: bool = True,
     ) -> None:
         by_url = store is None or isinstance(store, str | os.PathLike)
         checked = options(
@@ -116,30 +138,50 @@ class IntervalQueue(Handle):
             retry_after=retry_after,
             strict=strict,
             precision=precision,
+            limits=limits,
+            on_mismatch=on_mismatch,
+            new=new,
+            start=start,
         )
         super().__init__(checked, None if by_url else cast("Store", store))
 
     # --- jobs ---------------------------------------------------------------------------------------
 
-    def __call__(self, function: F) -> F:
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+
+    @overload
+    def __call__(self, /, *, cost: Cost = 1, settle: Settle[Any] | None = None) -> Callable[[F], F]: ...
+
+    def __call__(
+        self, function: F | None = None, /, *, cost: Cost = 1, settle: Settle[Any] | None = None
+    ) -> F | Callable[[F], F]:
         """Decorate a function, so that each call waits for a slot first; its signature is kept.
 
         Async functions and async generators wait in their event loop; plain functions and generators block
         their thread (see `intervalq.sync`). In a generator, the first step waits.
+
+        `@queue(cost=..., settle=...)` gives each call these options, see `add`; a generator has no result
+        to settle.
         """
-        return cast("F", decorate(function, self, self, lambda: self.blocking))
+        self.plan(cost=cost, settle=settle)  # a mistake shows here, not at the first call
+        made = partial(
+            decorate, owner=self, queue=self, blocking=lambda: self.blocking, cost=cost, settle=settle
+        )
+        return cast("F | Callable[[F], F]", made if function is None else made(function))
 
     async def run(
         self,
         function: Callable[[], Awaitable[R]],
         *,
         priority: int = 0,
-        cost: int = 1,
+        cost: Cost = 1,
         timeout: Duration | None = None,
         retries: int | None = None,
+        settle: Settle[R] | None = None,
     ) -> R:
         """Wait for a slot, call the async function, and return its result. Options as for `add`."""
-        result: R = await run(self, function, self.plan(priority, cost, timeout, retries))
+        result: R = await run(self, function, self.plan(priority, cost, timeout, retries, settle))
         return result
 
     @overload
@@ -148,9 +190,10 @@ class IntervalQueue(Handle):
         function: Callable[..., Awaitable[R]],
         *args: Any,
         priority: int = 0,
-        cost: int = 1,
+        cost: Cost = 1,
         timeout: Duration | None = None,
         retries: int | None = None,
+        settle: Settle[R] | None = None,
     ) -> Job[R]: ...
 
     @overload
@@ -159,9 +202,10 @@ class IntervalQueue(Handle):
         function: Callable[..., R],
         *args: Any,
         priority: int = 0,
-        cost: int = 1,
+        cost: Cost = 1,
         timeout: Duration | None = None,
         retries: int | None = None,
+        settle: Settle[R] | None = None,
     ) -> Job[R]: ...
 
     async def add(
@@ -169,9 +213,10 @@ class IntervalQueue(Handle):
         function: Callable[..., Any],
         *args: Any,
         priority: int = 0,
-        cost: int = 1,
+        cost: Cost = 1,
         timeout: Duration | None = None,
         retries: int | None = None,
+        settle: Settle[Any] | None = None,
     ) -> Job[Any]:
         """Queue a call in the background, and return once it has a ticket, or a place behind others.
 
@@ -184,14 +229,19 @@ class IntervalQueue(Handle):
             args: for the function; bind keyword arguments with functools.partial.
             priority: jobs of a higher priority begin before other jobs of this handle.
             cost: how many consecutive slots the job takes, up to a billion: it begins at the first, and the
-                others stay empty, even if this process dies.
+                others stay empty, even if this process dies. Limits of starts count it as so many. Or what
+                it takes of limits, by unit: `{"tokens": 1200}`.
             timeout: see `IntervalQueue`; None: the queue's.
             retries: see `IntervalQueue`; None: the queue's.
+            settle: a function of the result that says what the job really took of limits, by unit:
+                `lambda answer: {"tokens": answer.usage}`; `cost` is the estimate then (see `Slot.settle`).
+                If it returns None, or the job fails, the estimate counts. So it does if the function itself
+                fails: that is logged, and the result returned.
 
         Raises:
             QueueClosed, ConfigMismatch, StoreError: the job is not queued.
         """
-        job = start(self, function, args, self.plan(priority, cost, timeout, retries))
+        job = start(self, function, args, self.plan(priority, cost, timeout, retries, settle))
         try:
             await job.queued()
         except BaseException:
@@ -207,6 +257,8 @@ class IntervalQueue(Handle):
         *,
         ordered: bool = False,
         window: int = 64,
+        cost: Cost = 1,
+        settle: Settle[R] | None = None,
     ) -> AsyncGenerator[R, None]: ...
 
     @overload
@@ -217,6 +269,8 @@ class IntervalQueue(Handle):
         *,
         ordered: bool = False,
         window: int = 64,
+        cost: Cost = 1,
+        settle: Settle[R] | None = None,
     ) -> AsyncGenerator[R, None]: ...
 
     def map(
@@ -226,6 +280,8 @@ class IntervalQueue(Handle):
         *,
         ordered: bool = False,
         window: int = 64,
+        cost: Cost = 1,
+        settle: Settle[Any] | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Call the function for each item at the queue's pace, and yield the results.
 
@@ -235,18 +291,40 @@ class IntervalQueue(Handle):
                 memory is bounded whatever their number.
             ordered: yield results in the order of the items; False: as they are ready.
             window: see `items`.
+            cost: of each call, as for `add`.
+            settle: as for `add`.
 
         If the function raises, the iteration ends with that error, and the other jobs are cancelled.
         """
-        plan = self.plan()
+        plan = self.plan(cost=cost, settle=settle)
         return paced_map(self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
 
     def slot(
-        self, *, priority: int = 0, cost: int = 1, timeout: Duration | None = None
+        self, *, priority: int = 0, cost: Cost = 1, timeout: Duration | None = None
     ) -> AbstractAsyncContextManager[Slot]:
         """`async with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
         usual = timeout is None and priority == 0 and cost == 1
         return ComingSlot(self, None if usual else self.plan(priority, cost, timeout))
+
+    def try_slot(
+        self, *, within: Duration = 0, priority: int = 0, cost: Cost = 1
+    ) -> AbstractAsyncContextManager[Slot]:
+        """`async with queue.try_slot():` - the body begins at a slot that comes within a time, or not at all.
+
+        It raises `SlotTimeout` at once, with `retry_after`, if the next slot comes later, and leaves no slot
+        empty for that. The time in which the store answers doesn't count; after 5 s it raises in any case.
+
+        Args:
+            within: how long the body may wait for its slot.
+            priority: as for `add`.
+            cost: as for `add`.
+        """
+        return ComingSlot(self, self.plan_to_try(within, priority, cost))
+
+    def plan_to_try(self, within: Duration = 0, priority: int = 0, cost: Cost = 1) -> Plan:
+        """Internal: the options of `try_slot`, checked."""
+        seconds = parse.duration(within, what="within") / 1e6
+        return replace(self.plan(priority, cost), timeout=max(seconds, _ANSWER), within=seconds)
 
     async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
         """Internal: wait in line for a slot, at most `timeout` seconds (None: without limit)."""
@@ -256,21 +334,37 @@ class IntervalQueue(Handle):
                 return shard, await shard.slot(waiter, timeout)
         return shard, await shard.slot(waiter, timeout)
 
+    def settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
+        """Internal: note what the job of a slot took of the limits, by unit."""
+        shard.settle(grant, self._options.beyond(grant.slot, took))
+
     def plan(
-        self, priority: int = 0, cost: int = 1, timeout: Duration | None = None, retries: int | None = None
+        self,
+        priority: int = 0,
+        cost: Cost = 1,
+        timeout: Duration | None = None,
+        retries: int | None = None,
+        settle: Settle[Any] | None = None,
     ) -> Plan:
         """Internal: a job's own options, checked, combined with those of the queue."""
-        if timeout is None and retries is None and priority == 0 and cost == 1:
+        if timeout is None and retries is None and priority == 0 and cost == 1 and settle is None:
             return self._usual
+        if settle is not None and not (callable(settle) and isinstance(cost, Mapping)):
+            raise InvalidOption(
+                f"settle={short(settle)} must be a function of the result that gives what it took by unit, "
+                "and needs the estimate of these units: cost={'tokens': 1200}"
+            )
         mine = self._options
-        check_cost(mine.interval, cost)
+        slots, units = mine.units(cost)
         return Plan(
             whole("priority", priority, -1_000_000),
-            whole("cost", cost, 1, MAX_COST),
+            slots,
             mine.timeout if timeout is None else wait_of(timeout),
             mine.retries if retries is None else whole("retries", retries, 0),
             mine.backoff,
             mine.retry_after,
+            units=units,
+            settle=settle,
         )
 
     @property
@@ -282,95 +376,6 @@ class IntervalQueue(Handle):
     def _usual(self) -> Plan:
         mine = self._options
         return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
-
-    # --- the whole queue, everywhere ----------------------------------------------------------------
-
-    async def pause(self) -> None:
-        """Stop every shard of the queue until somebody resumes it.
-
-        Jobs whose slots are already granted may still begin: for up to 50 ms or two round trips, and for up
-        to 100 ms more in a process that wakes late. Slots move by the length of the pause, and keep their
-        order.
-        """
-        await self._command(Hold())
-
-    async def resume(self) -> None:
-        """End every pause and cool-down at once; the queue goes on at its pace, without a burst."""
-        await self._command(Resume())
-
-    async def cool_down(self, seconds: Duration) -> None:
-        """Stop every shard of the queue for a while, as a server's Retry-After requests.
-
-        If several pauses and cool-downs overlap, the one that ends last counts.
-        """
-        await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
-
-    async def configure(
-        self,
-        *,
-        interval: Duration | None = None,
-        rate: str | None = None,
-        burst: int | None = None,
-        max_running: int | None = None,
-    ) -> None:
-        """Change the queue for everybody, while it runs; None leaves a setting as it is.
-
-        A longer interval applies at once: waiting jobs take new tickets. A shorter one applies after the
-        slots that are already handed out. `max_running=0` removes the limit. The queue of each key is
-        configured separately.
-        """
-        checked = options(
-            self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
-            tolerance=None, max_running=None, timeout=None, retries=0, backoff=0, retry_after=False,
-        )  # fmt: skip
-        command = Configure(
-            interval=checked.interval,
-            burst=None if burst is None else whole("burst", burst, 1),
-            max_running=None if max_running is None else whole("max_running", max_running, 0),
-        )
-        before = (await self._command(Inspect(), may_be_new=True)).state
-        if before is not None:
-            settings = before.settings
-            check_burst(command.interval or settings.interval, command.burst or settings.burst)
-            # From now on this handle uses the queue's settings instead of its own.
-            self.shard().connection.adopt(settings)
-        answer = await self._command(command)
-        if answer.state is not None:
-            settings = answer.state.settings
-            self.shard().connection.adopt(settings)
-            self._options = replace(
-                self._options,
-                interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
-                tolerance=settings.tolerance,
-            )  # fmt: skip
-
-    async def reclaim(self) -> int:
-        """Free the slots of shards that died, and return how many tickets were outstanding.
-
-        Live shards lose their tickets, too, and take new ones by themselves.
-        """
-        before = await self._command(Inspect(), may_be_new=True)
-        await self._command(Reclaim())
-        return 0 if before.state is None else outstanding(before.state)
-
-    async def drop(self) -> None:
-        """Remove the queue's record from the store. The next job creates it again."""
-        await self.shard().command(Drop())
-
-    async def inspect(self) -> QueueState:
-        """The queue as the store has it, and the live figures of this handle.
-
-        Raises:
-            QueueNotFound: the store has no such queue.
-        """
-        answer = await self._command(Inspect())
-        return inspected(self.shard(), answer)
-
-    async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
-        answer = await self.shard().command(command)
-        if answer.state is None and not (may_be_new and self._options.interval is not None):
-            raise QueueNotFound(self.name)
-        return answer
 
     @cached_property
     def blocking(self) -> Blocking:

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from intervalq._queue.attempts import cool_down
 from intervalq._queue.held import HeldSlot, hold, let_go
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.retry_after import wait_after_error
 
 
-class Slot(Grant):
+class Slot(Grant, ABC):
     """The slot that a job runs in."""
 
-    __slots__ = ()
+    __slots__ = ("_settled",)
 
-    @classmethod
-    def of(cls, grant: Grant) -> Slot:
-        """Internal: the slot of a grant."""
-        slot = cls.__new__(cls)
-        slot.become(grant)
-        return slot
+    _settled: bool
+    """Set once it is."""
+
+    def settle(self, **units: int) -> None:
+        """Say what the job really took of limits, now that this is known: `slot.settle(tokens=834)`.
+
+        The windows are then as if the cost had been known: what wasn't needed is free for others, and more
+        than the estimate delays what comes next. It may be called once, in the body or after it, in the
+        event loop of the handle. It is sent with the handle's next request to the store, at most a second
+        later (five while the queue is held), or by `close()`. Without it, and if the process dies, the
+        estimate counts.
+
+        Raises:
+            InvalidOption: a number is negative, or a unit has no limit, or no estimate in the job's `cost`.
+            RuntimeError: the job has no slot yet, or it is settled already.
+            QueueClosed: the handle was closed.
+        """
+        if not hasattr(self, "range"):
+            raise RuntimeError("there is no slot to settle yet: settle it in the body of slot(), or later")
+        if hasattr(self, "_settled"):
+            raise RuntimeError("this slot is settled already: settle all units of a job in one call")
+        self.tell(units)
+        self._settled = True
+
+    @abstractmethod
+    def tell(self, took: Mapping[str, int]) -> None:
+        """Internal: note what the job took."""
 
     def __repr__(self) -> str:
         return f"Slot(ticket={self.ticket}, due={self.due!r})"
@@ -53,7 +77,7 @@ class ComingSlot(Slot):
         grant = shard.take_ready() if plan is None else None
         if grant is None:
             plan = plan or self._queue.usual
-            _, grant = await self._queue.acquire(Waiter(plan.priority, plan.cost), plan.timeout)
+            _, grant = await self._queue.acquire(plan.waiter(), plan.timeout)
             self._shard = shard
             self._held = hold(shard)
         self.become(grant)
@@ -62,7 +86,21 @@ class ComingSlot(Slot):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        let_go(self._held)
-        leases = None if self._shard is None else self._shard.leases
-        if leases is not None and (leases.running or leases.lost):
-            leases.ended(self.ticket)
+        try:
+            if isinstance(error, Exception):
+                await self._heed(error)
+        finally:
+            let_go(self._held)
+            leases = None if self._shard is None else self._shard.leases
+            if leases is not None and (leases.running or leases.lost):
+                leases.ended(self.ticket)
+
+    def tell(self, took: Mapping[str, int]) -> None:
+        shard = self._shard or self._queue.shard_here
+        assert shard is not None  # it has a slot
+        self._queue.settle(shard, self, took)
+
+    async def _heed(self, error: Exception) -> None:
+        """Cool the queue down if an error that leaves the body requests it."""
+        if (asked := wait_after_error(self._queue.usual.retry_after, error)) is not None:
+            await cool_down(self._queue, asked)

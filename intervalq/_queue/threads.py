@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+
+import anyio
 
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
@@ -18,6 +21,36 @@ _SPIN: Final = 150
 
 LATE: Final = object()
 """The result of `in_time` if the function was not called."""
+
+
+class Callers:
+    """The threads that wait for slots, so that closing can wait until their jobs have begun.
+
+    A slot is handed out before it comes, and a thread that wakes too late for it is in line again.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[object] = set()
+        self._none: anyio.Event | None = None  # set once nobody waits, if that is awaited
+
+    @contextmanager
+    def waiting(self, tell: Callable[[Callable[[], object]], object]) -> Iterator[None]:
+        """A context around such a wait, for any thread. `tell` calls a function in the event loop."""
+        caller = object()
+        self._waiting.add(caller)
+        try:
+            yield
+        finally:
+            self._waiting.remove(caller)
+            none = self._none
+            if none is not None and not self._waiting:
+                tell(none.set)
+
+    async def gone(self) -> None:
+        """Wait until no job is left that waits."""
+        self._none = none = self._none or anyio.Event()
+        if self._waiting:
+            await none.wait()
 
 
 def opens_here(shard: Shard, grant: Grant) -> bool:

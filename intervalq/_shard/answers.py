@@ -15,7 +15,7 @@ class Answers:
     Args:
         grants: the shard's slots, which are updated.
         time: the store's clock.
-        leases: told about leases of slots that won't be used.
+        leases: notes slots that won't be used.
         dispatcher: counts missed slots.
     """
 
@@ -55,15 +55,33 @@ class Answers:
             self._dispatcher.granted_late()
         self._take_in_new(answer, state, speculative)
 
+    async def pass_void(self, state: State | None) -> None:
+        """Drop tickets that the queue was full with, and that became void when it had room again.
+
+        They still count as running, so their leases are ended before others are taken: a shard whose slots
+        are over by the time it hears of them would else fill the queue with each new ticket, which becomes
+        void when the lease of the one before ends.
+        """
+        if state is None or not state.settings.max_running or state.held_since is not None:
+            return
+        tickets, any_void = self._grants.tickets, False
+        while tickets and tickets[0].ticket <= state.revoked_through:
+            self._leases.ended(tickets.popleft().ticket)
+            self._dispatcher.missed("revoked")
+            any_void = True
+        if any_void:
+            await self._leases.settle()
+
     def _take_in_new(self, answer: Answer, state: State, speculative: int) -> None:
         new, begun = answer.taken, answer.begun
+        in_row = not (answer.costs or answer.dues)
         if begun:
             at_once = answer.at_once and not answer.granted
-            for number, slot in enumerate(new[:begun] if answer.costs else new[:1]):
+            for number, slot in enumerate(new[:1] if in_row else new[:begun]):
                 self._grants.grant(
                     self._range(
-                        slot, state, count=1 if answer.costs else begun, at_once=at_once and not number,
-                        speculative=speculative > 0 and not answer.costs,
+                        slot, state, count=begun if in_row else 1, at_once=at_once and not number,
+                        speculative=speculative > 0 and in_row,
                     )
                 )  # fmt: skip
         self._grants.tickets.extend(new[begun:])
@@ -73,7 +91,7 @@ class Answers:
     ) -> GrantRange:
         """Granted slots, as fixed instants on the store's clock."""
         return GrantRange(
-            first, held_total=state.held_total, steps=self._time.clock.steps, count=count,
+            first, held_total=state.held_total, lag=state.lag, steps=self._time.clock.steps, count=count,
             granted_at=state.last_now, latest=state.tolerance + state.credit,
             step=state.settings.interval, at_once=at_once, speculative=speculative,
         )  # fmt: skip

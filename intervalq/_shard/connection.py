@@ -5,21 +5,38 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 import anyio
 
 from intervalq._shard.store_time import StoreTime
-from intervalq._spec import parse
+from intervalq._spec import limits, parse, windows
+from intervalq._spec.configure import ordered, reordered
 from intervalq._timing.clock import CLOCK
-from intervalq.errors import ConfigMismatch
-from intervalq.rules import Answer, Command, Drop, Inspect, Mark, Settings, State
+from intervalq.errors import ConfigMismatch, QueueExists
+from intervalq.rules import (
+    Advance,
+    Answer,
+    Command,
+    Configure,
+    Drop,
+    Inspect,
+    Limit,
+    Mark,
+    Settings,
+    State,
+    Units,
+)
 from intervalq.store import Store
 
 log: Final = logging.getLogger("intervalq")
 
 _SHORT: Final = 200_000
 """At intervals shorter than this, the shard connects before it takes its first ticket."""
+
+
+OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
+"""What to do if a record has other settings: refuse to work, use those, or change them for everybody."""
 
 
 class Owner(Protocol):
@@ -62,7 +79,16 @@ class Connection:
     """Sends the commands of one shard. If `settings` is None, the queue's own are used."""
 
     def __init__(
-        self, queue: str, store: Store, settings: Settings | None, time: StoreTime, owner: Owner
+        self,
+        queue: str,
+        store: Store,
+        settings: Settings | None,
+        time: StoreTime,
+        owner: Owner,
+        *,
+        on_mismatch: OnMismatch = "raise",
+        new: bool = False,
+        counted: tuple[str, ...] | None = None,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -81,40 +107,114 @@ class Connection:
         self._time = time
         self._owner = owner
         self._settings = settings
+        limits = () if settings is None else settings.limits
+        # The units of limits, in the order in which jobs and slots of this shard say what they take of them.
+        self.counted = tuple([limit.unit for limit in limits]) if counted is None else counted
         self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
         self._gone: str | None = None  # the generation of the last record, if there is none now
+        self._on_mismatch: OnMismatch = on_mismatch
+        # With `new`: the generation of the record, by which an earlier one is told from that of this handle.
+        self._first = secrets.token_hex(8) if new else None
 
     async def command(self, command: Command) -> Answer:
         """Send a command for this shard, and process the answer.
 
         Raises:
             ConfigMismatch: at first contact, if the queue runs with other settings.
+            QueueExists: at first contact, if the queue was to be new.
             StoreError: raised by the store.
         """
         generation = self._generation()  # read now: while this waits, another answer may show a new record
+        steps = self._time.clock.steps
         async with self._lock:
-            state = self.state
-            settings = state.settings if state is not None and self.attached else self._settings
-            command = replace(
-                command,
-                settings=settings,
-                attach=not self.attached,
-                generation=generation or self._generation(),
-                nonce=secrets.token_hex(8),
+            if isinstance(command, Advance):
+                command = self._up_to_date(command, steps)
+            if self._first is not None and not isinstance(command, Inspect | Drop):
+                await self._create(self._first)
+            while (answer := await self._send(command, generation)).refused:
+                await self._agree(answer)
+            return answer
+
+    def _up_to_date(self, command: Advance, steps: int) -> Advance:
+        """A command that waited for others, with what their answers have shown of the store's clock.
+
+        Slots from before a step of it are void, and the error may be smaller by now.
+        """
+        if self._time.clock.steps != steps:
+            command = replace(command, slots=())
+        if command.error and self.state is not None:
+            error = self._time.error_to_report(self.state, self._clock.now())
+            command = replace(command, error=min(command.error, error))
+        return command
+
+    async def _create(self, nonce: str) -> None:
+        """Create the record, unless it exists."""
+        state = (await self._send(Advance(), None, nonce=nonce)).state
+        if state is None or state.generation != nonce:
+            raise QueueExists(self.queue)
+        self._first = None
+
+    async def _agree(self, refusal: Answer) -> None:
+        """Use the settings of the record, or change them, after it refused a command for its settings."""
+        assert refusal.state is not None
+        if self.attached:  # its limits were changed: the next try knows them
+            self._learn(refusal, dropped=False)
+            return
+        assert self._settings is not None
+        ours, theirs = self._settings, refusal.state.settings
+        if self._on_mismatch == "adopt":
+            self._settings = theirs
+        elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
+            limits = None if ours.limits == theirs.limits else ours.limits
+            change = Configure(
+                interval=ours.interval, burst=ours.burst, max_running=ours.max_running, limits=limits
             )
-            self.calls += 1
-            sent = self._clock.now()
+            await self._send(change, None, attach=False)
+        else:
+            fixed = "tolerance" if self._on_mismatch == "update" else ""
+            raise ConfigMismatch(self.queue, describe(ours), describe(theirs), fixed=fixed)
+
+    async def _send(
+        self, command: Command, generation: str | None, *, attach: bool = True, nonce: str | None = None
+    ) -> Answer:
+        state = self.state
+        command = replace(
+            command,
+            settings=state.settings if state is not None and self.attached else self._settings,
+            attach=attach and not self.attached,
+            generation=generation or self._generation(),
+            nonce=nonce or secrets.token_hex(8),
+        )
+        self.calls += 1
+        sent = self._clock.now()
+        if self.counted and isinstance(command, Advance) and command.settings is not None:
+            answer = await self._advance(command, command.settings.limits)
+        else:
             answer = await self.store.apply(self.queue, command)
-            self._measure(sent, self._clock.now(), answer)
-            if answer.refused and settings is not None and answer.state is not None:
-                raise ConfigMismatch(self.queue, describe(settings), describe(answer.state.settings))
+        self._measure(sent, self._clock.now(), answer)
+        if not answer.refused:
             if not isinstance(command, Inspect):  # this one compares no settings
                 self.attached = self.attached or answer.state is not None
             self._learn(answer, dropped=isinstance(command, Drop))
-            return answer
+        return answer
 
-    def adopt(self, settings: Settings) -> None:
-        """Use these settings from now on, unless the handle has none."""
+    async def _advance(self, command: Advance, limits: tuple[Limit, ...]) -> Answer:
+        """Send a command about slots that take units, which a store has in the order of its limits."""
+        answer = await self.store.apply(self.queue, reordered(command, self.counted, limits))
+        missed = {slot.ticket: slot.units for slot in command.slots}
+        units = (*(missed[ticket] for ticket in answer.missed), *command.units)[: answer.count]
+        if not any(units):
+            return answer
+        # Slots have the units that they were asked for, even if the queue has no limits any more.
+        return replace(answer, units=units, dues=answer.dues or tuple([slot.due for slot in answer.taken]))
+
+    def ordered(self, cost: int, units: Units) -> Units:
+        """What a job takes, in the order of the record's limits, which others may have changed."""
+        return ordered(cost, units, self.counted, self.state.settings.limits if self.state else ())
+
+    def adopt(self, settings: Settings, counted: tuple[str, ...]) -> None:
+        """Use these settings from now on, unless the handle has none; and know more units than before."""
+        self.counted = counted
         if self._settings is not None:
             self._settings = settings
 
@@ -148,7 +248,7 @@ class Connection:
             # move slots far ahead.
             took = None if answer.trip is None else received - sent
         if took is not None:
-            time.trips.add(took)
+            time.took(took, way=received - sent)
         time.clock.learn(sent - answer.blur, received + answer.blur, answer.now)
         if time.clock.steps != steps:
             self._owner.clock_stepped()
@@ -166,7 +266,8 @@ class Connection:
         if not state.settings.ephemeral or self._owner.has_slots() or self._owner.has_leases():
             return True
         last = self._owner.last_start()
-        return last is not None and self._clock.now() - last <= state.settings.burst * state.settings.interval
+        matters = state.settings.burst * state.settings.interval + windows.kept(state)
+        return last is not None and self._clock.now() - last <= matters
 
     def _learn(self, answer: Answer, *, dropped: bool) -> None:
         before, state = self.state, answer.state
@@ -215,4 +316,6 @@ def describe(settings: Settings) -> str:
         parts.append(f"max_running={settings.max_running}")
     if settings.tolerance:
         parts.append(f"tolerance={parse.text(settings.tolerance)}")
+    if settings.limits:
+        parts.append(f"limits=[{', '.join(repr(limits.text(limit)) for limit in settings.limits)}]")
     return ", ".join(parts)

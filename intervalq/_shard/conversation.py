@@ -6,7 +6,7 @@ It sends the requests that the planner decides on, one at a time, and waits out 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,12 +15,14 @@ from anyio.lowlevel import checkpoint
 
 from intervalq._shard.answers import Answers
 from intervalq._shard.connection import Connection
+from intervalq._shard.deadlines import Deadlines
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grants
 from intervalq._shard.leases import LEASE, Leases
 from intervalq._shard.listener import Listener
 from intervalq._shard.planner import Ask, Situation, next_question, plan
 from intervalq._shard.returning import Returning
+from intervalq._shard.settlements import Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import WaitQueue
 from intervalq._shard.warnings import Warnings
@@ -39,15 +41,6 @@ _QUESTION: Final = 400
 _STARTED: Final = 20
 """Allowance for a due job to actually start, in microseconds."""
 
-_UNTIL: Final = 100_000
-"""How long a request may take, in addition to two slow round trips, for its slots to be granted late."""
-
-_PATIENCE: Final = {True: 5_000_000, False: 500_000}
-"""Poll interval while held: long if the store sends wake-ups (one may be lost), short if not."""
-
-_LISTEN_AGAIN: Final = 30_000_000
-"""A held shard that gets no wake-ups from the store tries again to listen after this time."""
-
 
 class Conversation:
     """Sends the requests of one shard at the right times.
@@ -58,8 +51,9 @@ class Conversation:
         line: the waiting jobs.
         grants: the shard's slots.
         time: the store's clock.
-        leases: told about slots that won't be used.
-        dispatcher: told about granted slots.
+        leases: notes slots that won't be used.
+        dispatcher: notes granted slots.
+        deadlines: refuses jobs whose slots come too late.
         lookahead: see `IntervalQueue`.
         is_closed: whether the shard accepts no more jobs.
         failed: called with an error that prevents slots from being handed out.
@@ -75,12 +69,15 @@ class Conversation:
         time: StoreTime,
         leases: Leases,
         dispatcher: Dispatcher,
+        deadlines: Deadlines,
         lookahead: int | None,
         is_closed: Callable[[], bool],
         failed: Callable[[Exception], None],
     ) -> None:
         self.runs = False
         """Whether the task that talks to the store is running."""
+        self.is_kept = False
+        """Whether nothing is asked for the waiting jobs yet."""
         self._queue = connection.queue
         self._store = connection.store
         self._clock = clock
@@ -90,8 +87,10 @@ class Conversation:
         self._time = time
         self._leases = leases
         self._dispatcher = dispatcher
+        self._deadlines = deadlines
         self._answers = Answers(grants, time, leases, dispatcher)
         self._warnings = Warnings(self._queue, self._store.url)
+        self.settlements = Settlements(clock)
         self.outage = Outage()
         """The present outage of the store, if there is one."""
         self._lookahead = lookahead
@@ -112,23 +111,24 @@ class Conversation:
     def someone_waits(self) -> None:
         """Note that a job began to wait."""
         if self._line.waiting == 1:
-            self._came_back()
+            self._returning.came(self._time, self._connection.state, self._clock.now())
         self.begin()
 
     def begin(self) -> None:
         """There is something to ask or to tell."""
+        if self.is_kept:
+            return
         if not self.runs:
             self.runs = True
             self._idle = anyio.Event()
             spawn(self._drive)
         self._asking.wake()
 
-    def _came_back(self) -> None:
-        """Learn from a job that came while nobody waited if a ticket taken ahead would have helped."""
-        state = self._connection.state
-        if state is not None:
-            left = self._time.clock.surely(state.due + state.held_total) - self._clock.now()
-            self._returning.came(in_time=left > self._time.together(state))
+    def settle(self, due: int, lag: int, more: Mapping[str, int]) -> None:
+        """Note by how much more of each unit the job of a slot took than its ticket."""
+        if (state := self._connection.state) is not None:
+            self.settlements.add(due, lag, more, state.settings.limits)
+            self.begin()
 
     def ask_anew(self) -> None:
         """Plan again, because the situation has changed."""
@@ -145,6 +145,8 @@ class Conversation:
 
     async def ended(self) -> None:
         """Wait until there is nothing left to send."""
+        if self.settlements.hurry():
+            self.begin()
         if self.runs:
             self.nobody_waits()
             await self._idle.wait()
@@ -169,11 +171,13 @@ class Conversation:
     async def _drive(self) -> None:
         """Run from the first waiting job until none waits."""
         try:
-            while self._line or self._grants:
+            while self._line or self._grants or self.settlements.at < FOREVER:
                 try:
                     await self._talk()
                 except Exception as trouble:  # noqa: BLE001 - after any error, nobody may wait for ever
+                    self._end_leases()
                     self._grants.forget()
+                    self.settlements.troubled(trouble)
                     self._failed(trouble)
         finally:
             self.runs = False
@@ -190,36 +194,47 @@ class Conversation:
             await checkpoint()  # jobs that are added in one turn of the event loop share one request
             try:
                 if not self._line:
-                    if (end := self._end_of_speculation()) > self._clock.now():
-                        await self._asking.until(end)
-                        continue
-                    if (farewell := self._farewell()) is None:
+                    if not await self._wind_down():
                         return
-                    await self._ask(farewell)
                 elif not await self._check_clock():
                     await self._ask_or_wait()
                 self.outage.ended()
             except StoreUnavailable as error:
                 await self._bear(error)
 
+    async def _wind_down(self) -> bool:
+        """While nobody waits, report what there is to report. Returns whether there may be more."""
+        at, end = self._clock.now(), self._end_of_speculation()
+        until = min(self.settlements.at, end) if end > at else self.settlements.at
+        if end <= at and (farewell := self._farewell()) is not None:
+            await self._ask(farewell)
+        elif self.settlements.at <= at:
+            await self._tell()
+        elif until < FOREVER:
+            await self._asking.until(until)
+        else:
+            return False
+        return True
+
     async def _ask_or_wait(self) -> None:
         if self._connection.is_held:
             await self._sit_out()
             return
         self._dispatcher.pass_dead()
+        await self._answers.pass_void(self._connection.state)
         now = self._situation()
         decision = plan(now)
         if isinstance(decision, Ask):
             if not await self._keeps_clear():
                 await self._ask(self._advance(decision), decision.speculative)
+        elif self.settlements.at <= now.at:
+            await self._tell()
         else:
             self.set_placed()
-            self.waits_for_a_start = (
-                decision <= now.at
-            )  # the grant limit is reached; ask again when the next job begins
-            await self._dispatcher.sleep_until(
-                self._asking, float("inf") if self.waits_for_a_start else decision
-            )
+            # The grant limit may be reached: then it asks again when the next job begins.
+            self.waits_for_a_start = decision <= now.at
+            until = float("inf") if self.waits_for_a_start else decision
+            await self._dispatcher.sleep_until(self._asking, min(until, self.settlements.at))
             self.waits_for_a_start = False
 
     async def _bear(self, error: StoreUnavailable) -> None:
@@ -227,7 +242,8 @@ class Conversation:
         now, attached = self._clock.now(), self._connection.attached
         if self.outage.began(now) and attached and self._line:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
-        if not attached or not self._line or self.outage.is_over(now):
+        waits = self._line or (self.settlements and not self._is_closed())
+        if not attached or not waits or self.outage.is_over(now):
             raise error
         await self._parked.until(self.outage.again(now))
 
@@ -251,6 +267,7 @@ class Conversation:
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
+            settles=self.settlements.are_usual, counted=self._connection.counted,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -258,12 +275,13 @@ class Conversation:
         self._counted = self._dispatcher.begun
         until = None
         if ask.slots:
-            until = self._time.clock.latest(at) + _UNTIL + 2 * (self._time.trips.slow() or 0) + ask.notice
+            until = self._time.latest_arrival(at) + ask.notice
         return Advance(
             release=self._grants.given_back(self._connection.last_ticket()),
             slots=ask.slots,
             take=len(ask.costs),
             costs=() if all(cost == 1 for cost in ask.costs) else ask.costs,
+            units=ask.units,
             notice=ask.notice,
             reach=ask.reach,
             lease=LEASE,
@@ -275,11 +293,7 @@ class Conversation:
 
     def _farewell(self) -> Advance | None:
         """The command that gives slots back when nobody waits any more; None: there are none."""
-        state = self._connection.state
-        if state is not None and state.settings.max_running:
-            for slot in self._grants.coming():
-                if slot.ticket <= state.current:
-                    self._leases.ended(slot.ticket)
+        self._end_leases()
         self._dispatcher.not_ready()
         if self._returning.ticket:
             self._returning.stayed_away()
@@ -291,17 +305,28 @@ class Conversation:
         back = self._grants.give_all_back(self._connection.last_ticket())
         return Advance(release=back, high_water_mark=self._connection.mark) if back else None
 
+    def _end_leases(self) -> None:
+        self._leases.unused(self._grants.coming(), self._connection.state)
+
+    async def _tell(self) -> None:
+        """Send a request that asks for nothing."""
+        await self._ask(Advance(high_water_mark=self._connection.mark))
+
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Send a request, and process its answer."""
         before = self._connection.state
+        if self.settlements and before is not None:
+            question = replace(question, settled=self.settlements.take(self._connection.counted))
         try:
             answer = await self._connection.command(question)
         except BaseException:
+            self.settlements.failed()
             # The store may or may not have got them; giving them back twice is harmless in the same record.
             state = self._connection.state
             if before is not None and state is not None and before.generation == state.generation:
                 self._grants.unused.extend(question.release)
             raise
+        self.settlements.answered()
         self.outage.ended()
         if answer.state is None:
             raise QueueNotFound(self._queue)
@@ -315,6 +340,8 @@ class Conversation:
         self._answers.take_in(question, answer, speculative, self._clock.now())
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)
+        if answer.count or self._connection.is_held:
+            self._deadlines.check()
         self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
         self._dispatcher.look()
         self.set_placed()
@@ -352,27 +379,21 @@ class Conversation:
 
     async def _sit_out(self) -> None:
         """Wait for the end of a hold; check it after each wake-up, and from time to time."""
-        listener = Listener(self._store, self._queue, self._parked.wake)
-        began = self._clock.now()
+        listener = Listener(self._store, self._queue, self._parked.wake, self._clock)
         try:
             await listener.start()
             while True:
                 # Check only after listening has begun: the hold may have ended in between.
+                await self._answers.pass_void(self._connection.state)
                 decision = plan(self._situation())
                 if isinstance(decision, Ask):
                     await self._ask(self._advance(decision), decision.speculative)
                 else:
-                    await self._ask(Advance(high_water_mark=self._connection.mark))
+                    await self._tell()
                 if not self._connection.is_held or not self._line:
                     return
-                await self._parked.until(self._end_of_hold(_PATIENCE[listener.hears]))
-                if not self._line or (not listener.hears and self._clock.now() - began > _LISTEN_AGAIN):
+                await self._parked.until(listener.next_look(self._time, self._connection.state))
+                if not self._line or listener.is_in_vain:
                     return
         finally:
             listener.stop()
-
-    def _end_of_hold(self, patience: int) -> float:
-        poll = self._clock.now() + patience
-        state = self._connection.state
-        until = state.held_until if state is not None else 0
-        return min(poll, self._time.clock.surely(until)) if 0 < until < FOREVER else poll

@@ -62,7 +62,7 @@ class Dispatcher:
         line: the waiting jobs.
         grants: the shard's slots.
         time: the store's clock, which tells when slots have come.
-        leases: told about jobs that begin and slots that stay unused, if the queue has a limit.
+        leases: notes jobs that begin and slots that stay unused, if the queue limits its running jobs.
         precision: how long waits end in polling the clock.
         connection: has the record, as the last answer showed it.
         failed: called with an error that prevents slots from being handed out.
@@ -126,12 +126,12 @@ class Dispatcher:
             if first.readings != self._time.clock.answers:
                 self._bounded(first)
             at = self._now()
-            if first.all_from <= at <= first.all_until and first.cost >= waiter.cost:
+            if first.all_from <= at <= first.all_until and waiter.fits(first):
                 return self._begin(waiter, at)
             opens = self._opens(first)
             if self._is_lost(first, opens, at):
                 self._is_over(first)
-            elif first.cost < waiter.cost:
+            elif not waiter.fits(first):
                 self.give_up(grants.use(), "cheap")
                 self._asker.changed()
             elif opens > first.closes:

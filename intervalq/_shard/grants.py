@@ -28,6 +28,7 @@ class GrantRange:
         "end",
         "granted_at",
         "held_total",
+        "lag",
         "last",
         "latest",
         "moves",
@@ -37,6 +38,7 @@ class GrantRange:
         "speculative",
         "step",
         "steps",
+        "units",
     )
 
     def __init__(
@@ -45,6 +47,7 @@ class GrantRange:
         *,
         held_total: int,
         steps: int,
+        lag: int = 0,
         count: int = 1,
         step: int = 0,
         at_once: bool = False,
@@ -58,8 +61,12 @@ class GrantRange:
         """The ticket after the last one."""
         self.cost = first.cost
         """How many slots each of the tickets owns."""
+        self.units = first.units
+        """What each of them takes of the queue's limits."""
         self.held_total = held_total
         """How far the queue's clock was behind the store's at the time of the grant."""
+        self.lag = lag
+        """`State.lag` at that time."""
         self.last = first.due + held_total + (count - 1) * step
         """The last slot, on the store's clock. Later holds don't move it."""
         self.step = step
@@ -120,6 +127,7 @@ class GrantRange:
             and (self.step, self.steps, self.held_total) == (other.step, other.steps, other.held_total)
             and self.latest == other.latest
             and self.cost == other.cost == 1
+            and self.units == other.units
             and self.speculative == other.speculative
             and not self.at_once
         )
@@ -133,7 +141,7 @@ class GrantRange:
     def __iter__(self) -> Iterator[Slot]:
         for ahead in range(self.count, 0, -1):
             ticket, instant = self.end - ahead, self.last - (ahead - 1) * self.step
-            yield Slot(ticket, instant - self.held_total, self.cost)
+            yield Slot(ticket, instant - self.held_total, self.cost, self.units)
 
 
 class Grant:
@@ -176,7 +184,7 @@ class Grant:
     @property
     def slot(self) -> Slot:
         """The ticket and its instant on the queue's clock."""
-        return Slot(self.ticket, self.instant - self.range.held_total, self.range.cost)
+        return Slot(self.ticket, self.instant - self.range.held_total, self.range.cost, self.range.units)
 
     @property
     def due(self) -> float:
@@ -240,6 +248,10 @@ class Grants:
         for each in self.granted:
             yield from each
         yield from self.tickets
+
+    def last(self) -> Slot:
+        """The last slot in which a job may still begin; there must be one."""
+        return self.tickets[-1] if self.tickets else [*self.granted[-1]][-1]
 
     def in_row(self, within: float, through: int) -> list[Slot]:
         """The first ticket and those directly after it, at most `within` later or up to ticket `through`."""

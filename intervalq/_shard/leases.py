@@ -1,9 +1,14 @@
-"""With `max_running`: renews the leases of a shard's running jobs, and removes those of ended jobs."""
+"""With `max_running`: renews the leases of a shard's running jobs, and removes those of ended jobs.
+
+This is no `Heartbeat`: the command that renews also reports ended jobs, so it is sent early when a job ends,
+and on its own only while jobs run; its times are on the shard's own clock; and its answer shows no loss, as a
+shard learns from the answer to any command that the record is gone, and calls `forget`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
@@ -11,7 +16,7 @@ import anyio
 from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.rules import Answer, Command, Finish
+from intervalq.rules import Answer, Command, Finish, Slot, State
 
 log: Final = logging.getLogger("intervalq")
 
@@ -64,6 +69,13 @@ class Leases:
             self._ended.add(ticket)
             self._tell()
             self._sleep.wake()
+
+    def unused(self, slots: Iterable[Slot], state: State | None) -> None:
+        """Note that these slots won't be used: with a limit, those that are granted count as running."""
+        if state is not None and state.settings.max_running:
+            for slot in slots:
+                if slot.ticket <= state.current:
+                    self.ended(slot.ticket)
 
     def wanted(self, ticket: int) -> None:
         """A slot is to be granted again, so it keeps its lease."""

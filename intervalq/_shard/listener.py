@@ -9,13 +9,22 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from intervalq._shard.store_time import StoreTime
 from intervalq._timing.backends import spawn
+from intervalq._timing.clock import Clock
+from intervalq.rules import FOREVER, State
 from intervalq.store import Store, Waking
 
 log: Final = logging.getLogger("intervalq")
 
 _MOST: Final = 8
 """The most shards of one store that listen at a time, each with a connection; any others only poll."""
+
+_PATIENCE: Final = {True: 5_000_000, False: 500_000}
+"""Poll interval while held: long if the store sends wake-ups (one may be lost), short if not."""
+
+_LISTEN_AGAIN: Final = 30_000_000
+"""A held shard that gets no wake-ups from the store tries again to listen after this time."""
 
 _listening: Final[WeakKeyDictionary[Store, int]] = WeakKeyDictionary()
 
@@ -27,12 +36,14 @@ def _nobody() -> None:
 class Listener:
     """Calls `wake` at each wake-up from `start` to `stop`, in a task of its own."""
 
-    def __init__(self, store: Store, queue: str, wake: Callable[[], None]) -> None:
+    def __init__(self, store: Store, queue: str, wake: Callable[[], None], clock: Clock) -> None:
         self.hears = False
         """Whether wake-ups come. False: the store can't push, too many shards listen, or it disconnected."""
         self._store = store
         self._queue = queue
         self._wake = wake
+        self._began = clock.now()
+        self._clock = clock
         self._scope = anyio.CancelScope()
         self._settled = anyio.Event()
 
@@ -48,6 +59,17 @@ class Listener:
         """Close the connection, and wake nobody any more."""
         self._wake = _nobody
         self._scope.cancel()
+
+    def next_look(self, time: StoreTime, state: State | None) -> float:
+        """When to look again whether the hold has ended."""
+        poll = self._clock.now() + _PATIENCE[self.hears]
+        until = state.held_until if state is not None else 0
+        return min(poll, time.clock.surely(until)) if 0 < until < FOREVER else poll
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether to subscribe again: no wake-ups have come for a while."""
+        return not self.hears and self._clock.now() - self._began > _LISTEN_AGAIN
 
     async def _listen(self, store: Waking) -> None:
         try:

@@ -19,15 +19,19 @@ used
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from intervalq._shard.grants import Grants
+from intervalq._shard.settlements import patience
 from intervalq._shard.store_time import StoreTime
-from intervalq._shard.wait_queue import WaitQueue
-from intervalq.rules import MAX_TICKETS, Slot, State
+from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._spec import windows
+from intervalq._spec.configure import ordered
+from intervalq.rules import MAX_TICKETS, Slot, State, Units
 
 _SPECULATIVE: Final = 1_000
 """For how long, in microseconds, tickets may be taken ahead of jobs, if at least ten slots fit into it."""
@@ -57,6 +61,10 @@ class Situation:
     """How many jobs began since the last request."""
     apart: int = 0
     """When a whole interval has passed since the last start; 0 with burst credit, which needs no distance."""
+    counted: tuple[str, ...] = ()
+    """The units of limits, in the order in which jobs here say what they take of them."""
+    settles: bool = False
+    """Whether jobs here take less of limits than their tickets, which is known when they have ended."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
 
@@ -68,6 +76,8 @@ class Ask:
     slots: tuple[Slot, ...]
     costs: tuple[int, ...]
     """The costs of the tickets to take."""
+    units: tuple[Units, ...]
+    """What they take of the queue's limits; empty: see `rules.Units`."""
     speculative: int
     """How many of these tickets are for jobs that are only likely to come."""
     notice: int
@@ -79,7 +89,7 @@ class Ask:
 def plan(now: Situation) -> Ask | float:
     """The request to send, or until when to wait; infinity: until something changes."""
     slots = _slots_to_ask(now)
-    costs = _costs_to_take(now, len(slots))
+    costs, units = _costs_to_take(now, len(slots))
     if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now):
         costs = []
     if not slots and not costs:
@@ -94,6 +104,7 @@ def plan(now: Situation) -> Ask | float:
     return Ask(
         slots=tuple(slots),
         costs=(*costs, *[1] * speculative)[:MAX_TICKETS],
+        units=tuple(units) if costs and any(units) else (),
         speculative=speculative,
         notice=notice,
         reach=_reach(now, len(slots), notice),
@@ -115,7 +126,7 @@ def _clear(now: Situation, comes: float) -> int:
 def next_question(now: Situation) -> float:
     """When to request the grant of the next ticket, or tickets to follow the granted ones."""
     tickets, granted = now.grants.tickets, now.grants.granted
-    if _costs_to_take(now, 0):
+    if _costs_to_take(now, 0)[0]:
         return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now))
     if tickets:
         return _ask_at(now, tickets[0])
@@ -161,6 +172,8 @@ def _end_of_run(now: Situation, state: State) -> int:
 def _ask_at(now: Situation, slot: Slot) -> float:
     if _is_leased(now.state, slot):
         return now.at  # the queue is held for it
+    if _are_counted_anew(now.state, slot):
+        return now.at  # it may come sooner then
     return now.time.comes(slot, now.state) - _lead(now, slot)
 
 
@@ -184,35 +197,67 @@ def _is_leased(state: State | None, slot: Slot) -> bool:
     return slot.ticket in state.running
 
 
+def _are_counted_anew(state: State | None, slot: Slot) -> bool:
+    """Whether this ticket may have been revoked because a hold moved slots, but not the edges of windows."""
+    if state is None or state.held_since is not None or slot.ticket > state.revoked_through:
+        return False
+    return any(limit.edge is not None for limit in state.settings.limits)
+
+
 def _slots_to_ask(now: Situation) -> list[Slot]:
     state, tickets = now.state, now.grants.tickets
     if not tickets or _ask_at(now, tickets[0]) > now.at:
         return []
     if _is_leased(state, tickets[0]):
         return [slot for slot in now.grants.in_row(math.inf, 0) if _is_leased(state, slot)]
+    if state is not None and _are_counted_anew(state, tickets[0]):
+        return now.grants.in_row(0, state.revoked_through)
     ahead = now.time.together(state) - max(0, now.time.comes(tickets[0], state) - now.at)
     # Previously granted slots must be requested together with the first one that is over, however far ahead.
     return now.grants.in_row(ahead, 0 if state is None else state.current)
 
 
-def _costs_to_take(now: Situation, asked: int) -> list[int]:
-    """The costs of tickets for jobs that have none yet, in the order of their jobs."""
+def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
+    """The costs and units of tickets for jobs that have none yet, in the order of their jobs."""
     granted = now.grants.granted_count + asked
     room = now.line.waiting - granted
     if now.lookahead is not None:  # the next ticket is taken by the request that grants the last one
         room = min(room, now.lookahead, max(2, now.lookahead) - granted)
     if not now.line.mixed:
-        return [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked)))
-    jobs = max(0, granted + room)
-    return list(islice(_unmatched(now, jobs), MAX_TICKETS))
+        return [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked))), []
+    jobs = list(islice(_unmatched(now, max(0, granted + room)), MAX_TICKETS))
+    costs, units = [job.cost for job in jobs], [job.units for job in jobs]
+    if now.settles and costs:
+        few = max(_near(now, costs, units), 0 if len(now.grants.tickets) > asked else 1)
+        return costs[:few], units[:few]
+    return costs, units
 
 
-def _unmatched(now: Situation, jobs: int) -> Iterator[int]:
-    """The costs of those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
+def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
+    """How many of these tickets would have slots that come soon, as far as the shard knows the windows.
+
+    A slot is found by the estimates of all those before it, and stays where it is when these turn out to be
+    too high. So only one ticket is taken for a slot that waits for a window; the others are taken later.
+    """
+    state = now.state
+    if state is None or not state.settings.limits:
+        return len(costs)
+    clock = state.clock(now.time.clock.latest(now.at))
+    due = max(state.due + state.settings.interval, clock)
+    of_each = [
+        ordered(cost, some, now.counted, state.settings.limits)
+        for cost, some in zip(costs, units, strict=False)
+    ]
+    _, dues, _ = windows.fit(state, costs, of_each, due, clock)
+    return bisect_right(dues, clock + patience(state.settings.limits))
+
+
+def _unmatched(now: Situation, jobs: int) -> Iterator[Waiter]:
+    """Those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
     coming = now.grants.coming()
     for waiter in islice(now.line.in_order(), jobs):
-        if all(slot.cost < waiter.cost for slot in coming):  # consumes slots up to the first that fits
-            yield waiter.cost
+        if not any(waiter.fits(slot) for slot in coming):  # consumes slots up to the first that fits
+            yield waiter
 
 
 def _speculative(now: Situation) -> int:
@@ -223,7 +268,9 @@ def _speculative(now: Situation) -> int:
     but for at most a millisecond, so that little is lost if nobody comes.
     """
     state = now.state
-    limit = 0 if state is None or state.settings.max_running else _SPECULATIVE // state.settings.interval
+    if state is None or state.settings.max_running or state.settings.limits:
+        return 0
+    limit = _SPECULATIVE // state.settings.interval
     if limit < 10:
         return 0
     room = MAX_TICKETS if now.lookahead is None else now.lookahead - now.line.waiting
@@ -236,7 +283,8 @@ def _ahead(now: Situation, slots: list[Slot]) -> int:
     if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:
         return 0
     if (
-        now.lookahead == 1
+        state.settings.limits
+        or now.lookahead == 1
         or now.line.waiting > 1
         or len(slots) < len(now.grants.tickets)
         or now.grants.granted

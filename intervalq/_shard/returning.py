@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from intervalq._shard.store_time import StoreTime
+from intervalq.rules import State
+
 _ENOUGH: Final = 3
-"""How many times in a row the caller must come back first: an unsteady one wastes one slot in so many."""
+"""How many times in a row the caller must come back first: an unsteady one wastes one slot in this many."""
 
 
 class Returning:
@@ -27,10 +30,12 @@ class Returning:
         """Whether to take the next ticket before anybody wants it."""
         return self._times >= _ENOUGH
 
-    def came(self, *, in_time: bool) -> None:
-        """Note that a caller came while nobody waited, in time for the next ticket's slot or not."""
-        self._times = self._times + 1 if in_time else 0
-        self.ticket = 0
+    def came(self, time: StoreTime, state: State | None, at: int) -> None:
+        """Note that a caller came while nobody waited: in time for the next ticket's slot, or not."""
+        if state is not None:
+            in_time = time.clock.surely(state.due + state.held_total) - at > time.together(state)
+            self._times = self._times + 1 if in_time else 0
+            self.ticket = 0
 
     def took(self, ticket: int) -> None:
         """Note that a ticket was taken ahead."""

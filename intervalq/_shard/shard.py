@@ -7,10 +7,13 @@ wakes jobs. All instants and durations in this folder are whole microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import anyio
 
-from intervalq._shard.connection import Connection
+from intervalq._shard.connection import Connection, OnMismatch
 from intervalq._shard.conversation import Conversation
+from intervalq._shard.deadlines import Deadlines
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, Grants
 from intervalq._shard.leases import Leases
@@ -34,6 +37,10 @@ class Shard:
         lookahead: see `IntervalQueue`.
         strict: see `IntervalQueue`.
         precision: how long waits end in polling the clock; None: the default.
+        on_mismatch: see `IntervalQueue`.
+        new: see `IntervalQueue`.
+        start: whether jobs may begin before `start` is called.
+        counted: the units of limits, in the order in which jobs say what they take; None: as in the settings.
     """
 
     def __init__(
@@ -45,6 +52,10 @@ class Shard:
         lookahead: int | None,
         strict: bool = False,
         precision: Precision | None = None,
+        on_mismatch: OnMismatch = "raise",
+        new: bool = False,
+        start: bool = True,
+        counted: tuple[str, ...] | None = None,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -54,21 +65,31 @@ class Shard:
         self.time = StoreTime(strict=strict)
         self.line = WaitQueue()
         self.grants = Grants()
-        self.connection = Connection(queue, store, settings, self.time, self)
+        self.connection = Connection(
+            queue, store, settings, self.time, self, on_mismatch=on_mismatch, new=new, counted=counted
+        )
         self.leases = Leases(queue, self.command, lambda: self.connection.is_limited, self.clock)
         self.dispatcher = Dispatcher(
             clock=self.clock, line=self.line, grants=self.grants, time=self.time, leases=self.leases,
             precision=precision or Precision(), connection=self.connection, failed=self._fail,
         )  # fmt: skip
+        self.deadlines = Deadlines(
+            clock=self.clock, connection=self.connection, line=self.line, grants=self.grants,
+            time=self.time, send=self.command,
+        )  # fmt: skip
         self.conversation = Conversation(
             clock=self.clock, connection=self.connection, line=self.line, grants=self.grants, time=self.time,
-            leases=self.leases, dispatcher=self.dispatcher, lookahead=lookahead,
+            leases=self.leases, dispatcher=self.dispatcher, deadlines=self.deadlines, lookahead=lookahead,
             is_closed=lambda: self.closed, failed=self._fail,
         )  # fmt: skip
+        self.conversation.is_kept = not start
         self.dispatcher.told_to(self.conversation)
         self.take_ready = self.dispatcher.take_ready
         self.closed = False
-        self._draining = False
+        self._ends = False  # whether those that wait don't begin any more either
+        self._checks = 0  # jobs whose deadlines are checked before they join the line
+        self._checked = anyio.Event()
+        self._has_ended = False  # whether nothing is sent any more
         self._waker = wakers()
 
     # --- jobs ---------------------------------------------------------------------------------------
@@ -77,7 +98,7 @@ class Shard:
         """Wait in line until the waiter's slot has come; the last check is made in the calling task.
 
         Raises:
-            SlotTimeout: it has not come within `timeout` seconds.
+            SlotTimeout: it has not come within `timeout` seconds, or is known to come too late.
             QueueClosed: the queue was closed before.
             ConfigMismatch, QueueNotFound, StoreError: raised by the store.
         """
@@ -85,9 +106,7 @@ class Shard:
         if dispatcher.ready is not None and waiter.may_take_ready and (grant := dispatcher.take_ready()):
             return grant
         if timeout is not None:
-            with anyio.move_on_after(timeout):
-                return await self.slot(waiter)
-            raise SlotTimeout(self.queue, timeout)
+            return await self._slot_in_time(waiter, timeout)
         at_end = False
         if not waiter.entered:
             self.enter(waiter)
@@ -103,11 +122,40 @@ class Shard:
             raise
         return grant
 
+    async def _slot_in_time(self, waiter: Waiter, timeout: float) -> Grant:
+        if waiter.within is None:
+            waiter.within = round(timeout * 1e6)
+        self.deadlines.note(waiter)
+        with anyio.move_on_after(timeout):
+            if not waiter.entered:
+                await self._check_early(waiter)
+            return await self.slot(waiter)
+        raise SlotTimeout(self.queue, waiter.within / 1e6, self.deadlines.wait(waiter))
+
+    async def _check_early(self, waiter: Waiter) -> None:
+        """Refuse a job that would begin too late. One that came before the queue was closed still counts."""
+        waiter.again = waiter.again or not self.closed
+        self._checks += 1
+        try:
+            await self.deadlines.refuse_early(waiter)
+            if not self._ends and waiter.again:
+                self.enter(waiter)
+        finally:
+            self._checks -= 1
+            if not self._checks:
+                self._checked.set()
+                self._checked = anyio.Event()
+
     def enter(self, waiter: Waiter) -> None:
-        """Put a waiter in line."""
-        if self.closed and not (waiter.again and self._draining):
+        """Put a waiter in line, unless it is known to begin too late there."""
+        if self._ends or (self.closed and not waiter.again):
             raise QueueClosed(self.queue)
         waiter.entered = True
+        if waiter.within is not None:
+            self.deadlines.note(waiter)
+            if self.deadlines.refuse_behind_own(waiter):
+                waiter.gone = True
+                return
         self.line.add(waiter)
         self.conversation.someone_waits()
         self.dispatcher.see_to(waiter)
@@ -118,19 +166,36 @@ class Shard:
         if not self.line.waiting:
             self.conversation.nobody_waits()
 
+    def start(self) -> None:
+        """Let jobs begin that were kept until now."""
+        self.conversation.is_kept = False
+        if self.line:
+            self.conversation.begin()
+
+    def settle(self, grant: Grant, more: Mapping[str, int]) -> None:
+        """The job of a slot took so much more of each unit than its ticket; less, if negative.
+
+        Raises:
+            QueueClosed: the queue was closed before.
+        """
+        if self._has_ended:
+            raise QueueClosed(self.queue)
+        if grant.range.record == self.grants.record and any(more.values()):
+            self.conversation.settle(grant.slot.due, grant.range.lag, more)
+
     def undo(self, grant: Grant) -> None:
-        """A job that took a slot could not begin in it: its thread came too late."""
-        if self.closed:
+        """A job that took a slot did not begin in it: its thread came too late, or was interrupted."""
+        if self._ends:
             self.dispatcher.undo(grant, again=False)
         elif self.dispatcher.undo(grant):
             self.conversation.begin()
 
-    def give_up(self, grant: Grant) -> None:
-        """Note that a slot that was handed out won't be used."""
-        self.dispatcher.give_up(grant, "thread")
-
     def is_open(self, grant: Grant) -> bool:
         """Whether a slot that was taken from its range may be used now; for any thread."""
+        return self.is_in_time(grant) and not self._ends
+
+    def is_in_time(self, grant: Grant) -> bool:
+        """Whether a slot that was taken from its range has come and is not over, open shard or closed."""
         now = self.clock.now()
         return grant.opens <= now <= grant.closes and grant.range.steps == self.time.clock.steps
 
@@ -142,7 +207,7 @@ class Shard:
         """The slot that a waiting job will get if nothing changes; None: it has no ticket yet."""
         coming = self.grants.coming()
         for other in self.line.in_order():
-            slot = next((slot for slot in coming if slot.cost >= other.cost), None)
+            slot = next((slot for slot in coming if other.fits(slot)), None)
             if slot is None or other is waiter:
                 return slot
         return None
@@ -211,12 +276,15 @@ class Shard:
         self.dispatcher.not_ready()
         self.grants.lost()
         self.leases.forget()
+        self.conversation.settlements.forget()
         self.conversation.ask_anew()  # the reset may have been reported in the answer to another command
         self.conversation.hold_ended()
 
     def grants_lost(self) -> None:
-        """See `Owner.grants_lost`."""
+        """See `Owner.grants_lost`. Slots from before a step of the clock are not asked about again."""
         self.dispatcher.not_ready()
+        while self.grants.granted and self.grants.granted[0].steps != self.time.clock.steps:
+            self.dispatcher.give_up(self.grants.use(), "stepped")
         self.grants.ask_again()
         self.dispatcher.recheck()
         self.conversation.ask_anew()
@@ -238,7 +306,9 @@ class Shard:
 
     def refuse(self, *, drain: bool) -> None:
         """Accept no more jobs, except, with `drain`, those that were already in line."""
-        self.closed, self._draining = True, drain
+        self.closed, self._ends = True, not drain
+        if drain:
+            self.start()
         self.dispatcher.refuse()
 
     async def close(self, *, drain: bool) -> None:
@@ -246,7 +316,10 @@ class Shard:
         self.refuse(drain=drain)
         if not drain:
             self._fail(QueueClosed(self.queue))
+        elif self._checks:
+            await self._checked.wait()
         await self.conversation.ended()
+        self._has_ended = True
         await self.leases.settle()
 
     def _fail(self, error: Exception) -> None:

@@ -34,6 +34,9 @@ _TOGETHER: Final = 50_000
 _FIRST_LEAD: Final = 50_000
 """How long before a slot to request its grant while no round trip has been measured."""
 
+_UNTIL: Final = 100_000
+"""How long a request may take, in addition to two slow round trips, for its slots to be granted late."""
+
 _SHARPEN: Final = 5
 """The most consecutive requests that are spent on a better estimate of the store's clock."""
 
@@ -52,6 +55,8 @@ class StoreTime:
     def __init__(self, *, strict: bool = False) -> None:
         self.clock = StoreClock()
         self.trips = Recent()
+        """From calls of the store to their answers."""
+        self._ways = Recent()  # the same, without what this process itself took, as far as its driver tells
         self.lateness = Recent()
         """How late the process woke from its recent sleeps."""
         self.reaction = REACTION
@@ -62,6 +67,11 @@ class StoreTime:
         """How many answers in a row came too late for their slot."""
 
     # --- observations -------------------------------------------------------------------------------
+
+    def took(self, trip: int, way: int) -> None:
+        """Note how long a call of the store took, and how much of that was the way there and back."""
+        self.trips.add(trip)
+        self._ways.add(way)
 
     def answer_came_late(self, waited: int) -> None:
         """Note that a slot for immediate use was over before its job could begin.
@@ -158,7 +168,8 @@ class StoreTime:
             closes = min(opens + late, closes + state.error)
         granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
-        granted.moves = not state.credit  # with credit, slots may be used late anyway
+        # With credit, slots may be used late anyway; with limits, each counts where it is.
+        granted.moves = not (state.credit or state.settings.limits)
         granted.all_from, granted.all_until = (
             (FOREVER, -FOREVER) if granted.moves else (opens, granted.instant + granted.before)
         )
@@ -180,11 +191,12 @@ class StoreTime:
         This leaves time for a request in flight, the request itself, a late timer, and the delays of a busy
         event loop.
         """
-        slow, late = self.trips.slow(), self.lateness.slow()
+        slow, way, late = self.trips.slow(), self._ways.slow(), self.lateness.slow()
         busy = self.reaction - REACTION
-        if slow is None:
+        if slow is None or way is None:
             return _FIRST_LEAD + min(_MAX_LATE, busy)
-        return 2 * slow + min(_MAX_LATE, (_LATENESS if late is None else late) + busy)
+        busy += 2 * (slow - way)  # answers that were taken in late are no reason either to ask long before
+        return 2 * way + min(_MAX_LATE, (_LATENESS if late is None else late) + busy)
 
     def together(self, state: State | None) -> int:
         """How long before they come slots may be granted; with a limit, their jobs then count as running."""
@@ -206,6 +218,10 @@ class StoreTime:
     def soon(self) -> int:
         """Requests that will be due within this time are combined with one that is sent now."""
         return 2 * self.trips.typical() + self.lateness.typical()
+
+    def latest_arrival(self, at: int) -> int:
+        """Until when, on the store's clock, a request sent now is to arrive for late grants."""
+        return self.clock.latest(at) + _UNTIL + 2 * (self.trips.slow() or 0)
 
     def notice(self, at: int) -> int:
         """How long an answer needs to arrive, and its job to begin.

@@ -9,7 +9,9 @@ from itertools import count
 from operator import attrgetter
 from typing import Final
 
+from intervalq._shard.grants import GrantRange
 from intervalq._timing.backends import Waker
+from intervalq.rules import Slot, Units
 
 _numbers: Final = count()
 _order: Final = attrgetter("order")
@@ -22,6 +24,8 @@ class Waiter:
 
     cost = 1
     """How many consecutive slots it takes: it begins at the first, and the others stay empty."""
+    units: Units = ()
+    """What it takes of the queue's limits; empty: its cost of those that count starts."""
     early = 0
     """How long before its slot it is started, in microseconds: it waits for the rest by itself."""
     again = False
@@ -34,6 +38,10 @@ class Waiter:
     """Whether it has left the line: it began, was given up by its caller, or failed."""
     start: Callable[[], object] | None = None
     """Starts the job's task once its slot may have come; None: it already has a task."""
+    within: int | None = None
+    """Within how many microseconds the job must begin, or be refused as soon as it is known to be late."""
+    latest: int | None = None
+    """When that time is over, on the process's own clock."""
     _waker: Waker | None = None
 
     def __init__(
@@ -44,6 +52,7 @@ class Waiter:
         *,
         order: tuple[int, int] | None = None,
         again: bool = False,
+        units: Units = (),
     ) -> None:
         self.order = order or (-priority, next(_numbers))
         """Sorts the line: higher priorities first, then first come, first served."""
@@ -53,11 +62,21 @@ class Waiter:
             self.early = early
         if again:
             self.again = again
+        if units:
+            self.units = units
+
+    def fits(self, slot: Slot | GrantRange) -> bool:
+        """Whether a slot has room for the job."""
+        if slot.cost < self.cost:
+            return False
+        return not self.units or (
+            bool(slot.units) and all(has >= takes for has, takes in zip(slot.units, self.units, strict=False))
+        )
 
     @property
     def may_take_ready(self) -> bool:
         """Whether it may take any ready slot: it isn't in line yet, starts at its slot, and takes one."""
-        return not self.entered and self.cost == 1 and not self.early
+        return not self.entered and self.cost == 1 and not self.early and not self.units
 
     def wait(self, waker: Waker) -> Waker:
         """Await this until the next check is due: a slot may have come, or there is an error."""
@@ -85,7 +104,9 @@ class WaitQueue:
         self.waiting = 0
         """How many jobs wait."""
         self.mixed = False
-        """Whether any job ever needed more than one slot."""
+        """Whether any job ever needed more than one slot, or units of its own."""
+        self.has_deadlines = False
+        """Whether any job ever had to begin within a time."""
 
     def __len__(self) -> int:
         return self.waiting
@@ -97,13 +118,13 @@ class WaitQueue:
         if rank is None:
             rank = self._ranks[priority] = deque()
             self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
-        if not waiter.again or not rank or rank[-1].order < waiter.order:
+        if not rank or rank[-1].order < waiter.order:
             rank.append(waiter)
-        else:
+        else:  # it was in line before, or came before others while the store was asked about its deadline
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self.waiting += 1
         self._kept += 1
-        self.mixed = self.mixed or waiter.cost > 1
+        self.mixed = self.mixed or waiter.cost > 1 or bool(waiter.units)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, for whatever reason; a second call has no effect."""
@@ -129,6 +150,11 @@ class WaitQueue:
             for waiter in rank:
                 if not waiter.gone:
                     yield waiter
+
+    def has_behind(self, order: tuple[int, int]) -> bool:
+        """Whether jobs behind a place in the line wait, or did so lately."""
+        own = self._ranks.get(order[0])
+        return bool(own and own[-1].order > order) or any(rank > order[0] for rank in self._ranks)
 
     def _sweep(self) -> None:
         """Forget waiters that have left."""

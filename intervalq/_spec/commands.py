@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import Any, Final, Self
 
-from intervalq._spec.record import FOREVER, BadRecord, Mark, Settings, Slot, State, whole
+from intervalq._spec.record import (
+    FOREVER,
+    BadRecord,
+    Limit,
+    Mark,
+    Settings,
+    Settled,
+    Slot,
+    State,
+    Units,
+    whole,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +37,32 @@ class Command:
     def to_dict(self) -> dict[str, Any]:
         """The command as a JSON object, for rules that run elsewhere.
 
-        Fields that are None are omitted. A slot is [ticket, due], or [ticket, due, cost] if it costs more
-        than 1.
+        Fields that are None are omitted, and so are `units` and `settled` if there are none. A slot is
+        [ticket, due], or [ticket, due, cost] if it costs more than 1, or [ticket, due, cost, units...]; what
+        is settled is [due, lag, more...]. Settings are a list of numbers; if there are limits, a list of
+        [most, window, unit, jitter] follows, or [most, window, unit, jitter, edge].
         """
         data: dict[str, Any] = {"op": type(self).__name__.lower()}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Settings):
                 numbers = (value.interval, value.burst, value.max_running, value.tolerance)
-                value = [*numbers, int(value.ephemeral)]
+                value = [
+                    *numbers,
+                    int(value.ephemeral),
+                    *([limits] if (limits := [limit.to_list() for limit in value.limits]) else []),
+                ]
             elif isinstance(value, Mark):
                 value = list(value)
             elif isinstance(value, tuple):
-                value = [_pair(v) if isinstance(v, Slot) else v for v in value]
-            if value is not None:
+                value = [_listed(v) for v in value]
+            if value is not None and (value or f.name not in _OMITTED):
                 data[f.name] = value
         return data
 
+
+_OMITTED: Final = frozenset({"units", "settled"})
+"""Fields of limits, which most queues don't have: stores of an older version know nothing of them."""
 
 MAX_ANSWERED: Final = 10_000
 """The most tickets, new or not, that an answer contains."""
@@ -59,6 +79,17 @@ def _wholes(data: Mapping[str, Any], name: str, least: int | None = 0) -> tuple[
     return tuple([whole({name: value}, name, least) for value in values])
 
 
+def _first(numbers: tuple[int, ...]) -> Slot:
+    return Slot(numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else 1)
+
+
+def _lists(data: Mapping[str, Any], name: str) -> tuple[Units, ...]:
+    values = data.get(name)
+    if not isinstance(values, list) or len(values) > MAX_ANSWERED:
+        raise BadRecord(f"'{name}' must be a list of lists that is not too long")
+    return tuple([_wholes({name: value}, name) for value in values])
+
+
 def _flag(data: Mapping[str, Any], name: str) -> bool:
     value = data.get(name)
     if not isinstance(value, bool):
@@ -66,8 +97,18 @@ def _flag(data: Mapping[str, Any], name: str) -> bool:
     return value
 
 
+def _listed(value: object) -> object:
+    if isinstance(value, Settled):
+        return [value.due, value.lag, *value.more]
+    if isinstance(value, Limit):
+        return value.to_list()
+    return _pair(value) if isinstance(value, Slot) else value
+
+
 def _pair(slot: Slot) -> list[int]:
-    return [slot.ticket, slot.due] if slot.cost == 1 else [*slot]
+    if slot.units:
+        return [slot.ticket, slot.due, slot.cost, *slot.units]
+    return [slot.ticket, slot.due] if slot.cost == 1 else [slot.ticket, slot.due, slot.cost]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +125,12 @@ class Advance(Command):
     """How many new tickets to issue; one step issues at most MAX_TICKETS."""
     costs: tuple[int, ...] = ()
     """The costs of the new tickets, in slots; omitted ones cost one."""
+    units: tuple[Units, ...] = ()
+    """What the new tickets take of the queue's limits; for omitted ones see `Units`."""
+    settled: tuple[Settled, ...] = ()
+    """What jobs of this record's generation really took of the limits, for the cells that still count. If it
+    is less, the sender sends it once, even if there is no answer: twice, it would count as twice as much. If
+    it is more, it is sent until there is an answer."""
     notice: int = 0
     """The time that the answer needs to arrive and its job to begin: no slot that ends sooner is granted."""
     reach: int = 0
@@ -125,6 +172,7 @@ class Configure(Command):
     interval: int | None = None
     burst: int | None = None
     max_running: int | None = None
+    limits: tuple[Limit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +208,9 @@ class Answer:
     now: int
     """The store's clock at the step, in microseconds since 1970 on a real store."""
     refused: bool = False
-    """The sender's settings differ from those of the record (`state` shows them); nothing was done."""
+    """The sender's settings differ from those of the record (`state` shows them); nothing was done.
+
+    At first contact any of them count, later only the limits: what jobs take of them is in their order."""
     healed: bool = False
     """The record had lost tickets that the sender knew, and was brought forward."""
     granted: tuple[int, ...] = ()
@@ -177,6 +227,10 @@ class Answer:
     """How many new tickets there are."""
     costs: tuple[int, ...] = ()
     """The costs of the new tickets, in slots; empty: one slot each."""
+    dues: tuple[int, ...] = ()
+    """With limits: the slots of the new tickets; empty: each after the slots of the one before it."""
+    units: tuple[Units, ...] = ()
+    """With limits: what the new tickets take of them, as it was given; for omitted ones see `Units`."""
     begun: int = 0
     """How many of the new tickets, from the first, were granted in this step."""
     woken: bool = False
@@ -202,13 +256,15 @@ class Answer:
         state, first, count = data.get("state"), data.get("first"), whole(data, "count")
         if count > MAX_ANSWERED or (count and (first is None or state is None)):
             raise BadRecord("'count' is out of range")
-        slot = None if first is None else Slot(*_wholes({"first": first}, "first", least=None))
+        slot = None if first is None else _first(_wholes({"first": first}, "first", least=None))
         if slot is not None and (slot.ticket < 1 or slot.cost < 1):
             raise BadRecord("'first' is out of range")
         costs = _wholes(data, "costs", least=1)
         begun = whole(data, "begun")
-        if begun > count or len(costs) not in {0, count}:
-            raise BadRecord("'begun' or 'costs' doesn't fit 'count'")
+        dues = _wholes(data, "dues", least=None) if "dues" in data else ()
+        units = _lists(data, "units") if "units" in data else ()
+        if begun > count or not {len(costs), len(dues)} <= {0, count} or len(units) > count:
+            raise BadRecord("'begun', 'costs', 'dues' or 'units' doesn't fit 'count'")
         return cls(
             state=None if state is None else State.from_dict(state),
             now=whole(data, "now", least=None),
@@ -220,6 +276,8 @@ class Answer:
             first=slot,
             count=count,
             costs=costs,
+            dues=dues,
+            units=units,
             begun=begun,
             woken=_flag(data, "woken"),
         )
@@ -230,7 +288,10 @@ class Answer:
         if self.first is None or self.state is None:
             return ()
         step, costs = self.state.settings.interval, self.costs
-        ticket, due, _ = self.first
+        ticket, due = self.first[:2]
+        if self.dues:
+            each = zip(self.dues, costs or repeat(1), chain(self.units, repeat(())), strict=False)
+            return tuple([Slot(ticket + i, *slot) for i, slot in enumerate(each)])
         if not costs:
             return tuple([Slot(ticket + i, due + i * step) for i in range(self.count)])
         starts = enumerate(accumulate(costs[:-1], initial=0))

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, NamedTuple, Self
+from itertools import chain, pairwise
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
 
-LAYOUT: Final = 2
-"""The version of the record's layout. Layout 1 is read, and written back as 2; a newer one is refused.
+LAYOUT: Final = 4
+"""The newest version of the record's layout; a newer one is refused. Layout 1 is read, and written back as 2.
 
-Layout 2 added `late` (see `State.late_total`), `error` and `error_until`.
+Layout 2 added `late` (see `State.late_total`), `error` and `error_until`. Layout 3 added `limits` and
+`stepped`, layout 4 the `edge` of a limit. A record has the oldest layout that its settings need, so that
+older versions can use it: see `layout_of`.
 """
 
 
 MOST: Final = 1_000_000
 """The most leases in a record, and the longest list in an answer: these rules never produce more."""
+
+
+STARTS: Final = "starts"
+"""The unit of a limit that counts starts: a job of cost n counts n."""
+
+CELLS: Final = 64
+"""In how many cells a window is counted: a unit counts for up to one cell longer than the window is."""
+
+MOST_CELLS: Final = 4_000
+"""The most cells of a limit that are kept: slots further ahead share the last one."""
+
+MOST_LIMITS: Final = 16
+"""The most limits of a queue."""
 
 
 class BadRecord(ValueError):
@@ -28,6 +44,12 @@ class NewerRecord(ValueError):
     """A stored record has the layout of a newer version."""
 
 
+Units: TypeAlias = tuple[int, ...]
+"""How much of each of a queue's limits a ticket takes, in their order; what is left out is 0.
+
+Empty: its cost of each limit that counts starts, and nothing of others."""
+
+
 class Slot(NamedTuple):
     """A ticket and the slots that it owns: the first is at `due`, in microseconds on the queue's clock."""
 
@@ -35,6 +57,20 @@ class Slot(NamedTuple):
     due: int
     cost: int = 1
     """How many consecutive slots the ticket owns. Its job begins at the first; the others stay empty."""
+    units: Units = ()
+    """What the ticket takes of each of the queue's limits."""
+
+
+class Settled(NamedTuple):
+    """What the job of a slot took of the queue's limits, now that this is known: see `Advance.settled`."""
+
+    due: int
+    """The slot."""
+    lag: int
+    """`State.lag` when it was granted. By this, the parts of a cell are told apart that holds have split."""
+    more: Units
+    """By how much it is more than the ticket took, of each limit; negative if it is less. As for `Units`,
+    what is left out is 0."""
 
 
 class Mark(NamedTuple):
@@ -43,6 +79,47 @@ class Mark(NamedTuple):
     ticket: int
     due: int
     late_total: int = 0
+
+
+class Limit(NamedTuple):
+    """At most `most` units within any `window`, beside the interval: see `intervalq._spec.windows`."""
+
+    most: int
+    window: int
+    """Microseconds."""
+    unit: str = STARTS
+    jitter: int = 0
+    """By how much longer one call may travel than another, in microseconds: it is added to the window."""
+    edge: int | None = None
+    """Where one of the windows begins on the store's clock, from 0 up to `window`, if they are fixed: each
+    begins where the one before it ends. None: the limit holds in any window."""
+
+    @property
+    def cell(self) -> int:
+        """The length of the cells in which units are counted, in microseconds: a 64th of the window."""
+        return -(-(self.window + self.jitter) // CELLS)
+
+    def to_list(self) -> list[int | str]:
+        """[most, window, unit, jitter], and the edge if there is one."""
+        return [*self[:4], *([] if self.edge is None else [self.edge])]
+
+
+def layout_of(limits: tuple[Limit, ...]) -> int:
+    """The version of the layout that a record with these limits needs."""
+    if not limits:
+        return 2
+    return max([3 if limit.edge is None else 4 for limit in limits])
+
+
+class Usage(NamedTuple):
+    """The units of one limit that still count, in cells that are sorted by their ends."""
+
+    used: tuple[tuple[int, int, int], ...] = ()
+    """Of slots that are over: where the cell ends on the store's clock, without its backward steps; its
+    units; and where it ended on the queue's clock, in case that is set back."""
+    ahead: tuple[tuple[int, int], ...] = ()
+    """Of slots that may still be used: where the cell ends on the queue's clock, so that every hold moves it;
+    and the units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +139,8 @@ class Settings:
     """
     ephemeral: bool = False
     """Forget the record once the queue has been idle for a while (keyed queues)."""
+    limits: tuple[Limit, ...] = ()
+    """Windows that hold beside the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +176,19 @@ class State:
     """When `error` is forgotten unless such a shard reports again, on the store's clock; 0: there is none."""
     running: dict[int, int] = field(default_factory=dict)
     """With `max_running`: the ticket of each running job, and when its lease expires on the store's clock."""
+    usage: tuple[Usage, ...] = ()
+    """What counts at present of each of the limits, in their order."""
+    stepped: int = 0
+    """With limits: the sum of all backward steps of the store's clock."""
 
     def clock(self, now: int) -> int:
         """The reading of the queue's clock when the store's reads `now`."""
         return (now if self.held_since is None else self.held_since) - self.held_total
+
+    @property
+    def lag(self) -> int:
+        """How far the queue's clock is behind the store's, without the backward steps of that. Never less."""
+        return self.held_total + self.stepped
 
     @property
     def full(self) -> bool:
@@ -121,13 +209,15 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as a flat JSON object, with the version of its layout."""
+        limited = self.settings.limits
         return {
-            "version": LAYOUT,
+            "version": layout_of(limited),
             "generation": self.generation,
-            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings)},
+            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.name != "limits"},
             **{stored: getattr(self, name) for name, stored in _STORED.items()},
             "held_since": self.held_since,
             "running": {str(ticket): until for ticket, until in self.running.items()},
+            **({"stepped": self.stepped, "limits": _limits_to_list(limited, self.usage)} if limited else {}),
         }
 
     @classmethod
@@ -158,6 +248,7 @@ class State:
             raise BadRecord("'running' must be an object of ticket numbers")
         if len(running) > MOST:
             raise BadRecord(f"'running' has more than {MOST} leases")
+        limits, usage = _limits_from_list(data["limits"]) if "limits" in data else ((), ())
         state = cls(
             generation=generation,
             settings=Settings(
@@ -166,6 +257,7 @@ class State:
                 whole(data, "max_running"),
                 whole(data, "tolerance"),
                 ephemeral,
+                limits,
             ),
             **{
                 name: whole(data, stored, least=None if stored in _SIGNED else 0)
@@ -173,6 +265,8 @@ class State:
             },
             held_since=None if data.get("held_since") is None else whole(data, "held_since", least=None),
             running={int(ticket): whole(running, ticket, least=None) for ticket in running},
+            usage=usage,
+            stepped=whole(data, "stepped") if limits else 0,
         )
         if state.current > state.ticket or state.revoked_through > state.ticket:
             raise BadRecord("'current' and 'void' can't be above 'ticket'")
@@ -211,3 +305,44 @@ def whole(data: Mapping[str, Any], name: str, least: int | None = 0) -> int:
     if not -FOREVER <= value <= FOREVER or (least is not None and value < least):
         raise BadRecord(f"'{name}' is out of range")
     return value
+
+
+def _limits_to_list(limits: tuple[Limit, ...], usage: tuple[Usage, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            **{name: value for name, value in limit._asdict().items() if value is not None},
+            **{name: [*chain.from_iterable(cells)] for name, cells in use._asdict().items()},
+        }
+        for limit, use in zip(limits, usage, strict=True)
+    ]
+
+
+def _limits_from_list(data: object) -> tuple[tuple[Limit, ...], tuple[Usage, ...]]:
+    if not isinstance(data, list) or not 1 <= len(data) <= MOST_LIMITS:
+        raise BadRecord(f"'limits' must be a list of at most {MOST_LIMITS}")
+    limits, usage = [], []
+    for each in data:
+        if not isinstance(each, dict) or not isinstance(each.get("unit"), str):
+            raise BadRecord("'limits' must be objects with a unit")
+        window, edge = whole(each, "window", 1), None if each.get("edge") is None else whole(each, "edge")
+        if edge is not None and edge >= window:
+            raise BadRecord("'edge' is out of range")
+        limits.append(Limit(whole(each, "most", 1), window, each["unit"], whole(each, "jitter"), edge))
+        used, ahead = _cells(each, "used", 3), _cells(each, "ahead", 2)
+        usage.append(
+            Usage(tuple((end, some, due) for end, some, due in used), tuple((a, b) for a, b in ahead))
+        )
+    return tuple(limits), tuple(usage)
+
+
+def _cells(data: Mapping[str, Any], name: str, size: int) -> list[tuple[int, ...]]:
+    flat = data.get(name)
+    if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MOST_CELLS:
+        raise BadRecord(f"'{name}' must be a list of cells that is not too long")
+    numbers = [
+        whole({name: number}, name, 1 if place % size == 1 else None) for place, number in enumerate(flat)
+    ]
+    cells = [tuple(numbers[at : at + size]) for at in range(0, len(numbers), size)]
+    if any(one[0] >= other[0] for one, other in pairwise(cells)):
+        raise BadRecord(f"'{name}' must be in order")
+    return cells

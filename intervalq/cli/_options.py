@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import click
 
 from intervalq import IntervalQueue
-from intervalq.errors import InvalidOption
+from intervalq._queue.options import Cost
+from intervalq.errors import InvalidOption, short
+from intervalq.rules import STARTS
 from intervalq.store import open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_NUMBER: Final = re.compile(r"[0-9](?:_?[0-9]){0,15}")
 
 STORE_HELP = (
     "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a SQLite file (.db) or a "
@@ -36,6 +41,47 @@ def pace_options(function: F) -> F:
         "--rate", metavar="N/T", help="Rate, instead of an interval: 10/s, 5000/h, 100/15m."
     )(function)
     return click.option("--interval", metavar="D", help="Time between starts: 200ms, 1.5s, 2m, 1h.")(function)
+
+
+def limit_option(function: F) -> F:
+    """`--limit`."""
+    return click.option(
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="N/T",
+        help="At most N starts in any window of length T, beside the interval: 500/min; or in fixed ones: "
+        "'5000/day from utc'. Can be repeated.",
+    )(function)
+
+
+def cost_option(function: F) -> F:
+    """`--cost`."""
+    return click.option(
+        "--cost",
+        "costs",
+        multiple=True,
+        metavar="N|UNIT=N",
+        help="What a job takes: a number of slots, or of a limit's units: tokens=1200. Can be repeated.",
+    )(function)
+
+
+def cost_of(costs: Iterable[str]) -> Cost:
+    """What a job takes, by the values of `--cost`; without any, one slot.
+
+    Raises:
+        InvalidOption: one of them is none, or says what another one says.
+    """
+    taken: dict[str, int] = {}
+    for text in costs:
+        unit, equals, number = text.rpartition("=")
+        if not _NUMBER.fullmatch(number) or bool(unit) != bool(equals):
+            raise InvalidOption(f"--cost {short(text)} must be a whole number, or UNIT=N such as tokens=1200")
+        unit = unit or STARTS
+        if unit in taken:
+            raise InvalidOption(f"--cost gives the {'slots' if unit == STARTS else unit} of a job twice")
+        taken[unit] = int(number)
+    return taken.get(STARTS, 1) if taken.keys() <= {STARTS} else taken
 
 
 def examples(*commands: str) -> str:

@@ -12,5 +12,5 @@ async def ask(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
     async with ctx.http.get(
         row["url"], headers={"Idempotency-Key": ctx.key}, raise_for_status=True
     ) as answer:
-        said = await answer.json()
-    return {"status": answer.status, "megabytes": said["megabytes"]}
+        body = await answer.json()
+    return {"status": answer.status, "megabytes": body["megabytes"]}

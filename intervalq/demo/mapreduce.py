@@ -209,10 +209,10 @@ class Count:
             async with await self._start("chaos", stdout=PIPE) as process:
                 try:
                     assert process.stdout is not None
-                    said = await process.stdout.receive()
+                    printed = await process.stdout.receive()
                     with anyio.move_on_after(_MORE):
-                        while said.count(b"\n") < _TAKES:
-                            said += await process.stdout.receive()
+                        while printed.count(b"\n") < _TAKES:
+                            printed += await process.stdout.receive()
                     self.kills += 1
                 finally:
                     process.kill()

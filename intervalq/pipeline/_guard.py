@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
-import anyio
-
 from intervalq._timing.background_loop import BACKGROUND
+from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
 from intervalq.ledger.store import LedgerStore, open_ledger_store
@@ -24,7 +23,6 @@ R = TypeVar("R")
 _EXPIRY: Final = 5_000_000
 """In microseconds, as for tasks, so that a dead driver blocks others no longer than a dead task does."""
 
-_BEAT: Final = 1.0
 _PATIENCE: Final = 20.0
 """Seconds to wait for sessions of a killed run to expire: its workers notice late that the driver is gone."""
 
@@ -55,7 +53,7 @@ class Guard:
         except BaseException:
             self._call(self._store.aclose)
             raise
-        self._beating = BACKGROUND.start(self._beat)
+        self._beating = BACKGROUND.start(self._heartbeat.run)
         return self
 
     def __exit__(
@@ -84,11 +82,11 @@ class Guard:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _PATIENCE
-        told = False
+        noted = False
         while alive := self._sessions():
-            if not told:
-                told = True
-                self._watch.said(
+            if not noted:
+                noted = True
+                self._watch.note(
                     f"{alive} processes of a run of {self._name} were alive a moment ago: waiting up to "
                     f"{_PATIENCE:g} s for them to expire"
                 )
@@ -115,19 +113,16 @@ class Guard:
         return self._call(self._store.apply, self._name, command)
 
     async def _opened(self) -> LedgerStore:
-        self._over = anyio.Event()
+        self._heartbeat = Heartbeat(self._beat, _EXPIRY / 1e6)
         return open_ledger_store(self._url)
 
-    async def _beat(self) -> None:
-        while not self._over.is_set():
-            with anyio.move_on_after(_BEAT):
-                await self._over.wait()
-                return
-            with suppress(StoreUnavailable):
-                await self._store.apply(self._name, Beat(self._session, _EXPIRY))
+    async def _beat(self) -> bool:
+        with suppress(StoreUnavailable):
+            await self._store.apply(self._name, Beat(self._session, _EXPIRY))
+        return True
 
     async def _no_more_beats(self) -> None:
-        self._over.set()
+        self._heartbeat.stop()
 
     @staticmethod
     def _call(function: Callable[..., Awaitable[R]], *args: Any) -> R:

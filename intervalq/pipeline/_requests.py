@@ -23,7 +23,7 @@ _GROUP: Final = "_iq_group"
 _CORRUPT: Final = "_corrupt_record"
 """The column where Spark puts rows that it can't parse."""
 
-_LONGEST_KEY: Final = 512
+_MAX_KEY: Final = 512
 _CALL, _BEFORE, _SAME = "_call", "_before", "_same"
 
 
@@ -136,7 +136,7 @@ def _check(spec: Spec, columns: list[str]) -> None:
 
 def _reason(spec: Spec, rows: DataFrame, key: Column) -> Column:
     """Why a row can't be called; null: it can."""
-    long = (F.length(key) < 1) | (F.length(key) > _LONGEST_KEY) | F.contains(key, F.lit("\0"))
+    long = (F.length(key) < 1) | (F.length(key) > _MAX_KEY) | F.contains(key, F.lit("\0"))
     checks = [(key.isNull(), "key_missing"), (long, "key_invalid")]
     if _CORRUPT in rows.columns:
         checks.insert(0, (F.col(_CORRUPT).isNotNull(), "malformed"))

@@ -48,7 +48,7 @@ def run(
     Args:
         spec: the result of `read_spec`.
         spark: a session, possibly of Spark Connect. None: the active one, or a new local one.
-        watch: is told about the progress.
+        watch: receives the progress.
         stop: once set, no further call begins, calls in flight end, and the rest waits for the next run.
 
     Raises:
@@ -170,10 +170,10 @@ class _Run:
             if one.published:
                 self._end(guard, one)
             elif one.complete:
-                self._watch.said(f"pass {one.id} had been called, but not published: publishing it")
+                self._watch.note(f"pass {one.id} had been called, but not published: publishing it")
                 self._publish(guard, one)
             else:
-                self._watch.said(
+                self._watch.note(
                     f"pass {one.id} was interrupted: restarting it; completed calls come from the ledger"
                 )
                 self._layout.remove(one.id)
@@ -183,7 +183,7 @@ class _Run:
         parts += [f"{count:,} rejected ({name})" for name, count in outcome.rejected.items()]
         if outcome.duplicates:
             parts.append(f"{outcome.duplicates:,} duplicates")
-        self._watch.said(f"{', '.join(parts)}: {to_call:,} to call")
+        self._watch.note(f"{', '.join(parts)}: {to_call:,} to call")
 
     def _one(self, guard: Guard, found: Requests, stage: Transform, to_call: int) -> None:
         """Call the missing rows, and publish them."""
@@ -195,7 +195,7 @@ class _Run:
         rows = called.unionByName(found.rejects(), allowMissingColumns=True)
         if to_call:
             seconds = to_call * self._interval
-            self._watch.said(f"calling in {tasks} tasks: at least {seconds:,.1f} s at the queue's pace")
+            self._watch.note(f"calling in {tasks} tasks: at least {seconds:,.1f} s at the queue's pace")
         self._call(guard, rows, self._layout.work(id_), to_call)
         if not self._stop.is_set():
             self._publish(guard, Pass(id_, complete=True, published=False))
@@ -232,7 +232,7 @@ class _Run:
         try:
             while not ended.wait(_LOOK):
                 if self._stop.is_set() and speak is None:
-                    self._watch.said("stopping: calls in flight end, and their results are kept")
+                    self._watch.note("stopping: calls in flight end, and their results are kept")
                     speak = self._hush()
                 with suppress(QueueNotFound, StoreUnavailable):
                     if self._stop.is_set() and not cancelled:
@@ -268,7 +268,7 @@ class _Run:
         self._layout.remove(one.id)
 
     def _judged(self, outcome: Outcome) -> Outcome:
-        self._watch.said("auditing the log")
+        self._watch.note("auditing the log")
         found = judge(self._spark, self._spec, self._layout)
         outcome = replace(outcome, audit=None if found is None else found.to_dict())
         return replace(outcome, report=write_report(self._layout, found, outcome.to_dict()))

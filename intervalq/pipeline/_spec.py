@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast
 from intervalq import IntervalQueue
 from intervalq._queue.options import whole
 from intervalq._spec import parse
+from intervalq._timing.rates import rate
 from intervalq.errors import InvalidOption, short
 from intervalq.pipeline._function import Function, function_of
 from intervalq.pipeline._table import Table
@@ -216,7 +217,7 @@ class _Reader:
         names = [one for one in _QUEUE if one in table and one not in {"name", "store"}]
         # Each field is first checked alone, so that an error names the field that is wrong.
         alone: dict[str, Callable[[Any], object]] = {
-            "rate": parse.rate,
+            "rate": rate,
             "interval": parse.interval,
             "tolerance": lambda value: parse.duration(value, least=1, what="tolerance"),
             "backoff": lambda value: parse.duration(value, what="backoff"),

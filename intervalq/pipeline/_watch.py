@@ -39,7 +39,7 @@ class Look:
 class Watch:
     """Is notified of a run's progress, in the thread of the run; this base class does nothing."""
 
-    def said(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Called with a sentence at each step."""
 
     def looked(self, look: Look) -> None:

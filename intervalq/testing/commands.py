@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from random import Random
 from typing import Any
 
 from intervalq.rules import (
     FOREVER,
+    STARTS,
     Advance,
     Answer,
     Command,
@@ -16,12 +18,15 @@ from intervalq.rules import (
     Drop,
     Finish,
     Hold,
+    Limit,
     Mark,
     Reclaim,
     Resume,
     Settings,
+    Settled,
     Slot,
     State,
+    Units,
     apply,
     lapses,
 )
@@ -52,8 +57,10 @@ class CommandSource:
 
     def learn(self, answer: Answer) -> None:
         """Record the result of the last command."""
-        if answer.state is None or answer.refused:
+        if answer.state is None or (answer.refused and self.random.random() < 0.5):
             return
+        if answer.state.settings.limits != self.settings.limits and self.random.random() < 0.7:
+            self.settings = replace(self.settings, limits=answer.state.settings.limits)
         if answer.state.generation != self.generation:
             if self.generation is not None and self.random.random() < 0.2:
                 return  # some shards have not heard yet that the record is a new one
@@ -97,6 +104,14 @@ class CommandSource:
         limits += [limit + state.tolerance + state.credit for limit in limits]
         limits += [state.held_until, *state.running.values(), state.due + state.held_total + interval]
         limits += [state.error_until] * 3
+        for limit, use in zip(state.settings.limits, state.usage, strict=True):
+            ends = [end + state.held_total for end, _ in use.ahead[:3]] + [cell[0] for cell in use.used[:2]]
+            limits += [
+                end + length for end in ends for length in (0, limit.window, limit.window + limit.cell)
+            ]
+            if limit.edge is not None:
+                edge = self.now + (limit.edge - self.now) % limit.window
+                limits += [edge, edge, edge + limit.jitter, edge + state.error]
         limits = [limit for limit in limits if self.now < limit < self.now + 1_000 * interval]
         if state is not None and self.random.random() < 0.15 and (end := lapses(state)) < self.now + _FAR:
             return max(0, end - self.now + self.random.choice((-1, 0, 0, 1)))
@@ -112,7 +127,26 @@ class CommandSource:
             max_running=self.random.choice((0, 0, 0, 1, 2, 3)),
             tolerance=self.random.choice((0, 0, 1, interval // 3, interval, 5 * interval)),
             ephemeral=self.random.random() < 0.2,
+            limits=self._limits(interval) if self.random.random() < 0.3 else (),
         )
+
+    def _limits(self, interval: int) -> tuple[Limit, ...]:
+        pick = self.random.choice
+        units = self.random.sample([STARTS, STARTS, "tokens", "\u00e4\U0001d11e"], pick((1, 1, 2, 3)))
+        windows = (64, 1_000, interval, 10 * interval, 1_000 * interval, 64 * 86_400_000_000)
+        limits = [
+            Limit(pick((1, 2, 7, 100, 10**9)), max(64, pick(windows)), unit, pick((0, 0, 1, interval)))
+            for unit in units
+        ]
+        return tuple([limit._replace(edge=self._edge(limit.window)) for limit in limits])
+
+    def _edge(self, window: int) -> int | None:
+        """Where fixed windows begin, if a limit's are: many begin about now."""
+        pick, near = (
+            self.random.choice,
+            self.now + self.random.randint(-1, 1) * self.random.randint(0, window // 50),
+        )
+        return pick((None, None, 0, window - 1, near % window, near % window))
 
     def _common(self) -> dict[str, Any]:
         self._nonces += 1
@@ -159,6 +193,8 @@ class CommandSource:
             slots=slots,
             take=take,
             costs=self._costs(state),
+            units=self._units(state),
+            settled=self._settled(state),
             notice=pick((0, 0, 1, interval // 3, 2 * interval)),
             reach=pick((0, 0, 1, interval, 3 * interval)),
             lease=pick((1, interval, 10 * interval)),
@@ -177,6 +213,41 @@ class CommandSource:
             slots = (FOREVER - state.due) // state.settings.interval
             costs[0] = max(1, slots - self.random.randint(1, 5))
         return tuple(costs)
+
+    def _units(self, state: State | None) -> tuple[Units, ...]:
+        settings, pick = self.settings if state is None else state.settings, self.random.choice
+        if not settings.limits or pick((True, False, False, False)):
+            return ()
+        return tuple(
+            tuple(
+                [pick((0, 1, 1, 2, limit.most // 2, limit.most)) for limit in settings.limits][
+                    : pick((0, 1, 3, 3))
+                ]
+            )
+            for _ in range(pick((1, 2, 16)))
+        )
+
+    def _settled(self, state: State | None) -> tuple[Settled, ...]:
+        """Costs that are known now: of slots that were issued, or are in the record's cells, or are not."""
+        if state is None or not state.settings.limits or self.random.random() < 0.6:
+            return ()
+        pick, limits = self.random.choice, state.settings.limits
+        cells = [cell for use in state.usage for cell in (*use.used[:4], *use.used[-4:], *use.ahead[-4:])]
+        dues = [slot.due for slot in self.slots[-8:]] + [cell[-1] - 1 for cell in cells if len(cell) == 3]
+        dues += [cell[0] - 1 for cell in cells if len(cell) == 2] + [state.due + self.settings.interval]
+        lags = [state.lag, *(cell[0] - cell[-1] for cell in cells if len(cell) == 3)]
+        return tuple(
+            Settled(
+                pick(dues),
+                pick(lags) + pick((0, 0, 0, -1, 1)),
+                tuple(
+                    [pick((-limit.most, -2, -1, 0, 1, limit.most, 10**12)) for limit in limits][
+                        : pick((1, 3))
+                    ]
+                ),
+            )
+            for _ in range(pick((1, 1, 2, 5)))
+        )
 
     def _from_a_late_one(self, state: State) -> tuple[Slot, ...]:
         """All tickets from one that may be late to the last one that was granted, and perhaps one more."""
@@ -210,6 +281,21 @@ class CommandSource:
             interval=pick((None, None, self.settings.interval, *_INTERVALS)),
             burst=pick((None, None, 1, 2, 5)),
             max_running=pick((None, None, 0, 1, 3)),
+            limits=self._other_limits() if pick((True, False, False, False)) else None,
+        )
+
+    def _other_limits(self) -> tuple[Limit, ...]:
+        pick, limits, interval = self.random.choice, self.settings.limits, self.settings.interval
+        if not limits or pick((True, False, False)):
+            return pick(((), self._limits(interval), self._limits(interval)))
+        some = self.random.sample(limits, self.random.randint(1, len(limits)))
+        return tuple(
+            limit._replace(
+                most=pick((limit.most, 1, 50)),
+                jitter=pick((0, limit.jitter)),
+                edge=pick((limit.edge, limit.edge, self._edge(limit.window))),
+            )
+            for limit in some
         )
 
     def _finish(self, _: State | None) -> Command:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intervalq import rules
-from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Resume, Settings, State
+from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Limit, Resume, Settings, State
 from intervalq.store import Store, Waking, open_store
+from intervalq.testing._suite import Suite
 from intervalq.testing.commands import CommandSource, small_states
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _EACH_SECOND = Settings(interval=1_000_000)
 
 
-class StoreSuite:
+class StoreSuite(Suite):
     """Subclass it as `class TestMyStore(StoreSuite)` with a `store_url` fixture that gives a URL.
 
     The store may be in use by others: every test works on queues of random names and drops them.
@@ -32,17 +33,6 @@ class StoreSuite:
 
     steps = 40
     """The number of commands in each random sequence."""
-
-    @pytest.fixture
-    def store_url(self) -> str:
-        """The URL of the store."""
-        raise NotImplementedError("give a store_url fixture")
-
-    @pytest.fixture
-    def portal(self) -> Iterator[BlockingPortal]:
-        """An event loop in a thread, for tests that hypothesis drives."""
-        with start_blocking_portal() as portal:
-            yield portal
 
     @pytest.fixture
     def store(self, portal: BlockingPortal, store_url: str) -> Iterator[Store]:
@@ -65,7 +55,7 @@ class StoreSuite:
             portal.call(store.apply, name, Drop())
 
     @settings(
-        max_examples=60,
+        max_examples=45,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
@@ -85,14 +75,26 @@ class StoreSuite:
                 before = model
                 model, expected = rules.apply(model, command, now)
                 answer = await store.apply(name, command, now)
-                said = f"seed {seed}, step {number}: {command} at {now} on {before}"
-                assert answer == expected, said
+                context = f"seed {seed}, step {number}: {command} at {now} on {before}"
+                assert answer == expected, context
                 kept = await store.apply(name, Inspect(), now)
-                assert kept == rules.apply(model, Inspect(), now)[1], said
+                assert kept == rules.apply(model, Inspect(), now)[1], context
                 source.learn(answer)
             await store.apply(name, Drop())
 
         portal.call(sequence)
+
+    def test_a_new_record_has_no_limits_of_the_one_before(
+        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """That one had lapsed, and was not removed yet."""
+        name, plain = queue(), Settings(interval=1_000, ephemeral=True)
+        limited = Settings(interval=1_000, ephemeral=True, limits=(Limit(5, 1_000_000),))
+        portal.call(store.apply, name, Advance(settings=limited, nonce="g", take=1), 10**15)
+        portal.call(store.apply, name, Advance(settings=plain, nonce="h", take=1), 2 * 10**15)
+        state = portal.call(store.apply, name, Inspect(), 2 * 10**15).state
+        assert state is not None
+        assert (state.settings, state.usage) == (plain, ())
 
     def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
@@ -105,8 +107,8 @@ class StoreSuite:
                 model: State | None = None
                 for command, now in commands:
                     model, expected = rules.apply(model, command, now)
-                    said = f"case {number}: {command} at {now}"
-                    assert await store.apply(name, command, now) == expected, said
+                    context = f"case {number}: {command} at {now}"
+                    assert await store.apply(name, command, now) == expected, context
                 kept = await store.apply(name, Inspect(), now)
                 assert kept == rules.apply(model, Inspect(), now)[1], f"case {number}: {commands}"
                 await store.apply(name, Drop())

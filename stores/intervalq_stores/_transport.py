@@ -90,7 +90,7 @@ def fault_of(error: BaseException | None, authority: str, plain: str) -> TLSFaul
     return TLSFault(f"TLS is required, but server and client can't agree on it: {seen.reason or seen}")
 
 
-def _certificate(code: int, said: str, authority: str) -> TLSFault:
+def _certificate(code: int, message: str, authority: str) -> TLSFault:
     if code in _EXPIRED:
         why = "has expired, or isn't valid yet: renew it, or set the clock of this machine"
     elif code in _UNKNOWN:
@@ -99,4 +99,4 @@ def _certificate(code: int, said: str, authority: str) -> TLSFault:
         why = "is for another host: use the host name of the certificate in the URL, or issue a new one"
     else:
         why = "can't be trusted: issue a new one"
-    return TLSFault(f"the server's certificate {why} ({said.rstrip('.')}); no password was sent")
+    return TLSFault(f"the server's certificate {why} ({message.rstrip('.')}); no password was sent")

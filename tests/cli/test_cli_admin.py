@@ -28,9 +28,36 @@ def test_status_of_a_queue(intervalq: CommandLine) -> None:
     used(intervalq)
     tickets = state(intervalq)["ticket"]  # one, or more if the command came too late for its first slot
     assert state(intervalq)["current"] == tickets >= 1
-    said = intervalq("status", "api").stdout
-    assert "interval  100ms (10/s)\n" in said
-    assert f"tickets  {tickets} issued, {tickets} last begun, none outstanding\n" in said
+    output = intervalq("status", "api").stdout
+    assert "interval  100ms (10/s)\n" in output
+    assert f"tickets  {tickets} issued, {tickets} last begun, none outstanding\n" in output
+
+
+def test_status_of_a_queue_with_limits(intervalq: CommandLine) -> None:
+    used(intervalq, "plain")
+    limits = ("--limit", "2/h", "--limit", "300 tokens/d", "--limit", "9 bytes/day from utc")
+    intervalq("exec", "--name", "api", *limits, "--", "true")
+    found = state(intervalq)
+    assert [(each["limit"], each["taken"], each["left"]) for each in found["limits"]] == [
+        ("2/h", 1, 1),
+        ("300 tokens/d", 0, 300),
+        ("9 bytes/d from utc", 0, 9),
+    ]
+    assert found["binds"] is None
+    printed = intervalq("status", "api").stdout
+    assert "limit  2/h: 1 taken, 1 left\n" in printed
+    assert "waits for  nothing\n" in printed
+    intervalq("exec", "--name", "api", *limits, "--", "true")
+    assert state(intervalq)["binds"] == "2/h"
+    printed = intervalq("status", "api").stdout
+    assert "limit  2/h: 2 taken, 0 left, room for another one in " in printed
+    assert "waits for  the limit 2/h\n" in printed
+    for command in ("status", "top"):
+        printed = intervalq(command).stdout
+        assert "left" in printed
+        assert "0 of 2/h" in printed
+        assert "300 of 300 tokens/d" in printed
+        assert "9 of 9 bytes/d from utc" in printed
 
 
 def test_status_of_all_queues(intervalq: CommandLine) -> None:
@@ -73,14 +100,22 @@ def test_configure(intervalq: CommandLine) -> None:
     intervalq("configure", "api", "--rate", "4/s", "--burst", "3")
     found = json.loads(intervalq("configure", "api", "--max-running", "5", "--json").stdout)
     assert (found["interval"], found["burst"], found["max_running"]) == (0.25, 3, 5)
-    said = intervalq("status", "api").stdout
-    assert "burst  3\n" in said
-    assert "running  0 of at most 5\n" in said
+    output = intervalq("status", "api").stdout
+    assert "burst  3\n" in output
+    assert "running  0 of at most 5\n" in output
     assert state(intervalq)["max_running"] == 5
     intervalq("configure", "api", "--max-running", "0")
     assert state(intervalq)["max_running"] is None
     assert "nothing to change" in intervalq("configure", "api", code=2).stderr
     assert "not both" in intervalq("configure", "api", "--rate", "1/s", "--interval", "1s", code=2).stderr
+
+
+def test_configure_limits(intervalq: CommandLine) -> None:
+    intervalq("exec", "--name", "api", "--interval", "10ms", "--limit", "2/h", "--", "true")
+    found = json.loads(intervalq("configure", "api", "--limit", "3/h", "--limit", "9 t/h", "--json").stdout)
+    assert [(each["limit"], each["left"]) for each in found["limits"]] == [("3/h", 2), ("9 t/h", 9)]
+    assert not json.loads(intervalq("configure", "api", "--no-limits", "--json").stdout)["limits"]
+    assert "not both" in intervalq("configure", "api", "--no-limits", "--limit", "3/h", code=2).stderr
 
 
 def test_reclaim(intervalq: CommandLine) -> None:
@@ -110,10 +145,10 @@ def test_drop_asks_people(intervalq: CommandLine, answer: bytes, code: int) -> N
     terminal, end = pty.openpty()
     process = intervalq.start("drop", "api", stdin=end)
     os.write(terminal, answer)
-    _, said = process.communicate()
+    _, output = process.communicate()
     os.close(end)
     os.close(terminal)
-    assert "Drop the queue 'api'?" in said
+    assert "Drop the queue 'api'?" in output
     assert process.returncode == code
     assert ("api" in intervalq("status").stdout) == (code != 0)
 
@@ -166,7 +201,10 @@ def test_names_cannot_command_a_terminal(intervalq: CommandLine) -> None:
     ran = intervalq("pause", "\x1b[31mred", code=2)
     assert "\x1b" not in ran.stderr
     assert "is not a queue name" in ran.stderr
-    assert intervalq("status", "a:b:c", code=2).stderr.startswith("intervalq: 'b:c' is not a queue name")
+    assert intervalq("status", "a:", code=2).stderr.startswith("intervalq: '' is not a key")
+    ran = intervalq("status", "a:\x1b[31mred", code=1)
+    assert "\x1b" not in ran.stderr
+    assert r"the store has no queue 'a:\x1b[31mred'" in ran.stderr
 
 
 def test_top_shows_all_queues(intervalq: CommandLine) -> None:

@@ -17,8 +17,8 @@ def test_the_demo_shows_both_ways(intervalq: CommandLine) -> None:
     (calls, paced), (as_many, alone) = counts
     assert calls == as_many == "45"
     assert ran.code == (paced != "0"), "a machine that is too busy is told apart from one that isn't"
-    said = " ".join(ran.stdout.split())
-    assert f"and {alone} of 45 were rejected. With one queue, {paced} of 45 were rejected." in said
+    output = " ".join(ran.stdout.split())
+    assert f"and {alone} of 45 were rejected. With one queue, {paced} of 45 were rejected." in output
     assert "$ intervalq run countries.txt --name demo-" in ran.stdout
     assert "jobs  45" in ran.stderr
     assert all(len(line) <= 80 for line in ran.stdout.splitlines() if not line.startswith(("$", " ")))
@@ -32,9 +32,9 @@ def test_the_demo_can_be_interrupted(intervalq: CommandLine) -> None:
         if line.startswith("$ intervalq run"):
             break
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate()
+    _, output = process.communicate()
     assert process.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert intervalq("status").stdout == "no queues\n"
 
 

@@ -14,11 +14,11 @@ from intervalq.spark._runtime.java import Java
 
 
 def test_a_good_store(intervalq: CommandLine) -> None:
-    said = intervalq("doctor").stdout
-    assert f"store file://{intervalq.folder}/state.json\n" in said
-    assert "ok  it answers: round trip" in said
-    assert "ok  its clock is" in said
-    assert "error" not in said
+    output = intervalq("doctor").stdout
+    assert f"store file://{intervalq.folder}/state.json\n" in output
+    assert "ok  it answers: round trip" in output
+    assert "ok  its clock is" in output
+    assert "error" not in output
     assert not (intervalq.folder / "state.json").exists(), "a look makes nothing"
 
 
@@ -80,8 +80,8 @@ def test_where_there_can_be_no_tasks(intervalq: CommandLine, path: str) -> None:
 
 def test_tasks_on_postgres(intervalq: CommandLine, postgres_url: str) -> None:
     found = json.loads(intervalq("doctor", "--store", postgres_url, "--json", code=None).stdout)
-    said = {advice["what"] for advice in found["tasks"]["advice"]}
-    assert "the server is a primary" in said
+    advised = {advice["what"] for advice in found["tasks"]["advice"]}
+    assert "the server is a primary" in advised
     assert found["tasks"]["store"] == found["store"]
 
 
@@ -125,14 +125,14 @@ def test_which_java_spark_will_use(intervalq: CommandLine) -> None:
     java.chmod(0o755)
     intervalq.environment["JAVA_HOME"] = str(home)
     lines = intervalq("doctor").stdout.splitlines()
-    said = lines[lines.index("spark") + 1].split(maxsplit=1)
-    assert said[0] == "ok"
-    assert said[1].endswith(f", with Java 21 of JAVA_HOME: {home}")
-    assert json.loads(intervalq("doctor", "--json").stdout)["spark"] == {"level": "ok", "what": said[1]}
+    reported = lines[lines.index("spark") + 1].split(maxsplit=1)
+    assert reported[0] == "ok"
+    assert reported[1].endswith(f", with Java 21 of JAVA_HOME: {home}")
+    assert json.loads(intervalq("doctor", "--json").stdout)["spark"] == {"level": "ok", "what": reported[1]}
 
 
 @pytest.mark.parametrize(
-    ("installed", "said"),
+    ("installed", "message"),
     [
         ({}, None),
         ({"pyspark": "4.0.1", "pyarrow": "26", "pandas": "2"}, "pyspark 4.0.1 is older than 4.1"),
@@ -145,7 +145,7 @@ def test_which_java_spark_will_use(intervalq: CommandLine) -> None:
     ],
 )
 def test_a_spark_that_can_not_be_used(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], said: str | None
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str | None
 ) -> None:
     def nowhere() -> Java:
         raise JavaNotFound((("java on PATH", "there is none"),), 17)
@@ -153,10 +153,10 @@ def test_a_spark_that_can_not_be_used(
     monkeypatch.setattr(_doctor_spark, "find_java", nowhere)
     monkeypatch.setattr(_doctor_spark, "_version", installed.get)
     about = _doctor_spark.about_spark()
-    assert (about is None) is (said is None)
-    if about is not None and said is not None:
+    assert (about is None) is (message is None)
+    if about is not None and message is not None:
         assert about["level"] == "warning"
-        assert about["what"].startswith(said)
+        assert about["what"].startswith(message)
 
 
 @pytest.mark.parametrize("store", ["redis_url", "postgres_url", "nats_url"])
@@ -166,7 +166,7 @@ def test_the_way_to_a_store_and_its_rights(
     found = json.loads(
         intervalq("doctor", "--store", request.getfixturevalue(store), "--json", code=None).stdout
     )
-    said = [(advice["level"], advice["what"]) for advice in found["advice"]]
-    assert ("ok", "the connection stays on this machine") in said
-    [rights] = [what for level, what in said if level == "warning" and "SECURITY.md" in what]
+    advised = [(advice["level"], advice["what"]) for advice in found["advice"]]
+    assert ("ok", "the connection stays on this machine") in advised
+    [rights] = [what for level, what in advised if level == "warning" and "SECURITY.md" in what]
     assert "may do everything" in rights

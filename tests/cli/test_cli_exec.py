@@ -50,8 +50,8 @@ def test_who_gives_up_leaves_no_empty_slot(intervalq: CommandLine) -> None:
     intervalq(*SLOW, "--", "true")
     for _ in range(3):
         intervalq(*SLOW, "--timeout", "10ms", "--", "true", code=75)
-    said = intervalq("status", "q").stdout
-    assert "in 1h00m" in said or "in 59m" in said
+    output = intervalq("status", "q").stdout
+    assert "in 1h00m" in output or "in 59m" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -63,8 +63,8 @@ def test_signals_end_the_wait(intervalq: CommandLine, number: signal.Signals) ->
     process.send_signal(number)
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout, stderr) == (128 + number, "", "")
-    said = intervalq("status", "q").stdout
-    assert "in 1h00m" in said or "in 59m" in said
+    output = intervalq("status", "q").stdout
+    assert "in 1h00m" in output or "in 59m" in output
 
 
 def test_a_command_that_is_not_there_is_known_before_the_wait(intervalq: CommandLine) -> None:
@@ -98,3 +98,32 @@ def test_a_command_that_cannot_run_after_all(intervalq: CommandLine) -> None:
 )
 def test_wrong_use(intervalq: CommandLine, args: list[str], message: str) -> None:
     assert message in intervalq(*args, code=2).stderr
+
+
+LIMITED = ("exec", "--name", "llm", "--limit", "9/h", "--limit", "1_000 tokens/h")
+
+
+def test_a_command_takes_what_it_costs(intervalq: CommandLine) -> None:
+    intervalq(*LIMITED, "--cost", "tokens=700", "--cost", "2", "--", "true")
+    taken = [each["taken"] for each in json.loads(intervalq("status", "llm", "--json").stdout)["limits"]]
+    assert taken == [2, 700]
+    intervalq(*LIMITED, "--cost", "tokens=301", "--timeout", "10ms", "--", "true", code=75)
+    intervalq(*LIMITED, "--cost", "tokens=300", "--timeout", "5s", "--", "true")
+
+
+@pytest.mark.parametrize(
+    ("costs", "says"),
+    [
+        (["x"], "must be a whole number, or UNIT=N"),
+        (["=5"], "must be a whole number, or UNIT=N"),
+        (["tokens="], "must be a whole number, or UNIT=N"),
+        (["0"], "cost=0 must be"),
+        (["1", "2"], "the slots of a job twice"),
+        (["tokens=1", "tokens=2"], "the tokens of a job twice"),
+        (["bytes=1"], "no limit of 'bytes'"),
+        (["tokens=1_001"], "more than the limit of 1000 tokens/h"),
+    ],
+)
+def test_costs_that_none_can_have(costs: list[str], says: str, intervalq: CommandLine) -> None:
+    words = [word for cost in costs for word in ("--cost", cost)]
+    assert says in intervalq(*LIMITED, *words, "--", "true", code=2).stderr

@@ -40,10 +40,10 @@ def test_help_of_all_commands(intervalq: CommandLine) -> None:
     assert all(len(line) <= 80 for line in overview.splitlines())
     for name, _ in commands():
         assert f"\n  {name} " in overview
-        said = help_of(name)
-        assert "Usage: intervalq" in said
-        assert "Examples:\n" in said
-        assert "\b" not in said
+        output = help_of(name)
+        assert "Usage: intervalq" in output
+        assert "Examples:\n" in output
+        assert "\b" not in output
     assert intervalq("--version").stdout.startswith("intervalq, version ")
     assert intervalq(code=2).stderr.startswith("Usage: intervalq")
 

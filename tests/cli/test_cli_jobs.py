@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from intervalq import IntervalQueue
 from intervalq.cli._run.input import Input
 from intervalq.cli._run.jobs import LONGEST, BadLine, Lines
+from intervalq.errors import InvalidOption
 
 
 def words(line: str, *command: str) -> tuple[str, ...]:
@@ -155,3 +158,41 @@ def test_a_line_may_be_long_but_not_endless(tmp_path: Path) -> None:
     with pytest.raises(BadLine, match="line 2: is longer than 1048576 bytes"):
         list(source.scan())
     source.close()
+
+
+def test_a_job_costs_what_its_line_says() -> None:
+    lines = Lines("jobs.txt", ("echo", "{}"), ("tokens={tokens}", "2"))
+    job = lines.job('{"tokens": 1200}', 1)
+    assert job is not None
+    assert job.cost == {"starts": 2, "tokens": 1_200}
+    job = Lines("jobs.txt", ("sleep",), ("{}",)).job("3", 1)
+    assert job is not None
+    assert (job.cost, job.argv) == (3, ("sleep", "3"))
+    job = Lines("jobs.txt", ("echo", "{{x}}"), ("5",)).job("a", 1)
+    assert job is not None
+    assert job.cost == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("5", "is not a JSON object, but --cost names the field {tokens}"),
+        ('{"b": 1}', "has no field 'tokens'; it has 'b'"),
+        ('{"tokens": 1.5}', "has no possible cost: --cost 'tokens=1.5' must be a whole number"),
+        ('{"tokens": -1}', "has no possible cost: --cost 'tokens=-1' must be a whole number"),
+        (
+            '{"tokens": 1001}',
+            "has no possible cost: cost={'tokens': 1001} is more than the limit of 1000 tokens/m",
+        ),
+    ],
+)
+def test_lines_without_a_possible_cost(line: str, says: str) -> None:
+    queue = IntervalQueue("q", limits=["1000 tokens/min"], store="memory://")
+    lines = Lines("jobs.txt", ("echo",), ("tokens={tokens}",), lambda cost: queue.plan(cost=cost))
+    with pytest.raises(BadLine, match=re.escape(says)):
+        lines.job(line, 1)
+
+
+def test_a_cost_that_no_job_can_have_is_refused_before_the_first_line() -> None:
+    with pytest.raises(InvalidOption, match="--cost"):
+        Lines("jobs.txt", (), ("tokens=many",))

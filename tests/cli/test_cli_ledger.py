@@ -85,9 +85,9 @@ def test_list_and_show(store_url: str, ledger: Run) -> None:
     shown = ledger("list").stdout
     assert shown.splitlines()[-1].split() == ["run", "2", "1", "1", "1", "1", "in", "use", "never"]
     assert lines(ledger("show", "run", "--json").stdout)[0].items() >= second.items()
-    said = ledger("show", "run").stdout
-    assert "unknown  1 (called by processes that died)\n" in said
-    assert "in flight  1 (0 called)\n" in said
+    output = ledger("show", "run").stdout
+    assert "unknown  1 (called by processes that died)\n" in output
+    assert "in flight  1 (0 called)\n" in output
     assert "ledger list" in ledger("show", "none", code=1).stderr
     assert "not a queue name" in ledger("show", "a/b", code=2).stderr
     assert "in memory" in ledger("list", "--store", "memory://", code=2).stderr
@@ -124,8 +124,8 @@ def test_export(store_url: str, ledger: Run, tmp_path: Path) -> None:
     assert list(found["a"]) == ["key", "state", "attempt", "value", "at"]
     rows = tmp_path / "rows.jsonl"
     rows.write_text("old")
-    said = ledger("export", "run", "--failed", "--unknown", "--output", "rows.jsonl").stderr
-    assert said == "intervalq: 2 rows written to rows.jsonl\n"
+    output = ledger("export", "run", "--failed", "--unknown", "--output", "rows.jsonl").stderr
+    assert output == "intervalq: 2 rows written to rows.jsonl\n"
     assert sorted(row["key"] for row in lines(rows.read_text())) == ["c", "d"]
 
 
@@ -150,7 +150,7 @@ def test_an_export_that_is_interrupted_leaves_the_file_as_it_was(
 
 def test_drop_asks_on_a_terminal(intervalq: CommandLine, store_url: str) -> None:
     put(store_url, *FEW)
-    for answer, code, said in ((b"n\n", 1, "nothing was dropped"), (b"y\n", 0, "run: dropped")):
+    for answer, code, reported in ((b"n\n", 1, "nothing was dropped"), (b"y\n", 0, "run: dropped")):
         held, screen = pty.openpty()
         process = intervalq.start(
             *("ledger", "drop", "run", "--store", store_url),
@@ -162,7 +162,7 @@ def test_drop_asks_on_a_terminal(intervalq: CommandLine, store_url: str) -> None
         assert process.stdout is not None
         text = process.stdout.read()
         assert "with 2 results, in use by 1 process?" in text
-        assert said in text
+        assert reported in text
         assert process.wait(60) == code
         os.close(held)
         os.close(screen)

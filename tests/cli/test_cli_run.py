@@ -48,6 +48,17 @@ def test_json_lines_fill_fields(intervalq: CommandLine) -> None:
     assert sorted(result["stdout"] for result in ran.results) == ["1:Ann Lee\n", "2:Bo\n"]
 
 
+def test_jobs_cost_what_their_lines_say(intervalq: CommandLine) -> None:
+    lines = "".join(f'{{"tokens": {tokens}}}\n' for tokens in (10, 20, 30))
+    limits = ("--limit", "99/h", "--limit", "1000 tokens/h")
+    costs = ("--cost", "tokens={tokens}", "--cost", "2")
+    intervalq(
+        "run", "--name", "q", "--interval", "20ms", *limits, *costs, "--", "echo", "{tokens}", stdin=lines
+    )
+    found = json.loads(intervalq("status", "q", "--json").stdout)
+    assert [each["taken"] for each in found["limits"]] == [6, 60]
+
+
 def test_results_have_these_fields_and_times_on_one_clock(intervalq: CommandLine) -> None:
     lines = [str(number) for number in range(40)]
     ran = intervalq(
@@ -83,9 +94,9 @@ def test_results_have_these_fields_and_times_on_one_clock(intervalq: CommandLine
 
 def test_the_report_is_for_people_unless_asked_for_otherwise(intervalq: CommandLine) -> None:
     ran = intervalq("run", *FAST, "--", "echo", stdin="1\n2\n3\n")
-    said = dict(line.strip().split("  ", 1) for line in ran.stderr.splitlines())
-    assert said["jobs"] == "3"
-    assert set(said) == {"jobs", "rate", "gaps", "too short", "order", "slots unused"}
+    output = dict(line.strip().split("  ", 1) for line in ran.stderr.splitlines())
+    assert output["jobs"] == "3"
+    assert set(output) == {"jobs", "rate", "gaps", "too short", "order", "slots unused"}
 
 
 def test_input_is_read_as_it_comes(intervalq: CommandLine) -> None:
@@ -125,12 +136,12 @@ def test_output_that_is_no_text_or_too_long_is_kept_in_part(intervalq: CommandLi
 
 
 def test_a_program_that_leaves_another_behind_has_ended(intervalq: CommandLine) -> None:
-    said = intervalq.fifo("pid")
+    output = intervalq.fifo("pid")
     process = intervalq.start("run", *FAST, "--", "sh", "-c", 'eval "$0"', stdin=-1)
     assert process.stdin is not None
     process.stdin.write("cat /dev/zero > /dev/null & echo $! > pid; echo done\n")
     process.stdin.close()
-    pid = int(said())
+    pid = int(output())
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["stdout"] == "done\n"
     assert process.wait() == 0
@@ -218,7 +229,7 @@ def test_a_redirected_file_is_checked_as_well(intervalq: CommandLine) -> None:
         (["--name", "a b", "--interval", "1s"], "is not a queue name"),
         (["--name", "q", "--interval", "soon"], "'soon' is no interval"),
         (["--name", "q", "--interval", "1s", "--rate", "1/s"], "not both"),
-        (["--name", "q", "--rate", "1"], "is not a rate"),
+        (["--name", "q", "--rate", "soon"], "is not a rate"),
         (["--name", "q", "--interval", "1s", "--lookahead", "-1"], "--lookahead '-1' must be"),
         (["--name", "q", "--interval", "1s", "--lookahead", "½"], "--lookahead '\\xbd' must be"),
         (["--name", "q", "--interval", "1s", "--tolerance", "2s"], "too much tolerance"),
@@ -247,13 +258,13 @@ def test_no_secret_of_a_url_is_shown_and_none_is_an_argument(intervalq: CommandL
 
 def test_processes_of_shards_get_no_secret_as_an_argument(intervalq: CommandLine) -> None:
     url = (intervalq.folder / "s3cr3t.json").as_uri()
-    said = intervalq.fifo("arguments")
+    output = intervalq.fifo("arguments")
     shown = "cat /proc/$PPID/cmdline > arguments"
     process = intervalq.start("run", *FAST, "--store", url, "--", "sh", "-c", shown, stdin=-1)
     assert process.stdin is not None
     process.stdin.write("1\n")
     process.stdin.close()
-    assert "s3cr3t" not in said()
+    assert "s3cr3t" not in output()
     assert process.wait() == 0
 
 
@@ -269,9 +280,9 @@ def test_a_reader_that_leaves_ends_the_run_quietly(intervalq: CommandLine) -> No
     process.stdin.write("2\n")
     process.stdin.close()
     assert process.wait() == 1
-    said = process.stderr.read()
-    assert "Traceback" not in said
-    assert "Broken" not in said
+    output = process.stderr.read()
+    assert "Traceback" not in output
+    assert "Broken" not in output
 
 
 def test_a_full_disk_is_an_error(intervalq: CommandLine) -> None:
@@ -279,9 +290,9 @@ def test_a_full_disk_is_an_error(intervalq: CommandLine) -> None:
         pytest.skip("no /dev/full here")
     with Path("/dev/full").open("w") as full:
         process = intervalq.start("run", *FAST, "--", "echo", stdin=-1, stdout=full)
-        _, said = process.communicate("1\n")
+        _, output = process.communicate("1\n")
     assert process.returncode == 1
-    assert "intervalq: standard output: No space left on device" in said
+    assert "intervalq: standard output: No space left on device" in output
 
 
 def test_a_file_that_cannot_be_written_is_an_error(intervalq: CommandLine) -> None:

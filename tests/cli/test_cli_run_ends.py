@@ -45,13 +45,15 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
     started()
     os.killpg(process.pid, number)  # as a terminal does it: the whole foreground
     assert process.stderr is not None
-    said = process.stderr.readline()
-    assert said == f"intervalq: no more jobs start; waiting for 1 to end; a second {number.name} kills them\n"
+    output = process.stderr.readline()
+    assert (
+        output == f"intervalq: no more jobs start; waiting for 1 to end; a second {number.name} kills them\n"
+    )
     go.write_text("went\n")
-    results, said = finish(process)
+    results, output = finish(process)
     assert process.returncode == 128 + number
     assert [(result["exit_code"], result["stdout"]) for result in results] == [(0, "went\n")]
-    assert "intervalq: not run: 19 jobs; to continue, run the same command with --resume FILE" in said
+    assert "intervalq: not run: 19 jobs; to continue, run the same command with --resume FILE" in output
 
 
 @pytest.mark.parametrize(("shards", "changed"), [(1, False), (4, False), (4, True)])
@@ -169,7 +171,7 @@ def test_when_a_shard_dies_the_others_go_on(intervalq: CommandLine) -> None:
     go.write_text("")
     shard, job = (int(pid) for pid in who().split())
     os.kill(shard, signal.SIGKILL)
-    _, said = finish(process)
+    _, printed = finish(process)
     results = intervalq.read("results.jsonl")
     assert process.returncode == 1
     assert ends(job), "nobody would hear of its end"
@@ -181,7 +183,7 @@ def test_when_a_shard_dies_the_others_go_on(intervalq: CommandLine) -> None:
         "how the job ended is not known\n"
     )
     assert lost["started"] <= lost["ended"]
-    assert f"intervalq: shard {lost['shard']} died of signal 9 (Killed)\n" in said
+    assert f"intervalq: shard {lost['shard']} died of signal 9 (Killed)\n" in printed
 
 
 def test_a_shard_that_is_told_to_end_lets_its_jobs_end(intervalq: CommandLine) -> None:
@@ -196,7 +198,7 @@ def test_a_shard_that_is_told_to_end_lets_its_jobs_end(intervalq: CommandLine) -
     os.kill(int(who()), signal.SIGTERM)
     assert process.stderr is not None
     # On a busy machine it may say something of the store's clock first.
-    assert any("it received SIGTERM" in said for said in iter(process.stderr.readline, ""))
+    assert any("it received SIGTERM" in reported for reported in iter(process.stderr.readline, ""))
     go.write_text("went\n")
     results, _ = finish(process)
     assert process.returncode == 0
@@ -209,7 +211,7 @@ def test_without_shards_a_run_is_over(intervalq: CommandLine) -> None:
         "run", "jobs.txt", "--name", "q", "--interval", "10ms", "--shards", "1", "--", "sh", "-c",
         "[ $0 != 10 ] || kill -9 $PPID",
     )  # fmt: skip
-    results, said = finish(process)
+    results, output = finish(process)
     assert process.returncode == 1
     assert len(results) < 40
-    assert f"intervalq: not run: {40 - len(results)} jobs; to continue" in said
+    assert f"intervalq: not run: {40 - len(results)} jobs; to continue" in output

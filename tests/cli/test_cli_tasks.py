@@ -1,88 +1,32 @@
-"""The commands on durable tasks, as people and as programs use them."""
+"""The commands that insert and show durable tasks, as people and as programs use them."""
 
 from __future__ import annotations
 
-import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import anyio
 import click
 import pytest
-from anyio.lowlevel import checkpoint
 
+from cli import tasks_shown
 from cli.command_line import CommandLine, help_of
-from intervalq.cli._tasks import bulk as _tasks_hands
-from intervalq.cli._tasks.bulk import BulkEdit
+from cli.tasks_shown import claimed, die, lines, sizes, url, values
 from intervalq.cli._tasks.command import tasks as group
 from intervalq.cli._tasks.show import many
-from intervalq.tasks import Claim, Tasks
-from intervalq.tasks.rules import Change, Command, Delete, Modify, Row
+from intervalq.tasks import Tasks
 
-R = TypeVar("R")
+tasks = tasks_shown.tasks
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """What the commands run on, too."""
     return "asyncio"
-
-
-@pytest.fixture
-def tasks(intervalq: CommandLine) -> Callable[..., Any]:
-    """Runs `intervalq tasks`, with a database of its own."""
-    intervalq.environment["INTERVALQ_STORE"] = url(intervalq)
-
-    def run(*args: str, **more: Any) -> Any:
-        return intervalq("tasks", *args, **more)
-
-    run.url = url(intervalq)  # type: ignore[attr-defined]  # for those who look by themselves
-    return run
-
-
-def url(intervalq: CommandLine) -> str:
-    return f"sqlite://{intervalq.folder}/tasks.db"
-
-
-def lines(ran: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ran.stdout.splitlines()]
-
-
-def looked(tasks: Callable[..., Any], look: Callable[[Tasks], Awaitable[R]]) -> R:
-    """What there is, asked without a command: in a thread, for an event loop may run here already."""
-
-    async def do() -> R:
-        async with Tasks(tasks.url) as handle:  # type: ignore[attr-defined]  # the fixture's
-            return await look(handle)
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(anyio.run, do).result()
-
-
-def values(tasks: Callable[..., Any], queue: str) -> list[Any]:
-    return [task.value for task in looked(tasks, lambda handle: handle.tasks(queue, limit=None))]
-
-
-def sizes(tasks: Callable[..., Any]) -> dict[str, int]:
-    return {queue.name: queue.size for queue in looked(tasks, Tasks.queues)}
-
-
-def ids(tasks: Callable[..., Any], queue: str) -> list[str]:
-    return [task.id for task in looked(tasks, lambda handle: handle.tasks(queue))]
-
-
-@asynccontextmanager
-async def claimed(intervalq: CommandLine, queue: str) -> AsyncIterator[Claim]:
-    async with Tasks(url(intervalq)) as handle:
-        yield await handle.claim(queue)
 
 
 # --- insert -------------------------------------------------------------------------------------------
@@ -103,9 +47,9 @@ def test_insert_and_look(tasks: Callable[..., Any]) -> None:
     assert id_ in shown
     assert '{"to": "ann"}' in shown
     assert "59m" in shown or "1h00m" in shown
-    said = tasks("show", id_).stdout
-    assert f"task  {id_}\n" in said
-    assert '"to": "ann"' in said
+    output = tasks("show", id_).stdout
+    assert f"task  {id_}\n" in output
+    assert '"to": "ann"' in output
     (queue,) = lines(tasks("queues", "--json"))
     assert queue == {
         "name": "mails", "size": 2, "claimed": 0, "ready": 1, "future": 1, "inbox": 0, "most_claims": 0,
@@ -133,8 +77,8 @@ def test_options_of_an_insert(tasks: Callable[..., Any]) -> None:
 
 
 def test_values_from_standard_input(tasks: Callable[..., Any]) -> None:
-    said = tasks("insert", "q", stdin="".join(f"{number}\n" for number in range(2500)))
-    assert said.stdout == "2500 tasks inserted\n"
+    reported = tasks("insert", "q", stdin="".join(f"{number}\n" for number in range(2500)))
+    assert reported.stdout == "2500 tasks inserted\n"
     assert values(tasks, "q") == list(range(2500))
     assert lines(tasks("insert", "t", "-", "--text", "--json", stdin="a b\n\nc")) == [{"inserted": 3}]
     assert values(tasks, "t") == ["a b", "", "c"]
@@ -158,7 +102,7 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["q", "hello"], "give --text"),
         (["q", "NaN"], "must be JSON"),
@@ -178,9 +122,9 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q" * 121, "1"], "use 1 to 120 of"),
     ],
 )
-def test_wrong_inserts(tasks: Callable[..., Any], args: list[str], said: str) -> None:
+def test_wrong_inserts(tasks: Callable[..., Any], args: list[str], message: str) -> None:
     ran = tasks("insert", *args, code=2)
-    assert said.replace("--key", "key") in ran.stderr.replace("--key", "key")
+    assert message.replace("--key", "key") in ran.stderr.replace("--key", "key")
     assert len(ran.stderr.splitlines()) == 1
     assert sizes(tasks) == {}
 
@@ -212,9 +156,9 @@ async def test_claims_and_sessions(intervalq: CommandLine, tasks: Callable[..., 
         assert session["started"] <= session["beaten"]
         assert session["id"] in tasks("sessions").stdout
         assert "claimed" in tasks("list", "q").stdout
-        said = tasks("show", id_).stdout
-        assert f"session {claim.claimant} (" in said
-        assert f":{os.getpid()})" in said
+        output = tasks("show", id_).stdout
+        assert f"session {claim.claimant} (" in output
+        assert f":{os.getpid()})" in output
     assert lines(tasks("show", id_, "--json"))[0]["claims"] == 1
 
 
@@ -225,208 +169,9 @@ def test_a_task_that_is_not_there(tasks: Callable[..., Any]) -> None:
 def test_values_cannot_command_a_terminal(tasks: Callable[..., Any]) -> None:
     tasks("insert", "q", "--text", "\x1b[2J\u202e", "--key", "\u202ek", "--id", "x")
     for look in (["list"], ["list", "--json"], ["show", "x"], ["show", "x", "--json"]):
-        said = tasks(*look).stdout
-        assert "\x1b" not in said
-        assert "\u202e" not in said
-
-
-# --- changes by hand ----------------------------------------------------------------------------------
-
-
-async def die(intervalq: CommandLine, queue: str, why: str) -> str:
-    async with claimed(intervalq, queue) as claim:
-        await claim.term(why)
-        return claim.id
-
-
-async def test_dead_tasks_are_shown_and_put_back(intervalq: CommandLine, tasks: Callable[..., Any]) -> None:
-    assert tasks("dead").stdout == "no dead-letter tasks\n"
-    tasks("insert", "a", "1")
-    tasks("insert", "b", "2")
-    first = await die(intervalq, "a", "broken\nbeyond repair")
-    second = await die(intervalq, "b", "ill")
-    assert [task["error"] for task in lines(tasks("dead", "--json"))] == ["broken\nbeyond repair", "ill"]
-    assert [task["id"] for task in lines(tasks("dead", "b", "--json"))] == [second]
-    assert "broken\\nbeyond repair" in tasks("dead").stdout
-    assert "beyond repair" in tasks("show", first).stdout
-    assert tasks("retry", first).stdout == "1 task put back\n"
-    (task,) = lines(tasks("list", "a", "--json"))
-    assert (task["id"], task["attempt"], task["error"]) == (first, 0, "")
-    async with claimed(intervalq, "a") as claim:
-        assert claim.attempt == 1
-    assert tasks("retry", "--queue", "b.dead", "--all").stdout == "1 task put back\n"
-    assert sizes(tasks) == {"a": 1, "b": 1}
-    ran = tasks("retry", second, code=1)
-    assert "is in queue b, which is not a dead-letter queue" in ran.stderr
-    assert ran.stdout == "0 tasks put back\n"
-    assert "give b.dead" in tasks("retry", "--queue", "b", "--all", code=2).stderr
-
-
-async def test_moved_tasks(intervalq: CommandLine, tasks: Callable[..., Any]) -> None:
-    tasks("insert", "q", stdin="1\n2\n3\n")
-    first, second, third = ids(tasks, "q")
-    assert tasks("move", first, second, first, "--to", "r").stdout == "2 tasks moved to r\n"
-    assert values(tasks, "r") == [1, 2]
-    ran = tasks("move", "nope", third, "--to", "r", "--json", code=1)
-    assert lines(ran) == [{"done": 1, "refused": [{"id": "nope", "why": "does not exist"}]}]
-    assert "already in that queue" in tasks("move", third, "--to", "r", code=1).stderr
-    assert tasks("move", "--queue", "r", "--all", "--to", "q").stdout == "3 tasks moved to q\n"
-    assert tasks("move", "--queue", "r", "--all", "--to", "q").stdout == "0 tasks moved to q\n"
-    dead = await die(intervalq, "q", "ill")
-    tasks("move", dead, "--to", "again")
-    assert [task["attempt"] for task in lines(tasks("list", "again", "--json"))] == [0]
-
-
-async def test_claimed_tasks_are_not_touched_but_by_force(
-    intervalq: CommandLine, tasks: Callable[..., Any]
-) -> None:
-    tasks("insert", "q", stdin="1\n2\n3\n")
-    async with claimed(intervalq, "q") as claim:
-        ran = tasks("delete", claim.id, code=1)
-        assert f"task {claim.id} was not deleted: it is claimed by session {claim.claimant} (" in ran.stderr
-        assert f":{os.getpid()})" in ran.stderr
-        assert "give --force" in ran.stderr
-        ran = tasks("move", "--queue", "q", "--all", "--to", "r", code=1)
-        assert ran.stdout == "2 tasks moved to r\n"
-        assert sizes(tasks) == {"q": 1, "r": 2}
-        ran = tasks("delete", claim.id, "--force")
-        assert "can't commit" in ran.stderr
-        assert ran.stdout == "1 task deleted\n"
-        assert sizes(tasks) == {"r": 2}
-
-
-def test_estimates_are_marked(tasks: Callable[..., Any]) -> None:
-    tasks("insert", "few", "1")
-    tasks("insert", "many", stdin="".join(f"{number}\n" for number in range(10_500)))
-    few, many = lines(tasks("queues", "--json"))
-    assert (few["size"], few["exact"]) == (1, True)
-    assert many["size"] > 10_000
-    assert not many["exact"]
-    shown = tasks("queues").stdout.splitlines()
-    assert [line.count("~") for line in shown if line.split()[:1] in (["few"], ["many"])] == [0, 2]
-
-
-def test_delete_all_of_a_queue(tasks: Callable[..., Any]) -> None:
-    tasks("insert", "q", stdin="".join(f"{number}\n" for number in range(2300)))
-    tasks("insert", "r", "1")
-    assert "give --yes to delete" in tasks("delete", "--queue", "q", "--all", code=2).stderr
-    assert sizes(tasks)["q"] == 2300
-    assert tasks("delete", "--queue", "q", "--all", "--yes").stdout == "2300 tasks deleted\n"
-    assert sizes(tasks) == {"r": 1}
-
-
-@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
-def test_delete_asks_people(
-    intervalq: CommandLine, tasks: Callable[..., Any], answer: bytes, code: int
-) -> None:
-    tasks("insert", "q", "1")
-    terminal, end = pty.openpty()
-    process = intervalq.start("tasks", "delete", "--queue", "q", "--all", stdin=end)
-    os.write(terminal, answer)
-    _, said = process.communicate()
-    os.close(end)
-    os.close(terminal)
-    assert "Delete all tasks of q for good?" in said
-    assert process.returncode == code
-    assert (sizes(tasks) == {}) == (code == 0)
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["delete"], "select the tasks"),
-        (["delete", "--queue", "q"], "select the tasks"),
-        (["delete", "--all", "--yes"], "select the tasks"),
-        (["delete", "x", "--queue", "q", "--all"], "not both"),
-        (["move", "x"], "--to"),
-        (["move", "x", "--to", "a b"], "not a queue name"),
-        (["move", "--queue", "q", "--all", "--to", "q"], "give another one"),
-        (["retry", "--queue", "a b.dead", "--all"], "not a queue name"),
-        (["list", "--limit", "0"], "--limit"),
-        ([], "Usage"),
-    ],
-)
-def test_wrong_use(tasks: Callable[..., Any], args: list[str], said: str) -> None:
-    assert said in tasks(*args, code=2).stderr
-
-
-# --- many by hand, in this process ----------------------------------------------------------------------
-
-
-class Meddled(Tasks):
-    """Somebody else does something before each change."""
-
-    def __init__(self, before: Callable[[], Any]) -> None:
-        super().__init__(f"memory://{os.urandom(8).hex()}")
-        self.before = before
-        self.changes = 0
-
-    async def apply(self, command: Command[Any], connection: Any = None) -> Any:
-        if isinstance(command, Modify) and not command.inserts:
-            self.changes += 1
-            await self.before()
-        return await super().apply(command, connection)
-
-
-def deleted(row: Row) -> Delete:
-    return Delete(row.id, row.version)
-
-
-async def test_what_others_change_meanwhile_is_looked_at_again() -> None:
-    async def meddle() -> None:
-        if handle.changes == 1:
-            gone, changed, taken = (await handle.tasks("q"))[:3]
-            await Tasks.apply(handle, Modify(deletes=(gone.delete(),), changes=(changed.change(7),)))
-            await other.claim("q")
-            del taken
-
-    handle = Meddled(meddle)
-    other = Tasks(handle._url)
-    await handle.modify(*(handle.new("q", number) for number in range(10)))
-    hands = BulkEdit(handle, deleted, "deleted", force=False)
-    await hands.all_of("q")
-    assert sorted(why.split(" by ")[0] for why in hands.refused.values()) == ["is claimed", "is gone"]
-    assert hands.done == 8
-    (left,) = await handle.queues()
-    assert (left.size, left.claimed) == (1, 1)
-    await other.aclose()
-    await handle.aclose()
-
-
-async def test_each_task_once_although_it_comes_back() -> None:
-    async def back() -> None:
-        rows = await handle.tasks("q", limit=None)
-        await Tasks.apply(
-            handle, Modify(changes=tuple(task.change(queue="q.dead", delay=0) for task in rows))
-        )
-
-    handle = Meddled(back)
-    await handle.modify(*(handle.new("q.dead", number) for number in range(1000)))
-    await handle.modify(*(handle.new("q.dead", number) for number in range(500)))
-    hands = BulkEdit(
-        handle, lambda row: Change(row.id, row.version, queue="q", delay=0), "put back", force=False
-    )
-    await hands.all_of("q.dead")
-    assert hands.done == 1500
-    await handle.aclose()
-
-
-async def test_ctrl_c_ends_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def signalled() -> None:
-        if handle.changes == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-            while hands.by is None:
-                await checkpoint()
-
-    monkeypatch.setattr(_tasks_hands, "_STEP", 10)
-    handle = Meddled(signalled)
-    await handle.modify(*(handle.new("q", number) for number in range(100)))
-    hands = BulkEdit(handle, deleted, "deleted", force=False)
-    await hands.all_of("q")
-    assert hands.by == signal.SIGINT
-    assert hands.done == 30
-    assert (await handle.queues())[0].size == 70
-    await handle.aclose()
+        output = tasks(*look).stdout
+        assert "\x1b" not in output
+        assert "\u202e" not in output
 
 
 # --- help -----------------------------------------------------------------------------------------------

@@ -78,12 +78,12 @@ async def test_what_a_worker_has_claimed_stays_but_by_force(
             return tasks("delete", "--queue", queue, "--all", "--yes", "--json", *args, **more)
 
         ran = await anyio.to_thread.run_sync(lambda: delete(code=1))
-        ((told),) = lines(ran)
-        assert told["done"] == 3000 - len(claims)
-        assert {one["id"] for one in told["refused"]} == {claim.id for claim in claims}
-        assert {"is claimed by session" in one["why"] for one in told["refused"]} == {True}
-        ((told),) = lines(await anyio.to_thread.run_sync(lambda: delete("--force")))
-        assert (told["done"], told["refused"]) == (len(claims), [])
+        ((reported),) = lines(ran)
+        assert reported["done"] == 3000 - len(claims)
+        assert {one["id"] for one in reported["refused"]} == {claim.id for claim in claims}
+        assert {"is claimed by session" in one["why"] for one in reported["refused"]} == {True}
+        ((reported),) = lines(await anyio.to_thread.run_sync(lambda: delete("--force")))
+        assert (reported["done"], reported["refused"]) == (len(claims), [])
         assert await handle.queues(queue) == []
         for claim in claims:
             await claim.ack()

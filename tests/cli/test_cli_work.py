@@ -209,7 +209,7 @@ def test_processes_end_when_their_parent_was_killed(app: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "said"),
+    ("target", "code", "message"),
     [
         ("nosuch", 2, "there is no module nosuch, neither in"),
         ("app:nosuch", 2, "module app has no nosuch; it has tasks"),
@@ -223,7 +223,7 @@ def test_processes_end_when_their_parent_was_killed(app: CommandLine) -> None:
         ("away", 1, "postgresql://127.0.0.1:1/x: "),
     ],
 )
-def test_what_can_not_be_run(app: CommandLine, target: str, code: int, said: str) -> None:
+def test_what_can_not_be_run(app: CommandLine, target: str, code: int, message: str) -> None:
     app.write("idle.py", "from intervalq.tasks import Tasks", "tasks = Tasks()")
     app.write("broken.py", "", "1 / 0")
     app.write("bad.py", "x = (")
@@ -231,16 +231,16 @@ def test_what_can_not_be_run(app: CommandLine, target: str, code: int, said: str
     away = "tasks = Tasks('postgresql://user:secret@127.0.0.1:1/x')"
     app.write("away.py", "from intervalq.tasks import Tasks", away, "tasks.worker('q')(print)")
     ran = app("work", target, code=code)
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert "secret" not in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "said"),
+    ("target", "code", "message"),
     [("nosuch", 2, "there is no module nosuch"), ("memory", 2, "can't be shared by several processes")],
 )
-def test_what_several_processes_can_not_run(app: CommandLine, target: str, code: int, said: str) -> None:
+def test_what_several_processes_can_not_run(app: CommandLine, target: str, code: int, message: str) -> None:
     app.write(
         "memory.py",
         "from intervalq.tasks import Tasks",
@@ -248,7 +248,7 @@ def test_what_several_processes_can_not_run(app: CommandLine, target: str, code:
         "tasks.worker('q')(print)",
     )
     ran = app("work", target, "--processes", "3", code=code)
-    assert ran.stderr.count(said) == 1
+    assert ran.stderr.count(message) == 1
     assert len(ran.stderr.splitlines()) == 1
 
 

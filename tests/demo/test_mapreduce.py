@@ -128,7 +128,7 @@ def test_a_wrong_result_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["no-such-file"], "No such file"),
         (["--store", "memory://"], "can't share tasks in memory"),
@@ -137,10 +137,10 @@ def test_a_wrong_result_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["--name", "a b"], "is not a queue name"),
     ],
 )
-def test_wrong_use(arguments: list[str], said: str) -> None:
+def test_wrong_use(arguments: list[str], message: str) -> None:
     ran = run(*arguments)
     assert ran.returncode == 2
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

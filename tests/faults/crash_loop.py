@@ -24,6 +24,7 @@ from pathlib import Path
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+import postgres_servers
 import servers
 from faults.crash_process import POISON
 from intervalq.tasks import Tasks
@@ -43,7 +44,10 @@ def _server(start: Callable[[], servers.Server]) -> Iterator[str]:
 
 @contextmanager
 def _pooled() -> Iterator[str]:
-    with _server(servers.postgres_server) as url, _server(lambda: servers.pgbouncer(url)) as pooled:
+    with (
+        _server(postgres_servers.postgres) as url,
+        _server(lambda: postgres_servers.pgbouncer(url)) as pooled,
+    ):
         yield pooled
 
 
@@ -54,7 +58,7 @@ def _file() -> Iterator[str]:
 
 
 STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
-    "postgres": lambda: _server(servers.postgres_server),
+    "postgres": lambda: _server(postgres_servers.postgres),
     "pgbouncer": _pooled,
     "redis": lambda: _server(lambda: servers.redis_server(servers.redis_binary())),
     "nats": lambda: _server(servers.nats_server),

@@ -74,9 +74,9 @@ class Disk:
         """Cut the power, and switch it on again. No process uses it any more: they were killed."""
         assert self._process is not None
         deadline = time.monotonic() + _WITHIN
-        while (said := self._unmounted()) is not None:
+        while (reported := self._unmounted()) is not None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"somebody still uses {self.path}: {said}")
+                raise RuntimeError(f"somebody still uses {self.path}: {reported}")
             time.sleep(0.01)
         if self._process.wait(_WITHIN):
             raise RuntimeError(f"the file system of {self.path} ended with {self._process.returncode}")

@@ -29,7 +29,7 @@ from faults.verdict import Verdict
 
 SHARDS: Final = 3
 CALLERS: Final = 4
-"""Of each shard: it holds so many tickets; some it may have been told to use before it was cut off."""
+"""The tickets that each shard may hold; some may have been granted before it was cut off."""
 
 OTHERS: Final = 8
 """So many jobs each of the others begins while one is cut off: more than the tickets that it may hold."""

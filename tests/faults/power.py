@@ -5,8 +5,8 @@
 
 What the processes were told is done is kept by this one, off the disk that fails; at the moment when it
 fails they stand still. All that was answered has to be there afterwards: tasks that were inserted, ends of
-tasks, tickets, and slots that jobs began in. Where a bug is planted, the store doesn't sync what it
-answers, which must be seen. Ends with 1 if anything was lost.
+tasks, tickets, slots that jobs began in, and rows of ledgers that were started or recorded. Where a bug is
+planted, the store doesn't sync what it answers, which must be seen. Ends with 1 if anything was lost.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from typing import Any
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+import postgres_servers
 import servers
 from faults.disk import Disk
-from faults.power_process import QUEUE
+from faults.power_process import LEDGER, QUEUE
 from intervalq import IntervalQueue
-from intervalq.errors import IntervalqError, QueueNotFound
+from intervalq.errors import IntervalqError, LedgerNotFound, QueueNotFound
+from intervalq.ledger import Ledger
 from intervalq.store import open_store
 from intervalq.tasks import Tasks
 
@@ -49,7 +51,7 @@ class Store:
     """A store on a disk whose power can be cut."""
 
     urls: dict[str, str]
-    """Where `tasks` and `slots` are; there may be no tasks."""
+    """Where `tasks`, `slots` and `rows` are; there may be no tasks, and no rows."""
     disk: Disk
     server: servers.Server | None = None
 
@@ -72,8 +74,8 @@ def _files(_: str, **forms: str) -> Iterator[Store]:
         yield Store({part: form.format(disk.path) for part, form in forms.items()}, disk)
 
 
-def _served(disk: Disk, server: servers.Server) -> Store:
-    return Store(dict.fromkeys(("tasks", "slots"), server.url), disk, server)
+def _served(disk: Disk, server: servers.Server, *parts: str) -> Store:
+    return Store(dict.fromkeys(("tasks", "slots", *parts), server.url), disk, server)
 
 
 @contextmanager
@@ -82,12 +84,12 @@ def _redis(plant: str, binary: Callable[[], Path]) -> Iterator[Store]:
         sync = "always" if plant == NONE else plant
         options = ("--dir", str(disk.path), "--appendonly", "yes", "--appendfsync", sync)
         with servers.running(servers.redis_server(binary(), *options)) as server:
-            yield _served(disk, server)
+            yield _served(disk, server, "rows")
 
 
 @contextmanager
 def _postgres(plant: str) -> Iterator[Store]:
-    server = servers.postgres_server()
+    server = postgres_servers.postgres()
     with ExitStack() as stack:
         stack.callback(server.close)
         data = server.folder.path / "data"
@@ -95,7 +97,7 @@ def _postgres(plant: str) -> Iterator[Store]:
             with (data / "postgresql.auto.conf").open("a") as settings:
                 settings.write(f"{plant} = off\n")
         disk = stack.enter_context(Disk(data, strict=True))
-        yield _served(disk, server.start())
+        yield _served(disk, server.start(), "rows")
 
 
 @contextmanager
@@ -113,8 +115,13 @@ def _nats(plant: str) -> Iterator[Store]:
 
 NONE = "-"
 STORES: dict[str, Callable[[str], AbstractContextManager[Store]]] = {
-    "json": partial(_files, slots="file://{}/new/state.json"),
-    "sqlite": partial(_files, slots="sqlite://{}/new/state.db", tasks="sqlite://{}/new/tasks.db"),
+    "json": partial(_files, slots="file://{}/new/state.json", rows="file://{}/new/rows.json"),
+    "sqlite": partial(
+        _files,
+        slots="sqlite://{}/new/state.db",
+        tasks="sqlite://{}/new/tasks.db",
+        rows="sqlite://{}/new/rows.db",
+    ),
     "redis": partial(_redis, binary=servers.redis_binary),
     "valkey": partial(_redis, binary=servers.valkey_binary),
     "postgres": _postgres,
@@ -136,13 +143,13 @@ loses was answered in that moment."""
 
 
 @dataclass(slots=True)
-class Ledger:
+class Account:
     """What the processes said, of all cuts."""
 
-    said: list[list[Any]] = field(default_factory=list)
+    reported: list[list[Any]] = field(default_factory=list)
 
     def of(self, what: str) -> list[list[Any]]:
-        return [rest for word, *rest in self.said if word == what]
+        return [rest for word, *rest in self.reported if word == what]
 
     def values(self, what: str) -> set[str]:
         return {value for (value,) in self.of(what)}
@@ -187,56 +194,56 @@ class Clients:
         os.close(self._from)
 
 
-def cut(store: Store, ledger: Ledger, names: list[str], plant: str, *, after: int) -> None:
+def cut(store: Store, account: Account, names: list[str], plant: str, *, after: int) -> None:
     """Cut the power when processes of these names have said so much, and begin again."""
     clients = Clients(store, names, plant)
     try:
         heard = Counter[str]()
         while min(heard[word] for part in store.urls for word in WORDS[part]) < after:
-            said = clients.hear()
-            if not said:
+            lines = clients.hear()
+            if not lines:
                 raise RuntimeError("all the processes have ended")
-            ledger.said += said
-            heard.update(one[0] for one in said)
+            account.reported += lines
+            heard.update(one[0] for one in lines)
         clients.stop()
         store.disk.fail()
         clients.kill()
-        while said := clients.hear():  # what was on its way was said before
-            ledger.said += said
+        while lines := clients.hear():  # what was on its way was said before
+            account.reported += lines
     finally:
         clients.close()
     store.cut()
 
 
-WORDS = {"tasks": ("inserted", "ended"), "slots": ("began", "saw")}
+WORDS = {"tasks": ("inserted", "ended"), "slots": ("began", "saw"), "rows": ("started", "recorded")}
 """What is counted of what clients say."""
 
 
 # --- the judges -------------------------------------------------------------------------------------
 
 
-async def judge_tasks(url: str, ledger: Ledger) -> list[str]:
+async def judge_tasks(url: str, account: Account) -> list[str]:
     """Each task whose insert was answered is there, or was ended; one whose end was answered isn't there."""
     async with Tasks(url) as store:
         found = [task.value for task in await store.tasks(QUEUE, limit=None)]
         await store.insert("another", 1)
     there = set(found)
     faults = {
-        "inserted, and gone": ledger.values("inserted") - there - ledger.values("ending"),
-        "ended, and back": ledger.values("ended") & there,
+        "inserted, and gone": account.values("inserted") - there - account.values("ending"),
+        "ended, and back": account.values("ended") & there,
         "there twice": {value for value in there if found.count(value) > 1},
     }
     return [f"{what}: {sorted(which)[:5]}, {len(which)} of them" for what, which in faults.items() if which]
 
 
-async def judge_slots(url: str, ledger: Ledger) -> list[str]:
+async def judge_slots(url: str, account: Account) -> list[str]:
     """No ticket is issued again, and no job begins too early after one that began."""
     issued: dict[str, tuple[int, int]] = {}  # the last ticket, and the highest that was granted
     due: dict[str, float] = {}
-    for name, ticket, current in ledger.of("saw") + [[*one[:2], one[1]] for one in ledger.of("began")]:
+    for name, ticket, current in account.of("saw") + [[*one[:2], one[1]] for one in account.of("began")]:
         before = issued.get(name, (0, 0))
         issued[name] = max(before[0], ticket), max(before[1], current)
-    for name, _, at in ledger.of("began"):
+    for name, _, at in account.of("began"):
         due[name] = max(due.get(name, 0.0), at)
     faults = []
     store = open_store(url)
@@ -254,7 +261,24 @@ async def judge_slots(url: str, ledger: Ledger) -> list[str]:
     return faults
 
 
-JUDGES = {"tasks": judge_tasks, "slots": judge_slots}
+async def judge_rows(url: str, account: Account) -> list[str]:
+    """Each row whose start was answered is there, and each one whose end was answered has ended so."""
+    async with Ledger(LEDGER, url) as ledger:
+        try:
+            ends = {row.key: row.value if row.state == "done" else None async for row in ledger.rows()}
+        except LedgerNotFound:
+            ends = {}
+    recorded = account.values("recorded")
+    faults = {
+        "started, and gone": account.values("started") - recorded - set(ends),
+        "recorded, and not": {key for key in recorded if ends.get(key) != key},
+    }
+    return [
+        f"rows {what}: {sorted(which)[:5]}, {len(which)} of them" for what, which in faults.items() if which
+    ]
+
+
+JUDGES = {"tasks": judge_tasks, "slots": judge_slots, "rows": judge_rows}
 
 
 def trial(name: str, *, cuts: int, after: int, plant: str = NONE) -> tuple[int, list[str]]:
@@ -262,20 +286,20 @@ def trial(name: str, *, cuts: int, after: int, plant: str = NONE) -> tuple[int, 
 
     Gives how many answers there were, and what was broken.
     """
-    ledger = Ledger()
+    account = Account()
     faults: list[str] = []
     with STORES[name](plant) as store:
         for number in range(cuts):
             names = [f"{number}.{each}" for each in range(2 if plant == NONE else 1)]
-            try:
-                cut(store, ledger, names, plant, after=after)
-                for part, url in store.urls.items():
-                    faults += anyio.run(JUDGES[part], url, ledger)
-            except IntervalqError as error:
-                faults.append(f"after the cut: {error}")
+            cut(store, account, names, plant, after=after)
+            for part, url in store.urls.items():
+                try:
+                    faults += anyio.run(JUDGES[part], url, account)
+                except IntervalqError as error:
+                    faults.append(f"{part} after the cut: {error}")
             if faults:
                 break
-    return len(ledger.said), faults
+    return len(account.reported), faults
 
 
 def main() -> int:

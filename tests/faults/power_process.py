@@ -1,6 +1,6 @@
 """A client of a store whose power will be cut: it says, a line each, what it was told is done.
 
-    python tests/faults/power_process.py NAME PLANT tasks=URL slots=URL
+    python tests/faults/power_process.py NAME PLANT tasks=URL slots=URL rows=URL
 
 PLANT is a bug that stores get which sync files themselves, see `plant`, or `-`. Lines are written at once and
 are short, so that several processes can share a pipe.
@@ -21,10 +21,13 @@ from typing import Any
 import anyio
 
 from intervalq import IntervalQueue
+from intervalq.ledger.rules import Claim, Ended, Record, Start
+from intervalq.ledger.store import open_ledger_store
 from intervalq.store import open_store
 from intervalq.tasks import Tasks
 
 QUEUE = "cars"
+LEDGER = "calls"
 FAST = 0.002
 SLOW = 3600.0
 
@@ -87,6 +90,36 @@ async def slots(url: str, who: str) -> None:
             group.start_soon(work)
 
 
+# --- rows -------------------------------------------------------------------------------------------
+
+
+async def rows(url: str, who: str) -> None:
+    """Claim rows of a ledger, start them, and record how they ended."""
+    numbers = count()
+    store = open_ledger_store(url)
+
+    async def call(session: str) -> None:
+        while True:
+            keys = tuple(f"{who}-{next(numbers)}" for _ in range(2))
+            await store.apply(LEDGER, Claim(session, _LONG, keys))
+            await store.apply(LEDGER, Start(session, _LONG, keys))
+            for key in keys:
+                say("started", key)
+            await store.apply(
+                LEDGER, Record(session, _LONG, tuple(Ended(key, json.dumps(key)) for key in keys))
+            )
+            for key in keys:
+                say("recorded", key)
+
+    async with anyio.create_task_group() as group:
+        for number in range(2):
+            group.start_soon(call, f"{who}-{number}")
+
+
+_LONG = 3_600_000_000
+"""Microseconds: no session expires."""
+
+
 def plant(bug: str) -> None:
     """Have no `contents` synced of files that are replaced, or no `folder` that they are in; or no `log`."""
     from intervalq_stores.sqlite._file import SQLiteFile
@@ -110,7 +143,7 @@ async def main(who: str, urls: list[str]) -> None:
     async with anyio.create_task_group() as group:
         for part in urls:
             kind, _, url = part.partition("=")
-            group.start_soon({"tasks": tasks, "slots": slots}[kind], url, who)
+            group.start_soon({"tasks": tasks, "slots": slots, "rows": rows}[kind], url, who)
 
 
 _PR_SET_PDEATHSIG = 1

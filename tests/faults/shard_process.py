@@ -175,10 +175,10 @@ async def _obey(caller: Caller) -> None:
     heard = b""
     while True:
         await anyio.wait_readable(0)
-        said = os.read(0, 4096)
-        if not said:
+        output = os.read(0, 4096)
+        if not output:
             os._exit(1)
-        *words, heard = (heard + said).split(b"\n")
+        *words, heard = (heard + output).split(b"\n")
         for word in words:
             what, _, seconds = word.partition(b" ")
             if what == b"end":

@@ -68,8 +68,8 @@ class Shard:
     def bury(self) -> bytes:
         """Kill it, let nothing of it stay, and give what it said."""
         self.process.kill()
-        said, _ = self.process.communicate()
-        return said
+        output, _ = self.process.communicate()
+        return output
 
 
 @dataclass(slots=True)
@@ -140,10 +140,10 @@ class Shards:
         fallen = [shard for shard in self.alive if shard.process.poll() is not None]
         for shard in fallen:
             self.alive.remove(shard)
-            said, _ = shard.process.communicate()
+            output, _ = shard.process.communicate()
             if shard.process.returncode != -signal.SIGALRM:
                 self.wrong.append(
-                    f"call: {shard.name} ended with {shard.process.returncode}: {said.decode()}"
+                    f"call: {shard.name} ended with {shard.process.returncode}: {output.decode()}"
                 )
         return fallen
 
@@ -177,18 +177,18 @@ class Shards:
             while shard.process.poll() is None and time.monotonic() < deadline:
                 self.go_on(shard)  # one that is to stop itself may do so only now
                 time.sleep(0.01)
-            said = shard.bury()
+            output = shard.bury()
             self.alive.remove(shard)
             if shard.process.returncode == -signal.SIGALRM:
                 continue  # told to die in a step, it met one only now
             self.lived.append(shard.name)
-            if said:
-                self.reports.append(report(said))
+            if output:
+                self.reports.append(report(output))
 
 
-def report(said: bytes) -> Report:
+def report(reported: bytes) -> Report:
     """What a process printed."""
-    values: dict[str, Any] = json.loads(said)
+    values: dict[str, Any] = json.loads(reported)
     return Report(
         values["shard"],
         values["begun"],

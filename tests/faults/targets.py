@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+import postgres_servers
 import servers
 from intervalq_stores.nats._errors import Server as NATSServer
 from servers import Server
@@ -107,7 +108,7 @@ class PostgresTarget(Target):
     """A PostgreSQL."""
 
     def _open(self) -> None:
-        self.server: Server = servers.postgres_server()
+        self.server: Server = postgres_servers.postgres()
         self._stack.callback(self.server.close)
         self.server.start()
         self.url = self.server.url
@@ -157,7 +158,7 @@ class PostgresTarget(Target):
         import psycopg
 
         try:
-            servers.postgres_answers(self.url)
+            postgres_servers.answers(self.url)
         except psycopg.OperationalError:
             return False
         return True

@@ -26,7 +26,7 @@ from typing import Self
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import servers
+import postgres_servers
 from faults.task_process import EXPIRY
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks import Tasks
@@ -70,7 +70,7 @@ class Target(ABC):
 
 class PostgresTarget(Target):
     def __init__(self) -> None:
-        self._server = servers.postgres_server().start()
+        self._server = postgres_servers.postgres().start()
         self.url = self._server.url
         self.query(_LEDGER)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+import postgres_servers
 import servers
 from faults.called import now
 from faults.fake_clock import FakeClock
@@ -131,10 +132,10 @@ def test_a_fake_clock_is_seen_and_the_time_since_boot_is_not_faked(
     clock.set(-HOUR)
     script = "import json, time; from faults.called import now; print(json.dumps([time.time(), now()]))"
     environment = {**os.environ, **clock.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, check=True
     ).stdout
-    wall, since_boot = json.loads(said)
+    wall, since_boot = json.loads(output)
     assert time.time() - wall > HOUR - 1
     assert abs(now() - since_boot) < HOUR * 1_000_000 - 1
 
@@ -142,7 +143,7 @@ def test_a_fake_clock_is_seen_and_the_time_since_boot_is_not_faked(
 def _server(kind: str) -> Server:
     try:
         if kind == "postgres":
-            return servers.postgres_server()
+            return postgres_servers.postgres()
         return servers.redis_server(servers.redis_binary())
     except servers.NotInstalledError as error:
         need_server(error)

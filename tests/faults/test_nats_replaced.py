@@ -50,9 +50,9 @@ class Raw:
 
     async def ask(self, verb: str, body: object = None) -> Any:
         answer = await self._client.request(f"$JS.API.{verb}", json.dumps(body or {}).encode())
-        said = json.loads(answer.data)
-        assert "error" not in said, said
-        return said
+        reply = json.loads(answer.data)
+        assert "error" not in reply, reply
+        return reply
 
     async def make(self, per_subject: int) -> None:
         await self.ask(
@@ -106,8 +106,8 @@ class Raw:
         return found
 
     async def left(self) -> dict[str, int]:
-        said = await self.ask("STREAM.INFO.S", {"subjects_filter": "s.>"})
-        return dict(said["state"].get("subjects") or {})
+        answer = await self.ask("STREAM.INFO.S", {"subjects_filter": "s.>"})
+        return dict(answer["state"].get("subjects") or {})
 
 
 @asynccontextmanager

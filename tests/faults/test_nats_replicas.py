@@ -9,14 +9,16 @@ from pathlib import Path
 
 import anyio
 import pytest
+from nats.aio.msg import Msg
 
 import servers
 from faults.nats_cluster import Cluster, clustered
 from faults.needs import need_server
-from intervalq.tasks.rules import SECOND, Change, Modify, Row, Select
+from intervalq.tasks.rules import SECOND, Change, Count, Modify, QueueStats, Row, Select
 from intervalq_stores.nats import _batch as batch
 from intervalq_stores.nats._batch import Conflict
-from intervalq_stores.nats._task.message import subject_of
+from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._task.message import PREFIX, subject_of
 from intervalq_stores.nats.tasks import NATSTaskStore
 from stores.nats_sessions import begun, claim, done, inserts, settled
 
@@ -157,3 +159,59 @@ async def test_many_are_acknowledged_at_once_but_what_others_changed(
     await other.apply(Modify(changes=(Change(rows[7].id, rows[7].version, json="1"),)))
     assert await settled(first, mine, *done(*rows)) == (rows[7].id,)
     await seen(other, queue, rows[7].id)
+
+
+async def test_a_queue_is_empty_only_if_what_says_so_is_not_behind(
+    stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of the consumer may not know of a task yet, and a former leader of the stream may answer."""
+    first, other, _ = stores
+    mine = await begun(other)
+    look, subjects, last = Count(names=(queue,)), first._stream.subjects, first._stream.last
+    asked: list[str] = []
+
+    async def behind() -> list[object]:
+        return []
+
+    async def listed(pattern: str) -> dict[str, int]:
+        asked.append(pattern)
+        return {} if len(asked) < 4 else await subjects(pattern)
+
+    async def former(pattern: str) -> tuple[int, Msg | None]:
+        asked.append(pattern)
+        return (0, None) if len(asked) < 4 else await last(pattern)
+
+    assert await first.apply(look) == ()
+    await other.apply(inserts(queue, "a"))
+    monkeypatch.setattr(first._stream, "consumers", behind)
+    assert await first.apply(look) == (QueueStats(queue, 1, ready=1),)
+    for name, stale in (("subjects", listed), ("last", former)):
+        asked.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(first._stream, name, stale)
+            assert await first.apply(look) == (QueueStats(queue, 1, ready=1),)
+        assert len(asked) > 3, "it looked again"
+    (row,) = await claim_all(other, mine, queue)
+    assert await first.apply(look) == (QueueStats(queue, 1, ready=1),)
+    assert await settled(other, mine, *done(row)) == ()
+    assert await first.apply(look) == ()
+
+
+async def test_what_is_left_of_removed_tasks_is_none(
+    stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ended them is killed before it has removed what says so."""
+    first, other, _ = stores
+    mine = await begun(other)
+    await other.apply(inserts(queue, "a", key="k"))
+
+    async def never(_: int) -> bool:
+        return False
+
+    monkeypatch.setattr(other._stream, "remove", never)
+    (row,) = await claim_all(other, mine, queue)
+    assert await settled(other, mine, *done(row)) == ()
+    assert await first._stream.subjects(f"{PREFIX}.w.{encoded(queue)}.>"), "a tombstone"
+    with anyio.fail_after(60):  # who answers may be behind, and know of more
+        while await first.apply(Count(names=(queue,))):
+            pass

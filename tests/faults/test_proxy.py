@@ -33,7 +33,7 @@ from intervalq.rules import (
 )
 from intervalq.store import Store, Waking, open_store
 from intervalq_stores.postgres import queues as postgres_queues
-from intervalq_stores.redis import _link as redis_link
+from intervalq_stores.redis import _pipeline as redis_pipeline
 
 CANARY: Final = "c4n4ry"
 NOW: Final = 1_000_000_000
@@ -89,7 +89,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_link, "WITHIN", seconds)
+        patch.setattr(redis_pipeline, "WITHIN", seconds)
         patch.setattr(postgres_queues, "_PATIENCE", seconds)
         yield
 
@@ -114,7 +114,7 @@ class Case:
     cold: bool = False
     queue: str = field(default_factory=lambda: f"p{secrets.token_hex(8)}")
     outcome: Answer | Exception | None = None
-    told: str = ""
+    reported: str = ""
 
     @property
     def other(self) -> str:
@@ -125,7 +125,7 @@ class Case:
         try:
             self.outcome = await self.store.apply(self.queue, self.command, NOW + 2_000)
         except Exception as error:  # noqa: BLE001 - looked at later
-            self.told = "".join(traceback.format_exception(error))
+            self.shown = "".join(traceback.format_exception(error))
             # The driver of Postgres closes a connection that it was still making when nobody refers to it.
             error.__cause__ = error.__context__ = error.__traceback__ = None
             self.outcome = error
@@ -181,7 +181,7 @@ def judge(case: Case, fault: Fault, state: State | None) -> None:
         assert state == once
     else:
         assert isinstance(case.outcome, StoreUnavailable), "nothing else lets a queue's jobs wait"
-        assert CANARY not in case.told
+        assert CANARY not in case.shown
         assert state in (was, once)
     if not case.cold and fault in _DONE:
         assert not isinstance(case.outcome, Answer)

@@ -14,11 +14,11 @@ from anyio.lowlevel import checkpoint
 from faults.proxy import Fault, proxied
 from faults.work import working
 from intervalq import IntervalQueue
-from intervalq._shard import conversation
+from intervalq._shard import listener
 from intervalq._timing import outage
 from intervalq.errors import QueueNotFound, StoreUnavailable
 from intervalq_stores.postgres import queues as postgres_queues
-from intervalq_stores.redis import _link as redis_link
+from intervalq_stores.redis import _pipeline as redis_pipeline
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -37,7 +37,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_link, "WITHIN", seconds)
+        patch.setattr(redis_pipeline, "WITHIN", seconds)
         patch.setattr(postgres_queues, "_PATIENCE", seconds)
         yield
 
@@ -107,7 +107,7 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is resumed while nothing gets through to the one that listens, or its connection is gone."""
-    monkeypatch.setattr(conversation, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(listener, "_PATIENCE", {True: 200_000, False: 100_000})
     async with proxied(server_url) as bad, working([bad.url, server_url]) as work:
         with patience(0.3):
             for fault in (Fault.SWALLOW, Fault.BLACK_HOLE, Fault.REFUSE):

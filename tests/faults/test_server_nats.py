@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from faults.proxy import Fault, proxied
 from faults.work import INTERVAL, stands_still, working
-from intervalq._shard import conversation
+from intervalq._shard import listener
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
 from intervalq.store import Store
@@ -233,7 +233,7 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
 async def test_a_wake_up_that_gets_lost_costs_a_question(
     nats_url: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "_PATIENCE", {True: 200_000, False: 100_000})
+    monkeypatch.setattr(listener, "_PATIENCE", {True: 200_000, False: 100_000})
     monkeypatch.setattr(nats_errors, "_AGAIN", 0.1)
     async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
         await work.handles[1].pause()

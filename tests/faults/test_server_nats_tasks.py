@@ -246,7 +246,7 @@ async def test_a_lost_acknowledgement_is_said_again_on_condition(
             await proxy.heal()
         assert not claim.open
         if key is None:
-            assert conditional(proxy) == 1
+            assert conditional(proxy) >= 1, "more than one where that takes longer than the limit"
         (second,) = await others.pull(queue, name="p").fetch(9, timeout=PATIENCE)
         assert (second.value, second.attempt) == (2, 1)
         await second.ack()

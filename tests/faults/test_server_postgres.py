@@ -19,6 +19,7 @@ from faults.work import stands_still, working
 from intervalq import errors
 from intervalq.rules import Advance, Hold, Settings
 from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.queues import PostgresStore
 from servers import Server
 
@@ -267,7 +268,7 @@ async def test_each_error_has_its_name_and_is_tried_again_only_where_nothing_was
     url: str, code: str
 ) -> None:
     kind, attempts = SAYS[code]
-    sql(url, postgres_queues._FILE.read_text(), PLANTED.format(code))
+    sql(url, statements("queues"), PLANTED.format(code))
     async with aclosing(PostgresStore(url)) as store:
         with pytest.raises(errors.StoreError) as raised:
             await store.apply("q", TAKE)
@@ -278,7 +279,7 @@ async def test_each_error_has_its_name_and_is_tried_again_only_where_nothing_was
 @pytest.mark.parametrize("code", ["40001", "40P01"])
 async def test_what_was_rolled_back_a_few_times_is_done_in_the_end(url: str, code: str) -> None:
     """The real function stands behind the planted one, which lets the fourth attempt through."""
-    real = postgres_queues._FILE.read_text()
+    real = statements("queues")
     sql(url, real, "alter function intervalq.apply rename to really")
     planted = (
         PLANTED.format(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 import pytest
 
@@ -42,11 +43,29 @@ def test_never_two_workers_on_a_key_and_none_is_lost(storms: dict[str, Future[Se
     assert seen.again > 0, "tasks of killed workers were done by others"
 
 
-@pytest.mark.parametrize(("replicas", "sync"), [(1, "2m"), (1, "always"), (3, "2m"), (3, "always")])
-def test_what_ended_stays_ended_when_the_server_is_killed(replicas: int, sync: str) -> None:
+KILLED: Final = [(3, "2m"), (3, "always"), (1, "2m"), (1, "always")]
+"""Replicas of the stream, and how often its servers write to the disk."""
+
+
+@pytest.fixture(scope="module")
+def killed() -> Iterator[dict[tuple[int, str], Future[Seen]]]:
+    """Two at a time: they wait for elections and restarts most of the time."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            (replicas, sync): pool.submit(
+                token_storm.run, 6, every=0.8, least=5, seed=4, restarts=True, replicas=replicas, sync=sync
+            )
+            for replicas, sync in KILLED
+        }
+
+
+@pytest.mark.parametrize(("replicas", "sync"), KILLED)
+def test_what_ended_stays_ended_when_the_server_is_killed(
+    killed: dict[tuple[int, str], Future[Seen]], replicas: int, sync: str
+) -> None:
     """With three replicas it is the leader of the stream."""
     try:
-        seen = token_storm.run(6, every=0.8, least=5, seed=4, restarts=True, replicas=replicas, sync=sync)
+        seen = killed[replicas, sync].result()
     except servers.NotInstalledError as error:
         need_server(error)
         raise

@@ -128,10 +128,10 @@ def test_a_second_early_start_needs_a_second_loss() -> None:
 
 
 def test_a_job_on_a_ticket_from_before_a_loss_is_allowed_for_after_it() -> None:
-    told_before = start(2, SECOND + INTERVAL)
+    granted_before = start(2, SECOND + INTERVAL)
     anew = paced(3, begin=SECOND + 60_000, generation="h", number=7)
     found = verdict(
-        [start(1, SECOND - 1), told_before, *anew], losses=[Loss(SECOND + 10_000, SECOND + 20_000)]
+        [start(1, SECOND - 1), granted_before, *anew], losses=[Loss(SECOND + 10_000, SECOND + 20_000)]
     )
     assert (found.old, found.lost, found.broken) == (2, 1, [])
 
@@ -147,13 +147,13 @@ def test_one_early_start_is_allowed_for_a_step_forward() -> None:
     assert crimes(verdict(starts, steps=[later])) == ["spacing"]
 
 
-def test_a_job_that_was_told_to_go_before_a_step_is_allowed_for_until_its_process_hears_of_it() -> None:
-    told_before = start(3, SECOND + 150_000, heard=SECOND + 90_000)
-    starts = [*paced(2), told_before, *paced(2, first=4, begin=SECOND + 2 * INTERVAL)]
+def test_a_job_that_was_granted_its_slot_before_a_step_is_allowed_for_until_its_process_hears_of_it() -> None:
+    granted_before = start(3, SECOND + 150_000, heard=SECOND + 90_000)
+    starts = [*paced(2), granted_before, *paced(2, first=4, begin=SECOND + 2 * INTERVAL)]
     back = Step(SECOND + 110_000, SECOND + 120_000, -SECOND)
     found = verdict(starts, steps=[back])
     assert (found.short, found.stepped, found.broken) == (2, 2, [])
-    starts[2] = replace(told_before, heard=SECOND + 130_000)
+    starts[2] = replace(granted_before, heard=SECOND + 130_000)
     assert "spacing" in crimes(verdict(starts, steps=[back]))
 
 

@@ -32,8 +32,8 @@ class Start:
     job: int
     ticket: int
     generation: str
-    told: bool
-    """The store is known to have told that ticket, or a later one, to go."""
+    granted: bool
+    """The store is known to have granted that ticket, or a later one."""
 
 
 class Work:
@@ -143,7 +143,7 @@ class Work:
             assert all(begun[handle, number] == 1 for number in self.calls[handle])
         assert max(begun.values()) == 1, "no job began twice"
         if not healed:  # an older record knows less than was told
-            assert all(start.told for start in self.starts), "no job begins unless the store says so"
+            assert all(start.granted for start in self.starts), "no job begins unless the store says so"
         starts = sorted(self.starts, key=lambda start: start.at)
         beside = losses * self._callers
         assert len(_early(starts)) <= 2 * beside, "one before and one after each"

@@ -17,7 +17,7 @@ from intervalq_stores.redis import queues as redis_queues
 
 FIELDS = [
     *("state", "now", "refused", "healed", "granted", "missed", "at_once", "first", "count", "costs"),
-    *("begun", "woken"),
+    *("dues", "units", "begun", "woken"),
 ]
 ODD = (
     json_values() | st.integers() | st.sampled_from([2**50, 2**53, -1, True, [], [2**50] * 3, "", b"", None])
@@ -29,8 +29,9 @@ def written(answer: Answer) -> dict[str, Any]:
     first = answer.first
     return {name: getattr(answer, name) for name in FIELDS} | {
         "state": None if answer.state is None else answer.state.to_dict(),
-        "first": None if first is None else [*first],
-        **{name: list(getattr(answer, name)) for name in ("granted", "missed", "costs")},
+        "first": None if first is None else [*first[:3]],
+        **{name: list(getattr(answer, name)) for name in ("granted", "missed", "costs", "dues")},
+        "units": [list(units) for units in answer.units],
     }
 
 
@@ -109,9 +110,13 @@ def test_replies_of_redis_are_read_or_refused(place: int, value: Any, inner: int
 
 
 @fuzz(200)
-@given(changes=st.dictionaries(st.sampled_from([*SOUND["state"], "leases"]), ODD, max_size=2))
+@given(
+    changes=st.dictionaries(
+        st.sampled_from([*SOUND["state"], "leases", "limits", "stepped"]), ODD, max_size=2
+    )
+)
 def test_rows_of_postgres_are_read_or_refused(changes: dict[str, Any]) -> None:
-    row = SOUND["state"] | {"running": [1], "leases": [5]}
+    row = SOUND["state"] | {"running": [1], "leases": [5], "limits": None, "stepped": None}
     assert postgres_queues._answer(SOUND | {"state": row}).state is not None
     try:
         postgres_queues._answer(SOUND | {"state": row | changes})

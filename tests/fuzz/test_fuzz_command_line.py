@@ -179,10 +179,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
     def run(words: list[str]) -> tuple[int, str]:
         anyio.run(make)
-        said = io.StringIO()
-        with redirect_stdout(said), redirect_stderr(said):
+        output = io.StringIO()
+        with redirect_stdout(output), redirect_stderr(output):
             code = run_app(words)
-        return code, said.getvalue()
+        return code, output.getvalue()
 
     with kept_in(tmp_path):
         yield run
@@ -205,11 +205,11 @@ def test_a_time_that_is_no_number_is_refused(run: Run) -> None:
 @example(words=["status", "q", "--store", f"postgresql://user:%{CANARY}@host/db"])
 @given(words=command_lines())
 def test_a_command_line_is_done_or_refused(run: Run, words: list[str]) -> None:
-    code, said = run(words)
+    code, output = run(words)
     assert code in {0, 1, 2, 126, 127}
-    assert code == 0 or said
-    assert CANARY not in said
-    assert "Traceback" not in said
+    assert code == 0 or output
+    assert CANARY not in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("store", SECRETS)
@@ -221,6 +221,6 @@ def test_a_command_line_is_done_or_refused(run: Run, words: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_a_secret_in_a_store_is_not_said(run: Run, command: list[str], store: str) -> None:
-    code, said = run([*command, "--store", store])
-    assert CANARY not in said
+    code, output = run([*command, "--store", store])
+    assert CANARY not in output
     assert code in {1, 2} or store.startswith("memory:")

@@ -163,7 +163,7 @@ def results() -> st.SearchStrategy[bytes]:
     )
     text = st.lists(mutated(one) | one).map("\n".join)
     return st.builds(
-        lambda said, end, tail: said.encode(errors="surrogatepass") + end + tail,
+        lambda reported, end, tail: reported.encode(errors="surrogatepass") + end + tail,
         text,
         st.sampled_from([b"", b"\n", b"\r\n", b"\n\n"]),
         st.just(b"") | st.binary(max_size=9),

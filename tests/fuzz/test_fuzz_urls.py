@@ -127,19 +127,19 @@ def logged() -> Iterator[io.StringIO]:
 @example(url=f"nats://a,u:{CANARY}@host:4222,b")
 @given(url=with_secret())
 def test_a_secret_in_a_url_is_not_shown(logged: io.StringIO, url: str) -> None:
-    said = [shown_url(url)]
+    reported = [shown_url(url)]
     for kind in (IntervalQueue, BlockingQueue):
         queue = kind("q", interval=1, store=url)
-        said += [repr(queue), str(queue), repr(queue["key"]), repr(getattr(queue, "_options", ""))]
+        reported += [repr(queue), str(queue), repr(queue["key"]), repr(getattr(queue, "_options", ""))]
     try:
         store = open_store(url)
     except IntervalqError as error:
-        said += [str(error), repr(error), repr(error.args), repr(vars(error))]
-        said.append("".join(_without_source(error)))
+        reported += [str(error), repr(error), repr(error.args), repr(vars(error))]
+        reported.append("".join(_without_source(error)))
     else:
-        said += [store.url, repr(store), str(store)]
-    said.append(logged.getvalue())
-    assert not [text for text in said if CANARY in text]
+        reported += [store.url, repr(store), str(store)]
+    reported.append(logged.getvalue())
+    assert not [text for text in reported if CANARY in text]
 
 
 def _without_source(error: BaseException) -> list[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from fuzz.material import anything, fuzz, mutated, numbers, odd_text
 from intervalq import IntervalQueue
 from intervalq._spec import parse
-from intervalq._timing.backoff import retry_after
+from intervalq._timing.retry_after import requested_wait
 from intervalq.errors import ConfigMismatch, InvalidInterval, InvalidName, InvalidOption
 from intervalq.sync import IntervalQueue as BlockingQueue
 from intervalq_stores.memory.queues import MemoryStore
@@ -79,14 +80,20 @@ def test_a_rate_is_read_or_refused(value: Any) -> None:
 @given(mutated(names()) | anything())
 def test_a_name_is_a_name_or_refused(value: Any) -> None:
     queue = IntervalQueue("q", interval=1)
-    for take in (parse.name, lambda key: queue[key], IntervalQueue, BlockingQueue):
+    for take in (parse.name, IntervalQueue, BlockingQueue):
         try:
             taken = take(value)
         except InvalidName as error:
             assert is_fit_to_print(error)
         else:
             assert value.isascii()
-            assert value in (taken, getattr(taken, "name", "").removeprefix("q:"))
+            assert value in (taken, getattr(taken, "name", None))
+    try:
+        keyed = queue[value]
+    except InvalidName as error:
+        assert is_fit_to_print(error)
+    else:
+        assert re.fullmatch("q:[A-Za-z0-9._-]{1,128}", keyed._options.record)
 
 
 def options() -> st.SearchStrategy[dict[str, Any]]:
@@ -166,7 +173,7 @@ def dates() -> st.SearchStrategy[str]:
     status=st.sampled_from([429, 503, 200, None, "429"]),
 )
 def test_a_retry_after_is_a_time_or_nothing(value: Any, status: Any) -> None:
-    seconds = retry_after(_response(value, status))
+    seconds = requested_wait(_response(value, status))
     assert seconds is None or 0 < seconds <= 86_400
     assert seconds is None or (status in (429, 503) and math.isfinite(seconds))
 
@@ -174,12 +181,12 @@ def test_a_retry_after_is_a_time_or_nothing(value: Any, status: Any) -> None:
 @pytest.mark.parametrize("seconds", [1, 59.5, 86_400])
 def test_a_retry_after_that_is_right_is_heeded(seconds: float) -> None:
     for value in (seconds, str(seconds), f" {seconds} "):
-        assert retry_after(_response(value, 429)) == seconds
+        assert requested_wait(_response(value, 429)) == seconds
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e999", math.inf, math.nan, 0, -1, "0", "", b"1"])
 def test_a_retry_after_that_is_no_time_is_not_heeded(value: object) -> None:
-    assert retry_after(_response(value, 429)) is None
+    assert requested_wait(_response(value, 429)) is None
 
 
 @fuzz(200)

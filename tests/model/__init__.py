@@ -27,7 +27,7 @@ How the abstract shard relates to the real one (`intervalq/_shard`)
                 never: every bound of a real shard that contains the truth allows a part of that. With more,
                 each answer bounds the clock that well, on either side; bounds don't age, which only makes
                 real shards begin less
-    gives up    any slot that it was told to use, at any time; a past one before it does anything else
+    gives up    any granted slot, at any time; a past one before it does anything else
     gives back  all that it gave up with a question, or none of it (given up too late for this one); again,
                 when an answer was lost; all that it has, when it leaves (`leaving`)
     leases      jobs end at any time; one whose lease ever lapsed is not counted

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 from unittest import mock
 
 from intervalq import rules
+from intervalq._spec import configure, passing
 from intervalq.rules import Answer, Command, Hold, Settings, Slot, State
 from model.parts import NO_BUGS, Bugs
 from model.scope import SCOPES, Scope
@@ -73,7 +74,7 @@ def _one_too_many() -> AbstractContextManager[object]:
         return min(state.running.values()) if full(state) else 0
 
     return _both(
-        mock.patch.object(State, "full", property(full)), mock.patch.object(rules, "_full_until", until)
+        mock.patch.object(State, "full", property(full)), mock.patch.object(passing, "_full_until", until)
     )
 
 
@@ -81,7 +82,7 @@ def _reclaimed_too_far() -> AbstractContextManager[object]:
     def revoke_all(state: State) -> State:
         return replace(state, revoked_through=state.ticket, due=state.current_due - state.settings.interval)
 
-    return mock.patch.object(rules, "_revoke_all", revoke_all)
+    return mock.patch.object(configure, "revoke_all", revoke_all)
 
 
 def _forgotten_too_soon() -> AbstractContextManager[object]:
@@ -93,8 +94,8 @@ def _forgotten_too_soon() -> AbstractContextManager[object]:
 
 
 def _earlier_not_dead() -> AbstractContextManager[object]:
-    def set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
-        return replace(_SET_BACK_FOR(state, slot, notice, now), revoked_through=state.revoked_through)
+    def set_back_for(state: State, slots: Sequence[Slot], notice: int, now: int) -> State:
+        return replace(_SET_BACK_FOR(state, slots, notice, now), revoked_through=state.revoked_through)
 
     return mock.patch.object(rules, "_set_back_for", set_back_for)
 

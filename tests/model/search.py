@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from unittest import mock
 
-from intervalq import rules
+from intervalq._spec import passing
 from model.parts import NO_BUGS, Bugs, Shard, Step, World
 from model.scope import Scope
 from model.world import Worlds
@@ -38,7 +38,7 @@ class Result:
 
 def search(scope: Scope, bugs: Bugs = NO_BUGS, *, progress: Progress | None = None, most: int = 0) -> Result:
     """Look at every state of a scope, or at `most`; stops at the first broken promise."""
-    kept = mock.patch.object(rules, "IDLE_KEPT", 0) if scope.ephemeral else nullcontext()
+    kept = mock.patch.object(passing, "IDLE_KEPT", 0) if scope.ephemeral else nullcontext()
     with kept:
         return _Search(scope, bugs).run(progress, most)
 

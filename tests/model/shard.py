@@ -112,7 +112,7 @@ def begins(scope: Scope, shard: Shard, bugs: Bugs) -> Shard:
 
 
 def gives_up(scope: Scope, shard: Shard, count: int) -> Shard:
-    """The first slots that it was told to use can't be used after all."""
+    """The first granted slots can't be used after all."""
     if not count:
         return shard
     gone = shard.granted[:count]
@@ -125,7 +125,7 @@ def gives_up(scope: Scope, shard: Shard, count: int) -> Shard:
 
 
 def asks_again(shard: Shard, count: int) -> Shard:
-    """The first slots that it was told to use are over: they are asked about once more."""
+    """The first granted slots are over: they are asked about once more."""
     again = tuple(go.slot for go in shard.granted[:count])
     return shard._replace(granted=shard.granted[count:], tickets=(*again, *shard.tickets))
 
@@ -184,4 +184,36 @@ def _aged_gos(scope: Scope, gos: tuple[Go, ...], true: int, store: int, queue: i
             go.at_once,
         )
         for go in gos
+    )
+
+
+def outlived(one: Shard) -> Shard:
+    """Slots that were issued before the store lost writes: it may issue their numbers again."""
+    return one._replace(
+        tickets=tuple(slot._replace(old=1) for slot in one.tickets),
+        granted=tuple(go._replace(old=go.old | 1) for go in one.granted),
+        unused=tuple(slot._replace(old=1) for slot in one.unused),
+        reply=tuple(
+            reply._replace(
+                granted=tuple(go._replace(old=go.old | 1) for go in reply.granted),
+                begun=tuple(go._replace(old=go.old | 1) for go in reply.begun),
+                taken=tuple(slot._replace(old=1) for slot in reply.taken),
+                release=tuple(slot._replace(old=1) for slot in reply.release),
+            )
+            for reply in one.reply
+        ),
+    )
+
+
+def stepped(one: Shard) -> Shard:
+    """Slots that were granted before a step of the store's clock, of which their shard hasn't heard."""
+    return one._replace(
+        granted=tuple(go._replace(old=go.old | 2) for go in one.granted),
+        reply=tuple(
+            reply._replace(
+                granted=tuple(go._replace(old=go.old | 2) for go in reply.granted),
+                begun=tuple(go._replace(old=go.old | 2) for go in reply.begun),
+            )
+            for reply in one.reply
+        ),
     )

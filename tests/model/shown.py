@@ -26,7 +26,7 @@ def _details(step: Step, at: int) -> Iterator[str]:
             case Question():
                 yield "; ".join(_asked(detail)) + ":"
             case Reply():
-                yield "; ".join(_told(detail, at)) or "nothing new"
+                yield "; ".join(_slots(detail, at)) or "nothing new"
             case Go():
                 yield f"slot {detail.ticket} (at {at + detail.instant})"
             case Slot():
@@ -52,9 +52,9 @@ def _asked(question: Question) -> Iterator[str]:
         yield f"notice {question.notice}"
 
 
-def _told(reply: Reply, at: int) -> Iterator[str]:
-    for go in (*reply.granted, *reply.begun):
-        yield f"go {go.ticket} (at {at + go.instant})"
+def _slots(reply: Reply, at: int) -> Iterator[str]:
+    for grant in (*reply.granted, *reply.begun):
+        yield f"granted {grant.ticket} (at {at + grant.instant})"
     if reply.missed:
         yield f"missed {list(reply.missed)}"
     if reply.taken:

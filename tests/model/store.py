@@ -155,7 +155,7 @@ class Store:
         made = before is None or before.generation != state.generation
         broken = "" if made or before is None else _backwards(before, state)
         settled = None if before is None else rules.settle(before, NOW)
-        if not made and settled is not None and settled.held_since is not None and _told(answer):
+        if not made and settled is not None and settled.held_since is not None and _grants(answer):
             broken = broken or "the queue is held, and a slot was granted"
         origin = state.clock(NOW)
         back = 0 if settled is None else state.late_total - settled.late_total
@@ -231,7 +231,7 @@ def _mark(question: Question) -> Mark | None:
     return Mark(0, 0, -1 if question.late == 2 else 0) if question.late else None
 
 
-def _told(answer: Answer) -> bool:
+def _grants(answer: Answer) -> bool:
     return bool(answer.granted or answer.begun)
 
 

@@ -233,7 +233,7 @@ class Worlds:
         # One that knew of no record can't know that a job may have begun a moment ago.
         excused = not question.gen and self.scope.drops > now.drops
         now = now._replace(made=now.made + 1, used=0, excuses=now.excuses + excused)
-        shards = world.shards if world.record is None else tuple(_outlived(one) for one in world.shards)
+        shards = world.shards if world.record is None else tuple(shard.outlived(one) for one in world.shards)
         return World(outcome.record, world.copy, shards, world.requests, now)
 
     def _set_back(self, world: World, back: int) -> World:
@@ -250,8 +250,8 @@ class Worlds:
 
     @staticmethod
     def _wrong(world: World, outcome: Outcome) -> str:
-        told = bool(outcome.granted or outcome.begun)
-        if told and world.court.hold > 0:
+        reported = bool(outcome.granted or outcome.begun)
+        if reported and world.court.hold > 0:
             return outcome.broken or "the queue is paused, and a slot was granted"
         return outcome.broken
 
@@ -296,7 +296,7 @@ class Worlds:
             return
         if now.drops:
             after = now._replace(drops=now.drops - 1, used=0)
-            shards = tuple(_outlived(one) for one in world.shards)
+            shards = tuple(shard.outlived(one) for one in world.shards)
             gone = World(None, (), shards, world.requests, after)
             yield Step(-1, "the record is lost", (), gone, trouble=True)
         if now.failovers and not world.copy:
@@ -310,7 +310,7 @@ class Worlds:
     def _failover(self, world: World, copy: Record) -> Step:
         after = world.court._replace(failovers=world.court.failovers - 1, used=0, excuses=1)
         record, went, _ = self.store.aged(copy, 0, step=True)
-        shards = tuple(shard.moved(self.scope, _outlived(one), 0, 0, went) for one in world.shards)
+        shards = tuple(shard.moved(self.scope, shard.outlived(one), 0, 0, went) for one in world.shards)
         requests = self._aged(world.requests, went)
         then = self._tidy(World(record, (), shards, requests, after))
         return Step(-1, "the store fails over to the replica", (), then, trouble=True)
@@ -319,7 +319,7 @@ class Worlds:
         excuses = world.court.excuses + (stride > 0)
         after = world.court._replace(steps=world.court.steps - 1, excuses=excuses)
         record, went, _ = self.store.aged(record, stride, step=True)
-        shards = tuple(shard.moved(self.scope, _stepped(one), 0, stride, went) for one in world.shards)
+        shards = tuple(shard.moved(self.scope, shard.stepped(one), 0, stride, went) for one in world.shards)
         then = World(record, (), shards, self._aged(world.requests, went), after)
         return Step(-1, "the store's clock steps", (stride,), then, trouble=True)
 
@@ -385,35 +385,3 @@ def _at_once(gos: tuple[Go, ...]) -> tuple[Go, ...]:
 
 def _and(requests: tuple[Question, ...], one: Question) -> tuple[Question, ...]:
     return tuple(sorted((*requests, one)))
-
-
-def _outlived(one: Shard) -> Shard:
-    """Slots that were issued before the store lost writes: it may issue their numbers again."""
-    return one._replace(
-        tickets=tuple(slot._replace(old=1) for slot in one.tickets),
-        granted=tuple(go._replace(old=go.old | 1) for go in one.granted),
-        unused=tuple(slot._replace(old=1) for slot in one.unused),
-        reply=tuple(
-            reply._replace(
-                granted=tuple(go._replace(old=go.old | 1) for go in reply.granted),
-                begun=tuple(go._replace(old=go.old | 1) for go in reply.begun),
-                taken=tuple(slot._replace(old=1) for slot in reply.taken),
-                release=tuple(slot._replace(old=1) for slot in reply.release),
-            )
-            for reply in one.reply
-        ),
-    )
-
-
-def _stepped(one: Shard) -> Shard:
-    """Slots that were granted before a step of the store's clock, of which their shard hasn't heard."""
-    return one._replace(
-        granted=tuple(go._replace(old=go.old | 2) for go in one.granted),
-        reply=tuple(
-            reply._replace(
-                granted=tuple(go._replace(old=go.old | 2) for go in reply.granted),
-                begun=tuple(go._replace(old=go.old | 2) for go in reply.begun),
-            )
-            for reply in one.reply
-        ),
-    )

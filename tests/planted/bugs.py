@@ -15,7 +15,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     missed-granted                stalls             1
     gap-ignored                   stalls             3
     late-for-nothing              taken              1
-    set-back-short                taken              1
+    set-back-short                slow              41
     late-before-it-came           taken            102
     late-in-a-pause               late             140
     late-forgotten                failover         390
@@ -31,8 +31,8 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
-    late-threads-start-over       crowd            304
-    by-new-settings               local              1
+    late-threads-start-over       crowd            418
+    by-new-settings               changed            2717
     late-ones-crowd               late             123
     way-is-nothing                slow               4
     clocks-compared               calm               3
@@ -67,6 +67,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     woken-for-nothing             calm              6
     held-by-a-lost-record         anew             17
     lost-grants-used              all            10,000,026
+    question-grows-old            tight         31,242
     lease-of-the-next             long              1
     renewed-by-chance             long              1
     ends-forgotten                long            335

@@ -55,3 +55,9 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """Slots are used that the record has forgotten, beside those that it moved since."""
     yield from instead(Shard, "grants_lost", lambda _: None)
+
+
+@bug("question-grows-old", "tight", 31_241)
+def _() -> Iterator[None]:
+    """A question that waited for its turn reports an error of the clock that its process has no more."""
+    yield from instead(Connection, "_up_to_date", lambda _self, command, _steps: command)

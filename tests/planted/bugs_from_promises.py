@@ -11,13 +11,14 @@ from intervalq import rules
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.grants import GrantRange
 from intervalq._shard.store_time import StoreTime
+from intervalq._spec import configure
 from intervalq._timing.estimates import StoreClock
-from intervalq.rules import Advance, Answer, Configure, Finish, Mark, State
+from intervalq.rules import Advance, Answer, Configure, Finish, Mark, State, Units
 from planted.planting import bug, instead
 
 _ADVANCE: Final = rules._advance
 _BOUNDED: Final = StoreTime.bounded
-_CONFIGURE: Final = rules._configure
+_CONFIGURE: Final = configure.configured
 _FINISH: Final = rules._finish
 _GIVE_BACK: Final = rules._give_back
 _HEAL: Final = rules._heal
@@ -78,8 +79,10 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """The slot behind a job of several slots lies one interval after its first."""
 
-    def take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer) -> tuple[State, Answer]:
-        state, answer = _TAKE(state, command, costs, answer)
+    def take(
+        state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
+    ) -> tuple[State, Answer]:
+        state, answer = _TAKE(state, command, costs, units, answer)
         if answer.count:
             more = sum(costs[: answer.count]) - answer.count
             state = replace(state, due=state.due - more * state.settings.interval)
@@ -116,11 +119,11 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """When the burst changes, slots that were handed out before, or are in the past, stay as they are."""
 
-    def configure(state: State, command: Configure) -> State:
+    def changed(state: State, command: Configure) -> State:
         after = _CONFIGURE(state, command)
         return replace(after, revoked_through=state.revoked_through, due=state.due)
 
-    yield from instead(rules, "_configure", configure)
+    yield from instead(configure, "configured", changed)
 
 
 # --- holds --------------------------------------------------------------------------------------------

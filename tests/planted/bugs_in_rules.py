@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
@@ -11,15 +11,16 @@ from intervalq import rules
 from intervalq._shard.answers import Answers
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.grants import GrantRange
+from intervalq._spec import configure
 from intervalq._timing.clock import CLOCK
-from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Mark, Slot, State
+from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Mark, Slot, State, Units
 from planted.planting import bug, instead
 
 _APPLY: Final = rules.apply
 _ADVANCE: Final = rules._advance
 _SETTLE: Final = rules.settle
 _USE: Final = rules._use
-_CONFIGURE: Final = rules._configure
+_CONFIGURE: Final = configure.configured
 _ASK: Final = Conversation._ask
 _RANGE: Final = Answers._range
 _TAKE: Final = rules._take
@@ -142,13 +143,13 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_use", use)
 
 
-@bug("set-back-short", "calm", 76)
+@bug("set-back-short", "slow", 40)
 def _() -> Iterator[None]:
     """A late grant leaves no time for its answer."""
 
-    def set_back_for(state: State, slot: Slot, notice: int, now: int) -> State:
+    def set_back_for(state: State, slots: Sequence[Slot], notice: int, now: int) -> State:
         del notice
-        return _SET_BACK_FOR(state, slot, 0, now)
+        return _SET_BACK_FOR(state, slots, 0, now)
 
     yield from instead(rules, "_set_back_for", set_back_for)
 
@@ -201,8 +202,10 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A new slot may be used at once, also where the slot before it is not over."""
 
-    def take(state: State, command: Advance, costs: tuple[int, ...], answer: Answer) -> tuple[State, Answer]:
-        state, answer = _TAKE(state, command, costs, answer)
+    def take(
+        state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
+    ) -> tuple[State, Answer]:
+        state, answer = _TAKE(state, command, costs, units, answer)
         return state, replace(answer, at_once=answer.at_once or answer.begun > 0)
 
     yield from instead(rules, "_take", take)
@@ -248,10 +251,10 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """When the interval grows, the tickets that are out keep their slots."""
 
-    def configure(state: State, command: Configure) -> State:
+    def changed(state: State, command: Configure) -> State:
         return replace(_CONFIGURE(state, command), revoked_through=state.revoked_through, due=state.due)
 
-    yield from instead(rules, "_configure", configure)
+    yield from instead(configure, "configured", changed)
 
 
 @bug("dead-waited-for", "crashes", 0)

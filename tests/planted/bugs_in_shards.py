@@ -14,6 +14,7 @@ from intervalq._shard.leases import Leases
 from intervalq._shard.listener import Listener
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._timing.clock import Clock
 from intervalq._timing.estimates import StoreClock
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import FOREVER, Advance, State
@@ -96,7 +97,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "_opens", opens)
 
 
-@bug("late-threads-start-over", "crowd", 303)
+@bug("late-threads-start-over", "crowd", 417)
 def _() -> Iterator[None]:
     """A thread that comes too late for its slot takes another one, for which it comes too late as well."""
 
@@ -107,7 +108,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "undo", undo)
 
 
-@bug("by-new-settings", "local", 10007538)
+@bug("by-new-settings", "changed", 2716)
 def _() -> Iterator[None]:
     """A slot may be used as late as the settings allow by now, and not as when it was granted."""
 
@@ -228,11 +229,11 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A held shard sleeps until it is woken, and never asks by itself."""
 
-    def end_of_hold(self: Conversation, patience: int) -> float:
-        del self, patience
+    def next_look(self: Listener, time: StoreTime, state: State | None) -> float:
+        del self, time, state
         return float("inf")
 
-    yield from instead(Conversation, "_end_of_hold", end_of_hold)
+    yield from instead(Listener, "next_look", next_look)
 
 
 @bug("resumed-unheard", "calm", 31)
@@ -245,9 +246,9 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """Wake-ups of the store come, and nobody is woken."""
 
-    def init(self: Listener, store: Store, queue: str, wake: Callable[[], None]) -> None:
+    def init(self: Listener, store: Store, queue: str, wake: Callable[[], None], clock: Clock) -> None:
         del wake
-        _LISTEN(self, store, queue, lambda: None)
+        _LISTEN(self, store, queue, lambda: None, clock)
 
     yield from instead(Listener, "__init__", init)
 

@@ -12,7 +12,7 @@ from intervalq._shard.planner import Situation
 from intervalq._shard.shard import Shard
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter
-from intervalq.rules import Answer, Slot, State
+from intervalq.rules import Answer, Slot, State, Units
 from planted.planting import bug, instead
 
 _CLOSE: Final = Shard.close
@@ -25,9 +25,9 @@ _WANTS_CHECK: Final = StoreTime.wants_check
 def _() -> Iterator[None]:
     """A shard takes a ticket more than it has jobs."""
 
-    def costs(now: Situation, asked: int) -> list[int]:
-        taken = _COSTS(now, asked)
-        return [*taken, 1] if taken else taken
+    def costs(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
+        taken, units = _COSTS(now, asked)
+        return [*taken, 1] if taken else taken, units
 
     yield from instead(planner, "_costs_to_take", costs)
 

@@ -57,7 +57,7 @@ def _key() -> str:
     """What an archive fits: this Java, and these jars at this place."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     import pyspark
 
-    return hashlib.sha256(f"{said} {version('pyspark')} {pyspark.__file__}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{output} {version('pyspark')} {pyspark.__file__}".encode()).hexdigest()[:16]

@@ -80,8 +80,8 @@ class Cluster:
     def state(self) -> dict[str, Any]:
         """What the master says: `workers`, `activeapps`, `completedapps`."""
         with urllib.request.urlopen(f"http://{MASTER}:{self._page}/json/", timeout=5) as answer:
-            said: dict[str, Any] = json.load(answer)
-        return said
+            reply: dict[str, Any] = json.load(answer)
+        return reply
 
     def submit(
         self,

@@ -21,13 +21,13 @@ def main(api: str, store: str, tag: str) -> None:
     rows = frame.transform(paced(caller(api, name), "answer string", queue=queue, key="id", run=name)).select(
         "answer", F.col("_iq.ticket")
     )
-    said = plan(frame, queue, latency=0.1)
+    reported = plan(frame, queue, latency=0.1)
     print(
         json.dumps(
             {
                 "answers": sorted(row.answer for row in rows.collect()),
                 "tickets": sorted(row.ticket for row in rows.collect()),
-                "plan": [said.rows, said.partitions, said.tasks_needed],
+                "plan": [reported.rows, reported.partitions, reported.tasks_needed],
                 "done": progress(queue, name).done,
             }
         )

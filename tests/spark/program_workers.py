@@ -30,8 +30,8 @@ def main(tasks: int, *, stay: bool) -> None:
     spark = session("workers")
     frame = spark.range(10 * tasks, numPartitions=tasks)
     rows = frame.mapInArrow(who, "pid long, rows long, store string").collect()
-    said = {key: spark.conf.get(key) for key in ("spark.app.name", "spark.sql.session.timeZone")}
-    print(json.dumps({"workers": [row.asDict() for row in rows], **said}), flush=True)
+    reported = {key: spark.conf.get(key) for key in ("spark.app.name", "spark.sql.session.timeZone")}
+    print(json.dumps({"workers": [row.asDict() for row in rows], **reported}), flush=True)
     if stay:
         threading.Event().wait()
     spark.stop()

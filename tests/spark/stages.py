@@ -22,9 +22,9 @@ from intervalq.spark._paced.validate import job_maker
 GIVES_TEXT = StructType([StructField("out", StringType())])
 
 USUAL: dict[str, Any] = {
-    "queue": None, "key": None, "run": None, "ledger": None, "codec": None, "concurrency": 4, "window": 16,
-    "on_unknown": "retry", "errors": "raise", "retries": None, "setup": None, "flush_rows": 1_000,
-    "flush_s": 60.0, "drain": 30.0, "log": "_iq",
+    "queue": None, "cost": 1, "settle": None, "key": None, "run": None, "ledger": None, "codec": None,
+    "concurrency": 4, "window": 16, "on_unknown": "retry", "errors": "raise", "retries": None, "setup": None,
+    "flush_rows": 1_000, "flush_s": 60.0, "drain": 30.0, "log": "_iq",
 }  # fmt: skip
 """As for `paced`, but that nothing is flushed for its age."""
 

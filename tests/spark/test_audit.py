@@ -134,11 +134,11 @@ def test_clocks_are_judged_by_the_slots(judged: Audit) -> None:
 def test_the_outcome_is_json_and_a_table(judged: Audit) -> None:
     from rich.console import Console
 
-    said = json.loads(json.dumps(judged.to_dict(), allow_nan=False))
-    assert said["ok"] is judged.ok is False
-    assert said["rows"] == len(logs.planted())
-    assert said["violations"]["slot_twice"]["count"] == 1
-    assert said["violations"]["slot_twice"]["examples"][0]["ticket"] == 21
+    answer = json.loads(json.dumps(judged.to_dict(), allow_nan=False))
+    assert answer["ok"] is judged.ok is False
+    assert answer["rows"] == len(logs.planted())
+    assert answer["violations"]["slot_twice"]["count"] == 1
+    assert answer["violations"]["slot_twice"]["examples"][0]["ticket"] == 21
     console = Console(width=250, record=True, file=StringIO())
     judged.show(console)
     text = console.export_text()
@@ -149,8 +149,13 @@ def test_the_outcome_is_json_and_a_table(judged: Audit) -> None:
 def test_the_page_is_complete_in_itself(judged: Audit, tmp_path: Path) -> None:
     text = judged.write(tmp_path / "report.html").read_text()
     assert text.index("<svg") < text.index("<table")  # the picture comes first
-    for said in ("Starts a minute", "Gaps between starts", "Milliseconds from slot", "Share of each shard"):
-        assert said in text
+    for reported in (
+        "Starts a minute",
+        "Gaps between starts",
+        "Milliseconds from slot",
+        "Share of each shard",
+    ):
+        assert reported in text
     assert all(kind in text for kind in logs.FAULTS)
     assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)|@import|<script|<link""", text)
 

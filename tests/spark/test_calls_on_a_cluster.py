@@ -62,8 +62,8 @@ def _summary(store: str, run: str) -> Summary | None:
     return anyio.run(ask)
 
 
-def _said(program: Program) -> dict[str, dict[str, Any]]:
-    return {said["step"]: said for said in map(json.loads, program.result().splitlines())}
+def _reported(program: Program) -> dict[str, dict[str, Any]]:
+    return {reported["step"]: reported for reported in map(json.loads, program.result().splitlines())}
 
 
 def _calls(api: SparkApi, name: str) -> dict[str, int]:
@@ -88,14 +88,14 @@ def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
             {"name": f"twice-{end}", "ledger": ledger, "ask": "twice"},
         ]
     with _driver(standalone_cluster, spark_api, redis_url, *steps) as driver:
-        said = _said(driver)
-    assert all(one["rows"] == one["right"] == 60 for one in said.values())
-    assert {name: len(_calls(spark_api, name)) for name in said} == dict.fromkeys(said, 60)
+        reported = _reported(driver)
+    assert all(one["rows"] == one["right"] == 60 for one in reported.values())
+    assert {name: len(_calls(spark_api, name)) for name in reported} == dict.fromkeys(reported, 60)
     repeats = {
-        name.removesuffix(f"-{tag}-kept"): _repeats(spark_api, name) for name in said if "kept" in name
+        name.removesuffix(f"-{tag}-kept"): _repeats(spark_api, name) for name in reported if "kept" in name
     }
     assert repeats == {"fails": 1, "sort": 0, "twice": 0}  # the row whose call failed is called again
-    without = {name.partition("-")[0]: _repeats(spark_api, name) for name in said if "lost" in name}
+    without = {name.partition("-")[0]: _repeats(spark_api, name) for name in reported if "lost" in name}
     assert without["fails"] > 1
     assert without["sort"] == 60
     assert without["twice"] == 60
@@ -122,10 +122,10 @@ def test_a_python_worker_and_an_executor_are_killed(
         spark_api.until(lambda: not spark_api.in_flight(), "the processes' ends")
         cut = {call.key for call in spark_api.gone()}
         spark_api.release()
-        said = _said(driver)[name]
+        reported = _reported(driver)[name]
     assert len(cut) == 6
     calls = _calls(spark_api, name)
-    assert said["rows"] == 80
+    assert reported["rows"] == 80
     assert len(calls) == 80
     twice = {key for key, number in calls.items() if number > 1}
     assert max(calls.values()) <= 2
@@ -135,12 +135,12 @@ def test_a_python_worker_and_an_executor_are_killed(
         # Those that were in flight are called again; and at most those whose answers were not yet kept.
         assert cut <= twice
         assert len(twice) <= 6 + 6
-        assert said["right"] == 80
-        assert said["errors"] == 0
+        assert reported["right"] == 80
+        assert reported["errors"] == 0
     else:
         assert not twice
-        assert said["errors"] >= 6  # reported, not called
-        assert said["right"] + said["errors"] == 80
+        assert reported["errors"] >= 6  # reported, not called
+        assert reported["right"] + reported["errors"] == 80
 
 
 @pytest.mark.parametrize("ledger", [True, False])
@@ -170,8 +170,8 @@ def test_a_slow_task_is_copied(
         else:
             spark_api.until(lambda: _calls(spark_api, name).get(f"{name}-39", 0) > 1, "a copy that calls")
         spark_api.release()
-        said = _said(driver)[name]
-    assert said["right"] == 40
+        reported = _reported(driver)[name]
+    assert reported["right"] == 40
     assert (_repeats(spark_api, name) == 0) == ledger
 
 
@@ -192,10 +192,10 @@ def test_the_driver_is_killed_and_the_job_run_again(
     spark_api.release()
     before = len(_calls(spark_api, name))
     with _driver(standalone_cluster, spark_api, redis_url, step) as again:
-        said = _said(again)[name]
+        reported = _reported(again)[name]
     calls = _calls(spark_api, name)
     assert before < 80
-    assert said["right"] == len(calls) == 80
+    assert reported["right"] == len(calls) == 80
     twice = {key for key, number in calls.items() if number > 1}
     assert cut <= twice
     assert len(twice) <= 8 + 8

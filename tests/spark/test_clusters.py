@@ -23,14 +23,14 @@ def test_both_executors_work_and_all_may_be_killed(standalone_cluster: Cluster) 
     try:
         program.until_printed("}\n")
         answer = json.loads(program.stdout)
-        said = answer["workers"]
+        reported = answer["workers"]
         assert answer[ZONE] == "Asia/Tokyo"
-        assert [(one["rows"], one["store"]) for one in said] == [(10, "memory://")] * 2
+        assert [(one["rows"], one["store"]) for one in reported] == [(10, "memory://")] * 2
         first, second = program.executors()
         assert {first.host, second.host} == set(clusters.HOSTS)
         assert first.pid != second.pid
         mine, others = first.workers(), second.workers()
-        assert sorted(one.pid for one in mine + others) == sorted(one["pid"] for one in said)
+        assert sorted(one.pid for one in mine + others) == sorted(one["pid"] for one in reported)
         mine[0].kill()
         servers.until(lambda: not mine[0].lives)
         second.kill()
@@ -49,10 +49,10 @@ def test_a_connect_client(connect_server: Connect) -> None:
         answer = json.loads(program.result())
     finally:
         program.close()
-    said = answer["workers"]
-    assert [one["rows"] for one in said] == [10, 10]
+    reported = answer["workers"]
+    assert [one["rows"] for one in reported] == [10, 10]
     assert answer[ZONE] == "UTC"
-    assert len({one["pid"] for one in said}) == 2
+    assert len({one["pid"] for one in reported}) == 2
 
 
 def test_a_program_ends_with_the_test_run(tmp_path: Path) -> None:

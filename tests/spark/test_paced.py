@@ -204,11 +204,11 @@ def tag(redis_url: str) -> Iterator[str]:
 def test_over_connect(connect_server: Connect, spark_api: SparkApi, redis_url: str, tag: str) -> None:
     program = connect_server.submit(CONNECT, spark_api.url, redis_url, tag)
     try:
-        said = json.loads(program.result())
+        answer = json.loads(program.result())
     finally:
         program.close()
-    assert len(set(said.pop("tickets"))) == 30
-    assert said == {
+    assert len(set(answer.pop("tickets"))) == 30
+    assert answer == {
         "answers": sorted(f"connect-{tag}-{key}" for key in range(30)),
         "plan": [30, 2, 1],
         "done": 30,

@@ -58,12 +58,18 @@ def test_only_what_has_no_result_is_called(
     spark: SparkSession, small: Small, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small.set("bad", "name5", "name6")
-    code, told = _command(small, capsys)
+    code, reported = _command(small, capsys)
     assert _once(small)
-    assert (code, told["ok"], told["rows"], told["duplicates"], told["before"]) == (1, False, 60, 2, 0)
-    assert told["rejected"] == small.rejected
-    assert (told["results"], told["failed"], told["audit"]["starts"]) == (49, 2, 51)
-    assert told["audit"]["violations"] == {}
+    assert (code, reported["ok"], reported["rows"], reported["duplicates"], reported["before"]) == (
+        1,
+        False,
+        60,
+        2,
+        0,
+    )
+    assert reported["rejected"] == small.rejected
+    assert (reported["results"], reported["failed"], reported["audit"]["starts"]) == (49, 2, 51)
+    assert reported["audit"]["violations"] == {}
     reasons = Counter(row["reason"] for row in small.table("rejects"))
     assert reasons == {**small.rejected, "call_failed": 2}
     failed = [row for row in small.table("rejects") if row["reason"] == "call_failed"]
@@ -73,11 +79,11 @@ def test_only_what_has_no_result_is_called(
     assert json.loads(failed[0]["row"]).keys() == {"id", "n", "name"}
 
     small.set("bad")
-    code, told = _command(small, capsys)
+    code, reported = _command(small, capsys)
     assert small.called() == Counter(small.callable) + Counter(["k5", "k6"])
-    assert (code, told["before"], told["results"], told["failed"]) == (1, 49, 2, 0)
-    assert told["audit"]["violations"] == {}
-    assert told["rejected"] == small.rejected
+    assert (code, reported["before"], reported["results"], reported["failed"]) == (1, 49, 2, 0)
+    assert reported["audit"]["violations"] == {}
+    assert reported["rejected"] == small.rejected
     results = small.table("results")
     assert {row["id"] for row in results} == small.callable
     assert len(results) == 51
@@ -88,14 +94,14 @@ def test_only_what_has_no_result_is_called(
 
     rows = [row for row in (small.folder / "visits.jsonl").read_text().splitlines() if '"name0"' in row]
     (small.folder / "visits.jsonl").write_text("\n".join(rows))
-    code, told = _command(small, capsys)
-    assert (code, told["ok"], told["passes"], told["before"]) == (0, True, [], 1)
+    code, reported = _command(small, capsys)
+    assert (code, reported["ok"], reported["passes"], reported["before"]) == (0, True, [], 1)
     assert sum(small.called().values()) == 53
     report = json.loads((small.folder / "out" / "report.json").read_text())
     assert report["audit"]["starts"] == 53
-    assert Path(told["report"]).read_text().startswith("<!")
-    code, told = _command(small, capsys, "audit")
-    assert (code, told["ok"], told["starts"]) == (0, True, 53)
+    assert Path(reported["report"]).read_text().startswith("<!")
+    code, reported = _command(small, capsys, "audit")
+    assert (code, reported["ok"], reported["starts"]) == (0, True, 53)
 
 
 def _dies(monkeypatch: pytest.MonkeyPatch, where: object, name: str, call: int = 1) -> Callable[[], None]:
@@ -193,7 +199,7 @@ class _Stops(Watch):
         if self._small.called():
             self.stop.set()
 
-    def said(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if text.startswith("stopping"):
             self._small.set("slow")
 
@@ -258,7 +264,7 @@ def test_one_run_at_a_time(small: Small, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('key = "id"', 'key = "number"', r"\[input\] key = 'number' is not a column of the input: it has"),
         ('"n >= 0"', '"m >= 0"', r"\[input.require\] positive is not a condition on the input's columns"),
@@ -268,8 +274,10 @@ def test_one_run_at_a_time(small: Small, monkeypatch: pytest.MonkeyPatch) -> Non
         ("size int", "name int", r"two columns name"),
     ],
 )  # fmt: skip
-def test_what_only_spark_can_tell(spark: SparkSession, small: Small, old: str, new: str, said: str) -> None:
+def test_what_only_spark_can_tell(
+    spark: SparkSession, small: Small, old: str, new: str, message: str
+) -> None:
     small.file.write_text(small.file.read_text().replace(old, new))
-    with pytest.raises(InvalidOption, match=said):
+    with pytest.raises(InvalidOption, match=message):
         run(read_spec(small.file), spark=spark)
     assert not small.called()

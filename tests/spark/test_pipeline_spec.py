@@ -31,7 +31,7 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("[pipeline]", "pipeline]", "is not TOML"),
         ("[pipeline]", "[[pipeline]]", "[pipeline] must be a table"),
@@ -58,7 +58,7 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
         ("concurrency = 4", "window = 2", "[call] window=2 must be"),
         ("concurrency = 4", 'latency = "soon"', "[call] latency is refused: 'soon' is no latency"),
         ("concurrency = 4", 'on_unknown = "ask"', "[call] on_unknown = 'ask' must be one of retry, fail"),
-        ('interval = "1ms"', 'rate = "1"', "[queue] rate is refused: '1' is not a rate"),
+        ('interval = "1ms"', 'rate = "soon"', "[queue] rate is refused: 'soon' is not a rate"),
         ('interval = "1ms"', 'interval = "1ms"\nrate = "1/s"', "[queue] rate and interval and burst "),
         ("burst = 30000", "burst = 0", "[queue] burst is refused: burst=0 must be a whole number"),
         ('"state.db"', '"memory://"', "[queue] store is refused: memory:// belongs to one process"),
@@ -66,14 +66,14 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place_and_the_remedy(
-    small: Small, old: str, new: str, said: str
+    small: Small, old: str, new: str, message: str
 ) -> None:
     assert SPEC.count(old) == 1
     small.file.write_text(SPEC.replace(old, new))
-    with pytest.raises(InvalidOption) as told:
+    with pytest.raises(InvalidOption) as raised:
         stage_of(read_spec(small.file))
-    assert str(told.value).startswith("visits.toml: ")
-    assert said in str(told.value)
+    assert str(raised.value).startswith("visits.toml: ")
+    assert message in str(raised.value)
 
 
 def test_a_module_that_fails_is_the_functions_error(small: Small) -> None:

@@ -170,9 +170,9 @@ def test_a_call_that_does_not_end_is_cut_and_stays_unknown(ledger: str) -> None:
         list(staged(calls, batches([0]), **options))
     rows = list(staged(calls, batches([0, 1]), **{**options, "errors": "column"}))
     assert not calls.of  # nor the one that failed: at most once
-    said = {row["id"]: row["_iq"]["error"] for row in rows}
-    assert "may have been made" in said[0]
-    assert said[1] == "RuntimeError: down"
+    reported = {row["id"]: row["_iq"]["error"] for row in rows}
+    assert "may have been made" in reported[0]
+    assert reported[1] == "RuntimeError: down"
 
 
 def test_spark_may_stop_reading(ledger: str) -> None:

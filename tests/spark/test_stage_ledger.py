@@ -7,16 +7,27 @@ from typing import Any
 
 import pytest
 
+from intervalq._timing import heartbeat, outage
 from intervalq.errors import (
     BadResult,
     RowFailed,
     RunCancelled,
     StoreUnavailable,
 )
-from intervalq.ledger.rules import MAX_VALUE, Answer, Cancel, Claim, Command, Count, Ended, Leave, Record
+from intervalq.ledger.rules import (
+    MAX_VALUE,
+    Answer,
+    Beat,
+    Cancel,
+    Claim,
+    Command,
+    Count,
+    Ended,
+    Leave,
+    Record,
+)
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.spark import CallContext
-from intervalq.spark._paced import ledger_client as _claims
 from spark.stages import Calls, ask, batches, made, outs, staged
 
 LONG, SHORT = 3_600_000_000, 1
@@ -145,10 +156,14 @@ class _Other:
 def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
     ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark stops every task as soon as one has failed: calls of others would be lost."""
+    """Spark stops every task as soon as one has failed: calls of others would be lost.
+
+    The session of a pipeline's driver has no rows, so nobody waits for it.
+    """
     store = _Other(open_ledger_store(ledger))
     monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
     ask(ledger, Claim("other", LONG, ("elsewhere",), started=True))
+    ask(ledger, Beat("driver", LONG))
     ask(ledger, Cancel())
     with pytest.raises(RunCancelled):
         list(staged(Calls(), batches(range(10)), key="id", run="r", ledger=ledger))
@@ -197,7 +212,7 @@ def test_lost_answers_of_the_store_are_asked_for_again(
 
 
 def test_a_store_that_stays_away_fails_the_task(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_claims, "_OUTAGE", 0.0)
+    monkeypatch.setattr(outage, "OUTAGE", 0)
     trouble = _Trouble(open_ledger_store(ledger), 1_000_000)
     monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: trouble)
     with pytest.raises(StoreUnavailable):
@@ -216,7 +231,7 @@ def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(
             value = '{"value":{"out":"theirs"},"log":[7,1.0,2.0,3.0,"there",9,1,1]}'
             await store.apply("r", Record("other", LONG, (Ended("1", value),)))
             await store.aclose()
-            monkeypatch.setattr(_claims, "_EXPIRY", 0.0)  # no answer is young enough now
+            monkeypatch.setattr(heartbeat, "_SURE", 0.0)  # no answer is young enough now
         return await calls(row, ctx)
 
     rows = {

@@ -57,9 +57,9 @@ def test_requests_that_come_in_pieces_or_together(spark_api: SparkApi) -> None:
         raw.sendall(b"GET /rows/a HT")
         raw.sendall(b"TP/1.1\r\nContent-Length: 7\r\n\r\nab")
         raw.sendall(b"c\r\n\r\nGET /rows/b HTTP/1.1\r\n\r\nGET /rows/c HTTP/1.1\r\n\r\n")
-        said = b""
-        while said.count(b'"call": 1') < 3:
-            said += raw.recv(10_000)
+        output = b""
+        while output.count(b'"call": 1') < 3:
+            output += raw.recv(10_000)
     assert [call.key for call in spark_api.calls] == ["a", "b", "c"]
     with socket.create_connection(spark_api.address, timeout=30) as raw:
         raw.sendall(b"what\r\n\r\n")
@@ -124,5 +124,5 @@ def test_a_penalty_ends_and_a_window_moves_on() -> None:
         SparkApi(policy=Policy(2, window=1, penalty=10), clock=lambda: times[0]) as api,
         client(api) as connection,
     ):
-        said = [ask(connection, "/rows/a")[0] for times[0] in (0, 0.5, 1, 1.2, 11.1, 11.3, 11.4, 11.5)]
-    assert said == [200, 200, 200, 429, 429, 200, 200, 429]
+        answer = [ask(connection, "/rows/a")[0] for times[0] in (0, 0.5, 1, 1.2, 11.1, 11.3, 11.4, 11.5)]
+    assert answer == [200, 200, 200, 429, 429, 200, 200, 429]

@@ -41,8 +41,8 @@ class Wire:
 
     async def waiting(self) -> int:
         """How many requests wait at the server."""
-        said = await self.ask(f"CONSUMER.INFO.{self.consumer}")
-        return int(said.get("num_waiting", -1))
+        answer = await self.ask(f"CONSUMER.INFO.{self.consumer}")
+        return int(answer.get("num_waiting", -1))
 
     async def until_waiting(self, number: int) -> None:
         with anyio.fail_after(PATIENCE):

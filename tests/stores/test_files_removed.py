@@ -19,7 +19,7 @@ from intervalq.errors import StoreUnavailable
 from intervalq.ledger.rules import Ended, Record
 from intervalq.rules import Advance, Inspect, Mark, Settings, Slot, State
 from intervalq.tasks.rules import Insert, Modify
-from intervalq_stores import _worker_thread as worker_thread
+from intervalq_stores._files import worker_thread
 from intervalq_stores.json.queues import JSONFileStore
 from intervalq_stores.sqlite.ledgers import SQLiteLedgerStore
 from intervalq_stores.sqlite.queues import SQLiteStore

@@ -110,7 +110,7 @@ async def test_idle_keyed_records_make_room_for_a_new_one(store: JSONFileStore, 
                     "gone:1": record(**old),
                     "held:1": record(**old, held_since=0, held_until=rules.FOREVER),
                     "broken:1": record(**old, ticket=-1),
-                    "newer:1": record(**old, version=3),
+                    "newer:1": record(**old, version=rules.LAYOUT + 1),
                 },
             }
         )
@@ -149,7 +149,7 @@ BAD = {
     "ticket negative": (content(ticket=-1).encode(), CorruptState),
     "ticket missing": (content().replace('"ticket"', '"tickets"').encode(), CorruptState),
     "current above ticket": (content(current=1).encode(), CorruptState),
-    "record newer": (content(version=3).encode(), VersionMismatch),
+    "record newer": (content(version=rules.LAYOUT + 1).encode(), VersionMismatch),
 }
 
 

@@ -82,8 +82,8 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: JSONFileS
     with process(HOLD, path) as holder:
         assert line(holder) == "held"
         for _ in range(3):
-            told = await refusal(lambda: store.apply("q", TAKE))
-            assert re.search(rf"the holder is process {holder.pid} on .*end it", told)
+            reported = await refusal(lambda: store.apply("q", TAKE))
+            assert re.search(rf"the holder is process {holder.pid} on .*end it", reported)
         assert await store.names() == []
     store.patience = 60  # the kernel frees the lock of a process that was killed
     assert (await store.apply("q", Inspect())).state is None

@@ -92,9 +92,9 @@ async def test_advice_of_a_store_that_is_well(store: JSONFileStore, path: Path) 
     assert {level for level, _ in before} == {"ok"}
     assert list(path.parent.iterdir()) == []
     await store.apply("q", TAKE)
-    said = await store.advice()
-    assert {level for level, _ in said} == {"ok"}
-    assert any("1 queue" in sentence for _, sentence in said)
+    found = await store.advice()
+    assert {level for level, _ in found} == {"ok"}
+    assert any("1 queue" in sentence for _, sentence in found)
 
 
 async def test_advice_says_who_holds_the_lock(store: JSONFileStore, path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_writers_that_get_in_each_others_way_agree(nats_url: str, opened: 
     """Every answer is that of the rules at its place in the log; nobody is told another's ticket."""
     random, queue, now = Random(seed), fresh(), NOW
     writers = [Writer(opened(nats_url), random) for _ in range(5)]
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
     for _ in range(40):
         now += random.choice((0, 1, 300, 2_000))
         some = random.sample(writers, random.randint(1, 5))
@@ -118,7 +118,7 @@ async def test_writers_that_get_in_each_others_way_agree(nats_url: str, opened: 
         async with anyio.create_task_group() as group:
             for writer in some:
                 group.start_soon(step, writer, now)
-        told += [
+        reported += [
             (answer.state.generation, slot.ticket)
             for answer in answers
             for slot in answer.taken
@@ -126,8 +126,8 @@ async def test_writers_that_get_in_each_others_way_agree(nats_url: str, opened: 
         ]
         looks = [await writer.store.apply(queue, Inspect(), now) for writer in writers]
         assert all(look == looks[0] for look in looks), "all come to the same record"
-    assert len(told) == len(set(told)), "each ticket once"
-    assert len(told) > 50
+    assert len(reported) == len(set(reported)), "each ticket once"
+    assert len(reported) > 50
     await writers[0].store.apply(queue, Drop(), now)
 
 

@@ -119,7 +119,7 @@ async def test_a_worker_that_is_gone_is_missed_whatever_others_do(opened: Open, 
 async def test_beats_keep_what_is_held(opened: Open, queue: str) -> None:
     """For longer than the ack wait; nobody else gets it."""
     first, second = opened(), opened()
-    mine, theirs = await begun(first, SECOND), await begun(second, SECOND)
+    mine, theirs = await begun(first, 2 * SECOND), await begun(second, 2 * SECOND)
     await first.apply(inserts(queue, "a"))
     (row,) = await claim(first, mine, queue)
     others: list[Row] = []

@@ -218,8 +218,8 @@ async def test_streams_are_made_as_the_url_says(own_nats: Callable[..., Server],
     async with Tasks(f"{url}?storage=file") as tasks:  # it is there already
         assert len(await tasks.pull(queue, name="p").fetch(1)) == 1
     client = await nats.connect(url)
-    said = json.loads((await client.request(f"$JS.API.STREAM.INFO.{STREAM}")).data)
-    assert said["config"]["storage"] == "memory"
+    answer = json.loads((await client.request(f"$JS.API.STREAM.INFO.{STREAM}")).data)
+    assert answer["config"]["storage"] == "memory"
     await client.request(f"$JS.API.STREAM.DELETE.{STREAM}")
     await client.close()
     async with Tasks(f"{url}?replicas=3") as tasks:

@@ -137,6 +137,30 @@ async def test_what_is_said_of_a_claim_that_was_given_up_is_not_about_the_next_o
         assert await ids_in(store, queue) == ["b"]
 
 
+async def test_a_loss_whose_answer_is_lost_is_not_taken_for_a_settlement(
+    own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that finds it then fails to claim the next task. Repeated, it ends the session."""
+    server = own_nats()
+    async with aclosing(NATSTaskStore(server.url)) as store:
+        session = await begun(store)
+        await store.apply(inserts(queue, "a"))
+        rows = await claim(store, session, queue)
+        await anyio.to_thread.run_sync(restarted, server)
+
+        async def fails(*_: object) -> None:
+            raise StoreUnavailable(store.url, "the stream has no leader at the moment")
+
+        command = Work(session, done(*rows), queues=(queue,), limit=1)
+        with monkeypatch.context() as broken:
+            broken.setattr(nats_task_claims.Claims, "pull", fails)
+            with pytest.raises(StoreUnavailable):
+                await store.apply(command)
+        worked = await store.apply(command)
+        assert (worked.lost, worked.alive) == (("a",), False)
+        assert await ids_in(store, queue) == ["a"]
+
+
 async def test_a_claim_that_came_by_a_connection_which_ended_before_it_was_looked_at_is_given_up(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

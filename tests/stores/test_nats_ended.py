@@ -102,12 +102,12 @@ async def test_nobody_is_told_and_the_next_does_not_end_before_the_old_is_gone(
     (row,) = await claimed(first, mine, queue)
     waits, goes = await hold_back(monkeypatch, first._stream)
     waits_too, goes_too = await hold_back(monkeypatch, second._stream)
-    told: list[str] = []
+    reported: list[str] = []
 
     async def settle(store: NATSTaskStore, session: str, row: Row) -> None:
         part = Delete(row.id, row.version) if verb == "ack" else Change(row.id, row.version, json="2")
         assert (await store.apply(Work(session, (part,)))).lost == ()
-        told.append(session)
+        reported.append(session)
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
@@ -119,12 +119,12 @@ async def test_nobody_is_told_and_the_next_does_not_end_before_the_old_is_gone(
             await waits_too.wait()
             for _ in range(5):  # round trips
                 assert await first._stream.at(row.version) is not None
-            assert told == []
+            assert reported == []
             assert (await first._stream.last(token_of(queue, "k")))[0] == after.version
             goes_too.set()
-            while not told:
+            while not reported:
                 await anyio.lowlevel.checkpoint()
-            assert told == [theirs]
+            assert reported == [theirs]
             goes.set()
     assert await first._stream.at(row.version) is None
 

@@ -14,6 +14,7 @@ from intervalq.rules import (
     Drop,
     Finish,
     Hold,
+    Limit,
     Mark,
     Reclaim,
     Resume,
@@ -108,15 +109,15 @@ def test_quick_and_slow_reading_give_the_same() -> None:
 
 
 def test_what_the_server_says_in_the_place_of_a_message() -> None:
-    for first, said in (
+    for first, reported in (
         ("NATS/1.0 404 Message Not Found", {"Status": "404", "Description": "Message Not Found"}),
         ("NATS/1.0 503", {"Status": "503"}),
         ("NATS/1.0 204 EOB", {"Status": "204", "Description": "EOB", "Nats-Num-Pending": "0"}),
     ):
         more = "Nats-Num-Pending: 0\r\n" if "EOB" in first else ""
         found = QuickMsg(Client(), "a", "", b"", f"{first}\r\n{more}\r\n".encode())
-        assert found.headers == said
-        assert status(found) == status(Msg(Client(), headers=said)) == said["Status"]
+        assert found.headers == reported
+        assert status(found) == status(Msg(Client(), headers=reported)) == reported["Status"]
     assert status(QuickMsg(Client(), "a", "", b"", b"NATS/1.0\r\nStatus: 404\r\n\r\n")) is None
     none = QuickMsg(Client(), "a", "", b"", b"")
     assert (none.headers, status(none)) == (None, None)
@@ -166,7 +167,7 @@ def test_what_was_not_written_here_is_told(text: str) -> None:
         wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
 
 
-@pytest.mark.parametrize("slot", ["[1]", "[1,2,3,4]", '[1,"2"]', "[1,2,true]", "7"])
+@pytest.mark.parametrize("slot", ["[1]", "[1,2,3,'4']", '[1,"2"]', "[1,2,true]", "7"])
 def test_broken_slots(slot: str) -> None:
     step = Plain(2, 1, 0, None, ())
     assert wire.entry(message(step)).step == step
@@ -193,9 +194,22 @@ def test_broken_messages() -> None:
 
 
 def test_newer_entries() -> None:
-    for text in ('[3,"new"]', '{"v":3}'):
+    for text in ('[5,"new"]', '{"v":5}'):
         with pytest.raises(Newer):
             wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
+
+
+def test_entries_have_the_oldest_layout_that_their_limits_need() -> None:
+    sliding, fixed = Limit(5, 1_000), Limit(7, 60_000_000, "tokens", 3, 59)
+    for limits, layout in (((sliding,), 3), ((sliding, fixed), 4)):
+        for command in (Configure(limits=limits), Advance(settings=Settings(1, limits=limits), take=1)):
+            step = Full(command, None, False)
+            text = wire.written(step)
+            assert text.startswith(f'{{"v":{layout},')
+            assert wire.entry(message(step)).step == step
+            with pytest.raises(Broken):
+                wire.entry(message(step, **{wire.STEP: text.replace('"starts",0', '"starts"')}))
+    assert wire.written(Full(Configure(limits=()), None, False)).startswith('{"v":3,')
 
 
 def test_entries_of_layout_1_are_understood() -> None:

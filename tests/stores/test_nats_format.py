@@ -44,19 +44,19 @@ class Raw:
     async def insert(self, id_: str, value: object, **meta: Any) -> None:
         headers = {"Iq_Task": json.dumps(meta)} if meta else {}
         subject = f"intervalq.tasks.w.{self.queue}.{id_}"
-        said = await self.ask(subject, value, Nats_Expected_Last_Subject_Sequence="0", **headers)
-        assert said.get("seq"), said
+        answer = await self.ask(subject, value, Nats_Expected_Last_Subject_Sequence="0", **headers)
+        assert answer.get("seq"), answer
 
     async def insert_with_key(self, key: str, id_: str, value: object) -> None:
         line = f"intervalq.tasks.*.{self.queue}.{key}.*"
         last = await self.ask(f"$JS.API.STREAM.MSG.GET.{STREAM}", {"last_by_subj": line})
         there = last["message"]["seq"] if "error" not in last else 0
         place = f"k.{self.queue}.{key}.{id_}" if there else f"w.{self.queue}.{key}.0"
-        said = await self.ask(
+        answer = await self.ask(
             f"intervalq.tasks.{place}", value, Iq_Task=json.dumps({"i": id_}),
             Nats_Expected_Last_Subject_Sequence=str(there), Nats_Expected_Last_Subject_Sequence_Subject=line,
         )  # fmt: skip
-        assert said.get("seq"), said
+        assert answer.get("seq"), answer
 
     async def read(self, count: int) -> list[Msg]:
         """By the queue's consumer."""
@@ -137,5 +137,5 @@ def test_the_example_of_inboxes_prints_what_it_says(
 ) -> None:
     (code,) = (block for block in re.findall(r"```python\n(.*?)\n```", README, re.DOTALL) if "car1" in block)
     exec(code.replace("nats://127.0.0.1", own_nats().url), {"__name__": "example"})
-    (told,) = re.findall(r"# prints: (.*)", code)
-    assert ", ".join(capsys.readouterr().out.splitlines()) == told
+    (reported,) = re.findall(r"# prints: (.*)", code)
+    assert ", ".join(capsys.readouterr().out.splitlines()) == reported

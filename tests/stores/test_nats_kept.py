@@ -10,6 +10,7 @@ import pytest
 
 from faults.proxy import Fault, proxied
 from intervalq import errors, rules
+from intervalq._spec import passing
 from intervalq.rules import (
     Advance,
     Command,
@@ -225,7 +226,8 @@ async def test_a_dropped_queue_leaves_nothing_in_the_end(
     answer = await store.apply(queue, take(), NOW)
     assert answer.first == Slot(1, NOW), "one that knew it before makes a new one"
     await store.apply(queue, Drop())
-    monkeypatch.setattr(rules, "IDLE_KEPT", -(10**9))
+    for module in (rules, passing):
+        monkeypatch.setattr(module, "IDLE_KEPT", -(10**9))
     assert queue not in await store.names()
     assert await log_of(store, queue) == []
     for settings_less in (Advance(take=1, nonce="n"), Hold(), Drop()):
@@ -242,7 +244,8 @@ async def test_idle_keyed_queues_are_forgotten(
     for number in range(70):
         await store.apply(f"a:{number}", take(keyed))
     await store.apply("stays", take(HOURLY))
-    monkeypatch.setattr(rules, "IDLE_KEPT", -(10**8))
+    for module in (rules, passing):
+        monkeypatch.setattr(module, "IDLE_KEPT", -(10**8))
     if by == "names":
         assert await store.names() == ["stays"]
     for _ in range(2 * 64):
@@ -258,12 +261,14 @@ async def test_names_come_in_pages(nats_url: str, opened: Open, monkeypatch: pyt
     ask = history(store).server.ask
 
     async def paged(subject: str, body: Any = None) -> Any:
-        said = await ask(subject, None if body is None else {k: v for k, v in body.items() if k != "offset"})
+        answer = await ask(
+            subject, None if body is None else {k: v for k, v in body.items() if k != "offset"}
+        )
         if body is not None and "offset" in body:
-            all_of_them = sorted(said["state"]["subjects"])
+            all_of_them = sorted(answer["state"]["subjects"])
             some = all_of_them[body["offset"] : body["offset"] + 3]
-            said |= {"total": len(all_of_them), "state": {"subjects": dict.fromkeys(some, 1)}}
-        return said
+            answer |= {"total": len(all_of_them), "state": {"subjects": dict.fromkeys(some, 1)}}
+        return answer
 
     monkeypatch.setattr(history(store).server, "ask", paged)
     assert set(queues) <= set(await store.names())

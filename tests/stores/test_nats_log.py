@@ -33,8 +33,8 @@ from intervalq_stores.nats._queue.step import (
     Position,
     entries,
     fingerprint,
+    granting,
     others,
-    told,
 )
 from stores.nats_steps import NOW, SECOND, TAKE, backlog
 
@@ -64,9 +64,9 @@ def started() -> Log:
 def test_sums() -> None:
     log = started()
     value = log.value
-    assert (others(value), told(value), entries(value), value & ONE - 1) == (7, 2, 3, 4)
+    assert (others(value), granting(value), entries(value), value & ONE - 1) == (7, 2, 3, 4)
     log.add(Plain(None, 5, 0, "g", ()))
-    assert (others(log.value), told(log.value), entries(log.value), log.value & ONE - 1) == (7, 2, 4, 9)
+    assert (others(log.value), granting(log.value), entries(log.value), log.value & ONE - 1) == (7, 2, 4, 9)
     log.add(Full(Hold(), None, False), 2**48)
     assert (others(log.value), entries(log.value), log.value & ONE - 1) == (7 + 2**48, 5, 9)
 

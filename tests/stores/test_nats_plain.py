@@ -66,25 +66,25 @@ def with_others(state: State, random: Random) -> State:
     use = Slot(state.ticket, state.due, random.randint(1, 3))
     step = Plain(state.last_now, theirs, 0, state.generation, random.choice(((), (use,))))
     after, _ = increment(state, step)
-    told_of, _ = increment(state, Plain(None, 0, 0, None, ()), theirs)
-    assert (after.ticket, after.due) == (told_of.ticket, told_of.due)
+    counted, _ = increment(state, Plain(None, 0, 0, None, ()), theirs)
+    assert (after.ticket, after.due) == (counted.ticket, counted.due)
     return after
 
 
 def check_alike(state: State, step: Plain, command: Command, at: int) -> None:
     """The entry does what the rules do at an instant; but it may grant fewer of the new slots."""
     after, answer = rules.apply(state, command, at)
-    found, said = increment(state, step)
+    found, reported = increment(state, step)
     assert after is not None
     unknown = step.now is None or step.now < at
     if unknown:
         assert step.now is not None or (answer.begun == 0 and not answer.granted), "it was to tell nobody"
-        assert said.begun <= answer.begun
-        assert not said.at_once or answer.at_once
-        answer = replace(answer, begun=said.begun, at_once=said.at_once)
+        assert reported.begun <= answer.begun
+        assert not reported.at_once or answer.at_once
+        answer = replace(answer, begun=reported.begun, at_once=reported.at_once)
         after = replace(after, current=found.current, current_due=found.current_due, last_now=found.last_now)
     assert found == after
-    assert said == replace(answer, state=found, now=said.now)
+    assert reported == replace(answer, state=found, now=reported.now)
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,9 @@ class Server:
 
     async def answer(self, *lines: str) -> None:
         """To the next request."""
-        while not (said := await self._reader.readline()).startswith((b"MSG", b"HMSG")):
-            assert said
-        inbox = said.split()[3].decode()
+        while not (output := await self._reader.readline()).startswith((b"MSG", b"HMSG")):
+            assert output
+        inbox = output.split()[3].decode()
         await self._reader.readline()
         for line in lines:
             head = f"NATS/1.0 {line}\r\n\r\n"

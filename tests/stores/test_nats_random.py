@@ -258,8 +258,8 @@ class Sequence:
         self.entered(inserts[0])
         for change in changes:
             self.model.values[change.id] = str(change.json)
-        told = [*answer.inserted, *(row for row in answer.changed if row.id not in self.model.resting)]
-        for row in told:
+        reported = [*answer.inserted, *(row for row in answer.changed if row.id not in self.model.resting)]
+        for row in reported:
             if row.id in self.model.in_queue(row.queue):
                 (seen,) = await store.apply(Select(queue=row.queue, ids=(row.id,)))
                 assert (seen.version, seen.place, seen.waiting) == (row.version, row.place, row.waiting)

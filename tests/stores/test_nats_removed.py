@@ -41,11 +41,11 @@ async def asked(url: str, verb: str, body: object = None) -> Any:
     client = await nats.connect(url)
     try:
         text = b"" if body is None else json.dumps(body).encode()
-        said = json.loads((await client.request(f"$JS.API.{verb}", text)).data)
+        answer = json.loads((await client.request(f"$JS.API.{verb}", text)).data)
     finally:
         await client.close()
-    assert "error" not in said, said
-    return said
+    assert "error" not in answer, answer
+    return answer
 
 
 def wildcard(queue: str) -> str:

@@ -161,8 +161,8 @@ async def test_each_kind_of_failure_undoes_the_rest(store: NATSTaskStore, queue:
         with pytest.raises(errors.DependencyError) as caught:
             await store.apply(Modify(**more))
         fields = ("inserts", "changes", "deletes", "depends", "claims")
-        said = {name: getattr(caught.value, name) for name in fields if getattr(caught.value, name)}
-        assert said == expected
+        reported = {name: getattr(caught.value, name) for name in fields if getattr(caught.value, name)}
+        assert reported == expected
     assert await ids_in(store, queue) == [a, b, c]
     both = Modify(changes=(Change(a, free.version, json="1"),), depends=(Depend(b, other.version),))
     (after,) = (await store.apply(both)).changed

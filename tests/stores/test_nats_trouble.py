@@ -25,7 +25,7 @@ from intervalq.rules import (
 )
 from intervalq_stores.nats import _errors as nats_errors
 from intervalq_stores.nats._queue.log import fold
-from intervalq_stores.nats._queue.step import BEGIN, ONE, TOLD, fingerprint
+from intervalq_stores.nats._queue.step import BEGIN, GRANTING, ONE, fingerprint
 from intervalq_stores.nats.queues import NATSStore
 from servers import Server
 from stores import nats_queues
@@ -62,7 +62,7 @@ def by_hand(step: str, increment: int = ONE) -> dict[str, str]:
         (by_hand("theirs"), errors.CorruptState),
         (by_hand('{"v":1,"op":"fly"}'), errors.CorruptState),
         (by_hand(f"[1,{NOW},1,0,null,[]]", ONE), errors.CorruptState),
-        (by_hand('{"v":3,"op":"fly"}'), errors.VersionMismatch),
+        (by_hand('{"v":5,"op":"fly"}'), errors.VersionMismatch),
     ],
 )
 async def test_what_is_not_ours_in_a_log_is_left_as_it_is(
@@ -100,8 +100,8 @@ async def test_a_broken_or_newer_checkpoint(nats_url: str, opened: Open) -> None
         ({"v": 1}, errors.CorruptState),
         ([], errors.CorruptState),
     ]
-    for said, error in broken:
-        await history(store).server.publish(STATE + queue, {}, json.dumps(said).encode())
+    for reported, error in broken:
+        await history(store).server.publish(STATE + queue, {}, json.dumps(reported).encode())
         with pytest.raises(error, match=queue):
             await opened(nats_url).apply(queue, Inspect(), NOW)
     await purge(store, "intervalq-state", filter=STATE + queue)
@@ -119,9 +119,9 @@ async def test_what_was_written_in_layout_1(nats_url: str, opened: Open) -> None
     for name in ("late", "error", "error_until"):
         del record[name]
     kept = {"v": 1, "state": {**record, "version": 1}, "value": str(position.value)}
-    said = json.dumps({**kept, "sequence": position.sequence}).encode()
-    await history(store).server.publish(STATE + queue, {}, said)
-    plain_one = by_hand(f'[1,{NOW},2,0,"g",[[2,{NOW}]]]', ONE + TOLD + 2)
+    reply = json.dumps({**kept, "sequence": position.sequence}).encode()
+    await history(store).server.publish(STATE + queue, {}, reply)
+    plain_one = by_hand(f'[1,{NOW},2,0,"g",[[2,{NOW}]]]', ONE + GRANTING + 2)
     text = f'{{"v":1,"op":"advance","generation":"g","take":1,"mark":[6,5],"now":{NOW}}}'
     full_one = by_hand(text, fingerprint(9))
     for headers in (plain_one, full_one):
@@ -153,8 +153,8 @@ async def test_a_stream_that_does_not_count(own_nats: Callable[..., Server], ope
         await store.apply("q", take(), NOW)
     assert isinstance(raised.value, errors.UnsupportedOperation) == (when == "before")
     assert not isinstance(raised.value, errors.StoreUnavailable)
-    said = await history(store).server.ask("STREAM.INFO.intervalq-log")
-    assert said["state"]["messages"] == 0
+    answer = await history(store).server.ask("STREAM.INFO.intervalq-log")
+    assert answer["state"]["messages"] == 0
 
 
 async def test_an_acknowledgement_without_a_count(
@@ -203,20 +203,20 @@ async def test_no_secret_is_told(own_nats: Callable[..., Server], opened: Open, 
     users = "{user: me, password: right}, {user: all, password: all}"
     settings.write_text(f"authorization {{ users = [{users}] }}\nno_auth_user: all\n")
     server = own_nats("-c", str(settings))
-    told = []
+    reported = []
     for login in (f"{CANARY}:{CANARY}@", f"{CANARY}@", f"me:{CANARY}@"):
         store = opened(f"nats://{login}127.0.0.1:{server.port}")
-        told += [repr(store), store.url]
+        reported += [repr(store), store.url]
         with pytest.raises(errors.Unauthorized) as raised:
             await store.apply("q", take())
-        told += [repr(raised.value), *traceback.format_exception(raised.value)]
+        reported += [repr(raised.value), *traceback.format_exception(raised.value)]
     await opened(f"nats://me:right@127.0.0.1:{server.port}").apply("q", take())
     server.stop()
     store = opened(f"nats://{CANARY}:{CANARY}@127.0.0.1:{server.port}")
     with pytest.raises(errors.StoreUnavailable) as gone:
         await store.apply("q", take())
-    told += traceback.format_exception(gone.value)
-    assert not [text for text in told if CANARY in text]
+    reported += traceback.format_exception(gone.value)
+    assert not [text for text in reported if CANARY in text]
 
 
 async def test_rights(

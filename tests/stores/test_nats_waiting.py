@@ -72,12 +72,12 @@ async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
     tasks: Tasks, queue: str, wire: Wire
 ) -> None:
     """It doesn't connect anew."""
-    told: list[str] = []
+    reported: list[str] = []
 
     async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
         with pytest.raises(QueueClosed):
             await call()
-        told.append(name)
+        reported.append(name)
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -85,7 +85,7 @@ async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
             group.start_soon(wait, "fetch", partial(tasks.pull(queue, name="p").fetch, 1, PATIENCE))
             await wire.until_waiting(2)
             await tasks.aclose()
-    assert sorted(told) == ["claim", "fetch"]
+    assert sorted(reported) == ["claim", "fetch"]
     assert await wire.waiting() == 0
 
 

@@ -23,7 +23,7 @@ from intervalq.tasks.rules import (
 )
 from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking
 from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
-from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres._task_statements import uuid_of
 from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
 from stores import postgres_sessions
@@ -80,7 +80,7 @@ async def test_a_newer_schema_is_refused_with_both_versions(url: str, store: Pos
         await store.apply(Count())
     assert "error" in dict(await store.advice())
     with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="newer"):
-        connection.execute(postgres_tasks._FILE.read_bytes())
+        connection.execute(statements("tasks").encode())
 
 
 async def test_what_is_missing_in_the_schema_is_made_again(url: str, store: PostgresTaskStore) -> None:
@@ -127,9 +127,9 @@ async def test_without_the_right_to_create_it_says_what_an_administrator_does(ur
         async with aclosing(PostgresTaskStore(theirs)) as store:
             with pytest.raises(errors.Unauthorized, match=r"postgres.tasks\.sql"):
                 await store.apply(Count())
-            sql(url, postgres_tasks._FILE.read_text())
+            sql(url, statements("tasks"))
             assert isinstance(await caught(store.apply(Count())), errors.Unauthorized)
-            head = postgres_tasks._FILE.read_text().split("begin;")[0].splitlines()
+            head = statements("tasks").split("begin;")[0].splitlines()
             for grant in (line.strip("- ;") for line in head if line.startswith("--   grant ")):
                 sql(url, grant.replace("some_role", role))
             await begun(store, "s", "other")

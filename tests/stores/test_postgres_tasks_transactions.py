@@ -152,8 +152,8 @@ async def test_anybody_can_insert_by_sql(url: str, store: PostgresTaskStore) -> 
     rows = {row.id: row for row in await store.apply(Select())}
     assert (rows["mine"].json, rows["mine"].key, rows[made].dedupe) == ('{"a": 1}', "k", "d")
     assert rows[made].at - rows[made].created == 3600 * SECOND
-    for bad, said in (("'q', '1', id => 'mine'", "exists"), ("'q', '1', key => 'k', inbox => 0", "full")):
-        with pytest.raises(psycopg.Error, match=said):
+    for bad, reported in (("'q', '1', id => 'mine'", "exists"), ("'q', '1', key => 'k', inbox => 0", "full")):
+        with pytest.raises(psycopg.Error, match=reported):
             sql(url, f"select intervalq.enqueue({bad})")
     sql(url, "create table cars (name text)")
     sql(
@@ -286,7 +286,7 @@ async def test_advice_names_what_is_wrong(
 ) -> None:
     async def wrong(at: str) -> str:
         async with aclosing(PostgresTaskStore(at)) as store:
-            return " ".join(said for level, said in await store.advice() if level != "ok")
+            return " ".join(reported for level, reported in await store.advice() if level != "ok")
 
     assert await wrong(url) == ""
     assert "synchronous_commit is off" in await wrong(with_options(url, "synchronous_commit=off"))

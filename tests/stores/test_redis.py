@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 import layouts
 import servers
 from intervalq import errors, rules
+from intervalq._spec import record
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.testing import StoreSuite
 from intervalq_stores.redis.queues import RedisStore
@@ -64,12 +65,16 @@ def take(nonce: str = "n", settings: Settings = HOURLY, reach: int = 0, lease: i
 
 
 def test_the_script_has_the_constants_of_the_rules() -> None:
-    text = files("intervalq_stores.redis").joinpath("queues.lua").read_text(encoding="utf-8")
-    written = {
-        name: int(value) for name, value in re.findall(r"^local ([A-Z_]+) = (\d+)$", text, re.MULTILINE)
-    }
-    assert written == {
-        name: getattr(rules, name) for name in ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT")
+    folder = files("intervalq_stores.redis")
+    parts = ("queues_record.lua", "queues_limits.lua", "queues.lua")
+    text = "".join(folder.joinpath(part).read_text(encoding="utf-8") for part in parts)
+    written = dict(re.findall(r"^ *local ([A-Z_]+) = (\d+|'\w+')$", text, re.MULTILINE))
+    own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3"}
+    names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
+    expected = {name: getattr(rules, name) for name in names}
+    expected |= {name: getattr(record, name) for name in ("CELLS", "MOST_CELLS", "MOST_LIMITS")}
+    assert written == own | {
+        name: repr(value) if isinstance(value, str) else str(value) for name, value in expected.items()
     }
 
 
@@ -218,10 +223,10 @@ async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
 async def test_a_record_of_a_newer_version(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
     store = opened(redis_url)
     with redis_client(redis_url) as client:
-        client.hset("intervalq:{newer}", mapping={"version": "3", "news": "!"})
+        client.hset("intervalq:{newer}", mapping={"version": "5", "news": "!"})
         with pytest.raises(errors.VersionMismatch):
             await store.apply("newer", take())
-        assert client.hgetall("intervalq:{newer}") == {b"version": b"3", b"news": b"!"}
+        assert client.hgetall("intervalq:{newer}") == {b"version": b"5", b"news": b"!"}
         client.delete("intervalq:{newer}")
 
 

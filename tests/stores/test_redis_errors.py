@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 import servers
 from intervalq import errors
 from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
-from intervalq_stores.redis import _link as redis_link
+from intervalq_stores.redis import _pipeline as redis_pipeline
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
@@ -71,7 +71,7 @@ async def test_other_ways_to_a_server(own: OwnServer, opened: Open, monkeypatch:
     assert (await store.apply("q", TAKE)).count == 1
     with redis_client(f"{server.url[:-1]}3") as client:
         assert client.keys() == [b"intervalq:{q}"]
-    monkeypatch.setattr(redis_link, "WITHIN", 0.05)
+    monkeypatch.setattr(redis_pipeline, "WITHIN", 0.05)
     for scheme in ("rediss", "rediss+cluster"):  # these servers have no TLS, so nothing may get through
         with pytest.raises(errors.StoreUnavailable):
             await opened(f"{scheme}://127.0.0.1:{server.port}").apply("q", TAKE)
@@ -172,21 +172,21 @@ async def test_rights(own: OwnServer, opened: Open) -> None:
 
 async def test_no_secret_is_told(own: OwnServer, opened: Open) -> None:
     server = own(password="right")
-    told = []
+    reported = []
     for credentials in (f"{CANARY}:{CANARY}", f":{CANARY}", ""):
         store = opened(f"redis://{credentials}@127.0.0.1:{server.port}/0")
-        told += [repr(store), store.url, repr(vars(store))]
+        reported += [repr(store), store.url, repr(vars(store))]
         with pytest.raises(errors.Unauthorized) as raised:
             await store.apply("q", TAKE)
-        told += [repr(raised.value), *traceback.format_exception(raised.value)]
+        reported += [repr(raised.value), *traceback.format_exception(raised.value)]
     store = opened(server.url)
     await store.apply("q", TAKE)
     server.stop()
     store = opened(f"redis://{CANARY}:{CANARY}@127.0.0.1:{server.port}/0")
     with pytest.raises(errors.StoreUnavailable) as gone:
         await store.apply("q", TAKE)
-    told += traceback.format_exception(gone.value)
-    assert not [text for text in told if CANARY in text]
+    reported += traceback.format_exception(gone.value)
+    assert not [text for text in reported if CANARY in text]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ async def test_a_lost_answer_is_not_asked_for_again(opened: Open) -> None:
 
 
 async def test_no_answer(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_link, "WITHIN", 0.05)
+    monkeypatch.setattr(redis_pipeline, "WITHIN", 0.05)
     async with fake(lambda data: b"+OK\r\n" * data.count(b"CLIENT")) as url:
         store = opened(url)
         for _ in range(2):
@@ -346,9 +346,9 @@ async def test_advice(own: OwnServer, opened: Open, redis_cluster_url: str) -> N
             ("no", "warning", "half a minute"),
         ):
             client.config_set("appendfsync", sync)
-            said = (await store.advice())[safety + 3]
-            assert said[0] == level
-            assert lost in said[1]
+            found = (await store.advice())[safety + 3]
+            assert found[0] == level
+            assert lost in found[1]
         client.execute_command("ACL", "SETUSER", "less", "on", "nopass", "+@all", "-config", "~*")
         less = await opened(f"redis://less:x@127.0.0.1:{server.port}/0").advice()
         assert "is unknown" in less[safety + 3][1]

@@ -19,12 +19,12 @@ from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.rules import Advance, Answer, Inspect, Settings
 from intervalq.store import stopwatch
-from intervalq_stores.redis import _link as redis_link
+from intervalq_stores.redis import _pipeline as redis_pipeline
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
 KEYED = Settings(interval=1_000_000, ephemeral=True)
-MOST = redis_link.WITHIN
+MOST = redis_pipeline.WITHIN
 OwnRedis = Callable[..., Server]
 
 
@@ -70,7 +70,7 @@ def asked(proxy: Proxy, command: bytes = b"EVALSHA") -> int:
 def tasks() -> list[str]:
     """The tasks of the connections."""
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("Link.", "_Pipeline.", "Wire."))]
+    return [name for name in names if name.startswith(("PipelinedConnection.", "_Pipeline.", "Wire."))]
 
 
 class Callers:
@@ -115,7 +115,7 @@ async def test_ten_thousand_callers_wait_for_one_round_trip(
     proxy: Proxy, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No answer gets through before all commands have come, so none waits for the answer to another."""
-    monkeypatch.setattr(redis_link, "WITHIN", 60)  # what is counted isn't how fast this machine is
+    monkeypatch.setattr(redis_pipeline, "WITHIN", 60)  # what is counted isn't how fast this machine is
     await proxy.begin(Fault.HOLD_ANSWERS)
     async with anyio.create_task_group() as group:
         callers = Callers(store, group)
@@ -218,13 +218,13 @@ async def test_a_connection_that_ends_ends_all_calls_on_it(
         callers.go(50)
         await proxy.until(lambda: asked(proxy) == 50)
         await proxy.begin(fault, once=True)
-    told = [error for error in callers.outcomes.values() if isinstance(error, errors.StoreError)]
-    assert {type(error) for error in told} == {errors.StoreUnavailable}
-    assert len({id(error.__cause__) for error in told}) == len(told), "each has its own"
+    reported = [error for error in callers.outcomes.values() if isinstance(error, errors.StoreError)]
+    assert {type(error) for error in reported} == {errors.StoreUnavailable}
+    assert len({id(error.__cause__) for error in reported}) == len(reported), "each has its own"
     if fault is Fault.CUT_ANSWER:  # which cuts several answers at once, the first of which are whole
-        callers.check_answered(*range(50 - len(told)))
+        callers.check_answered(*range(50 - len(reported)))
     else:
-        assert len(told) == 50
+        assert len(reported) == 50
     assert asked(proxy) == 50, "no command is sent twice"
     assert (await store.apply(callers.queue(7), Inspect())).state is not None
     assert proxy.connections == 2
@@ -244,7 +244,7 @@ async def test_a_late_answer_ends_all_calls_on_its_connection(
         await proxy.until(lambda: asked(proxy) == 10)
         assert not callers.outcomes
         later(MOST * 0.6)
-    assert [type(told) for told in callers.outcomes.values()] == [errors.StoreTimeout] * 10
+    assert [type(reported) for reported in callers.outcomes.values()] == [errors.StoreTimeout] * 10
     assert asked(proxy) == 10, "no command is sent twice"
     await proxy.heal()
     assert (await store.apply(callers.queue(7), Inspect())).state is not None
@@ -281,7 +281,7 @@ async def test_a_connection_that_can_not_be_made_in_time(
         await proxy.until(lambda: proxy.hits == 1)
         later(MOST * 1.2)
     await proxy.quiet()
-    assert [type(told) for told in callers.outcomes.values()] == [errors.StoreTimeout] * 3
+    assert [type(reported) for reported in callers.outcomes.values()] == [errors.StoreTimeout] * 3
 
 
 # --- closing ----------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ async def test_a_store_that_is_closed_while_it_connects(proxy: Proxy, closed: bo
         await store.aclose()
         for _ in range(2):  # what connects ends, and then who waited for it
             await checkpoint()
-        assert tasks() == ([] if closed else ["Link._send"])
+        assert tasks() == ([] if closed else ["PipelinedConnection._send"])
         await proxy.heal()
     callers.check_answered(*([] if closed else [0]))
     assert asked(proxy) == (0 if closed else 1), "what was cancelled before it could be sent is not sent"

@@ -24,7 +24,7 @@ from intervalq.tasks.rules import (
 from intervalq.tasks.store import MAX_ROWS, Ranging, Transactional
 from intervalq.testing import TaskSuite, WakingTaskSuite
 from intervalq_stores.redis import tasks as redis_tasks
-from intervalq_stores.redis._ports import Script
+from intervalq_stores.redis._scripts import Script
 from intervalq_stores.redis.tasks import RedisTaskStore
 from servers import Server
 from stores import redis_sessions
@@ -152,7 +152,7 @@ async def test_who_is_idle_is_told_of_what_is_ready_soon(store: RedisTaskStore, 
     def waiting() -> list[bytes]:
         return [member for member in kept(client) if member[:1] == b"i"]
 
-    for commands, told in (
+    for commands, reported in (
         ([inserts("a", key="k", delay=3600 * SECOND), inserts("b", delay=3600 * SECOND)], False),
         ([Modify(changes=(Change("a", 0, json="2"), Change("b", 0, at=0, queue="other")))], False),
         ([Work("s", queues=("other",), limit=0)], False),
@@ -165,7 +165,7 @@ async def test_who_is_idle_is_told_of_what_is_ready_soon(store: RedisTaskStore, 
         assert waiting() == both
         for command in commands:
             await store.apply(command)
-        assert waiting() == ([] if told else both)
+        assert waiting() == ([] if reported else both)
     await store.apply(Modify(deletes=(Delete("a", 2),)))
     await store.apply(idle)
     assert len((await store.apply(Work("s", queues=("other",), limit=1))).claimed) == 1

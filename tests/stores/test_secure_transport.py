@@ -89,12 +89,12 @@ async def test_redis_with_tls(certificates: Certificates, locked_redis: str) -> 
     assert SECRET.encode() in bytes(way.inside)
 
 
-@pytest.mark.parametrize(("kind", "said"), WRONG)
+@pytest.mark.parametrize(("kind", "message"), WRONG)
 async def test_redis_with_a_wrong_certificate(
-    certificates: Certificates, redis_url_of_session: str, kind: str, said: str
+    certificates: Certificates, redis_url_of_session: str, kind: str, message: str
 ) -> None:
     with Front(redis_url_of_session, certificates.server(kind)) as way:
-        assert said in await refusal(redis_url(way, certificates), way)
+        assert message in await refusal(redis_url(way, certificates), way)
         assert way.connections == 2, "none was tried again"
     assert not way.inside
 
@@ -127,12 +127,12 @@ async def test_postgres_with_tls(certificates: Certificates, empty_postgres_url:
     assert b"intervalq" in bytes(way.inside)
 
 
-@pytest.mark.parametrize(("kind", "said"), WRONG)
+@pytest.mark.parametrize(("kind", "message"), WRONG)
 async def test_postgres_with_a_wrong_certificate(
-    certificates: Certificates, postgres_url: str, kind: str, said: str
+    certificates: Certificates, postgres_url: str, kind: str, message: str
 ) -> None:
     with Front(postgres_url, certificates.server(kind), answering(b"S")) as way:
-        assert said in await refusal(postgres(way, certificates), way)
+        assert message in await refusal(postgres(way, certificates), way)
     assert not way.inside
     assert bytes(way.seen) == SSL_REQUEST * way.connections
 
@@ -215,12 +215,12 @@ async def test_nats_that_speaks_clear_text(certificates: Certificates, nats_url:
     assert not way.seen
 
 
-@pytest.mark.parametrize(("kind", "said"), WRONG)
+@pytest.mark.parametrize(("kind", "message"), WRONG)
 async def test_nats_with_a_wrong_certificate(
-    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory, kind: str, said: str
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory, kind: str, message: str
 ) -> None:
     for address in nats_with(certificates, tmp_path_factory, kind):
-        assert said in await refusal(f"nats://{address}?tls_ca={certificates.authority}")
+        assert message in await refusal(f"nats://{address}?tls_ca={certificates.authority}")
 
 
 # --- passwords in clear text --------------------------------------------------------------------------
@@ -257,10 +257,10 @@ def test_a_password_in_clear_text_warns_once(url: str, caplog: pytest.LogCapture
     for _ in range(2):
         open_store(url)
         open_task_store(url)
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == (url in FAR)
-    assert not any(SECRET in text for text in said)
-    assert all("rediss://" in text or "tls://" in text for text in said)
+    reported = [record.getMessage() for record in caplog.records]
+    assert len(reported) == (url in FAR)
+    assert not any(SECRET in text for text in reported)
+    assert all("rediss://" in text or "tls://" in text for text in reported)
 
 
 async def test_a_password_to_postgres_by_default(
@@ -278,9 +278,9 @@ async def test_a_password_to_postgres_by_default(
     for url, warns in ((way.format("127.0.0.1"), 0), (far, 1), (f"{far}&sslmode=disable", 0)):
         caplog.clear()
         await inspect(url)
-        said = [record.getMessage() for record in caplog.records]
-        assert len(said) == warns, "each store once"
-        assert all("sslmode=verify-full" in text and SECRET not in text for text in said)
+        reported = [record.getMessage() for record in caplog.records]
+        assert len(reported) == warns, "each store once"
+        assert all("sslmode=verify-full" in text and SECRET not in text for text in reported)
 
 
 def test_what_is_near() -> None:
@@ -331,10 +331,10 @@ async def test_what_is_said_of_the_way_to_a_postgres(certificates: Certificates,
             ("sslmode=prefer", "everybody on the network"),
         ):
             way = f"postgresql://{login}:{front.port}/{database['dbname']}?hostaddr=127.0.0.1&{more}"
-            [said] = [
+            [reported] = [
                 what for _, what in await advice(way) if what.startswith(("the connection", "everybody"))
             ]
-            assert level in said
+            assert level in reported
         way = postgres(front, certificates)
         checked = "the connection is encrypted, and the server's certificate is checked"
         assert ("ok", checked) in await advice(way)

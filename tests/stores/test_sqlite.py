@@ -141,7 +141,7 @@ async def test_idle_keyed_records_make_room_for_a_new_one(store: SQLiteStore, pa
     await store.apply("newer:1", take, now=0)
     await at_rest(store)
     with opened(path) as connection:
-        for name, data in (("broken:1", "{"), ("newer:1", text(version=3))):
+        for name, data in (("broken:1", "{"), ("newer:1", text(version=rules.LAYOUT + 1))):
             connection.execute("UPDATE queues SET record = ? WHERE name = ?", [data, name])
     await store.apply("kept", Advance(take=1))
     await store.apply("given", TAKE, now=10**15)
@@ -151,7 +151,7 @@ async def test_idle_keyed_records_make_room_for_a_new_one(store: SQLiteStore, pa
     await at_rest(store)
     assert {name: rows(path)[name] for name in ("broken:1", "newer:1")} == {
         "broken:1": "{",
-        "newer:1": text(version=3),
+        "newer:1": text(version=rules.LAYOUT + 1),
     }
 
 

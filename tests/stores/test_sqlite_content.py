@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import layouts
 from databases import at_rest, make, opened, rows, text
+from intervalq import rules
 from intervalq.errors import CorruptState, VersionMismatch
 from intervalq.rules import Advance, Drop, Finish, Inspect, Settings
 from intervalq_stores._files import locked_file
@@ -108,7 +109,7 @@ BAD = {
     "ticket negative": (ours(ticket=-1), CorruptState),
     "ticket missing": (stored(text().replace('"ticket"', '"tickets"')), CorruptState),
     "current above ticket": (ours(current=1), CorruptState),
-    "record newer": (ours(version=3), VersionMismatch),
+    "record newer": (ours(version=rules.LAYOUT + 1), VersionMismatch),
 }  # fmt: skip
 
 

@@ -58,8 +58,8 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: SQLiteSto
     with process(HOLD, path) as holder:
         assert line(holder) == "held"
         for _ in range(3):
-            told = await refusal(lambda: store.apply("q", TAKE))
-            assert re.search(rf"the holder is process {holder.pid} on .*end it", told)
+            reported = await refusal(lambda: store.apply("q", TAKE))
+            assert re.search(rf"the holder is process {holder.pid} on .*end it", reported)
         store.patience = 60
         assert await store.names() == ["other"]
         warnings = [sentence for level, sentence in await store.advice() if level == "warning"]
@@ -110,8 +110,8 @@ async def test_a_program_that_holds_the_database_is_told_apart_from_ours(
     with opened(path) as other:
         other.execute(lock)
         for _ in range(2):
-            told = await refusal(lambda: store.apply("q", TAKE))
-            assert re.search(r"another program held the database.*nothing was done", told)
+            reported = await refusal(lambda: store.apply("q", TAKE))
+            assert re.search(r"another program held the database.*nothing was done", reported)
         assert not SharedFile(path, "x").is_locked() or store._thread._thread is not None
         assert await store.names() == ["q"]  # to look is no harm in this mode
     store.patience = 60

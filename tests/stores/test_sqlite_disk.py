@@ -242,14 +242,14 @@ async def test_a_folder_that_anybody_may_write_is_refused_unless_it_is_sticky(
 
 async def test_advice_of_a_store_that_is_well(tmp_path: Path) -> None:
     store = SQLiteStore(f"sqlite://{tmp_path}/new/state.db")
-    said = await store.advice()
-    assert {level for level, _ in said} == {"ok"}
+    found = await store.advice()
+    assert {level for level, _ in found} == {"ok"}
     assert names(tmp_path) == []
     await store.apply("q", TAKE)
     await store.apply("r", TAKE)
-    said = await store.advice()
-    assert {level for level, _ in said} == {"ok"}
-    sentences = " ".join(sentence for _, sentence in said)
+    found = await store.advice()
+    assert {level for level, _ in found} == {"ok"}
+    sentences = " ".join(sentence for _, sentence in found)
     for part in ("state.db'", "2 queues", "intact", "journal mode is wal", "file system is"):
         assert part in sentences
     assert await at_rest(store) == ["state.db", "state.db.lock"]

@@ -53,8 +53,8 @@ else:
     os.kill(os.getpid(), signal.SIGKILL)  # it closes nothing: what it did must be in the log that others see
 """
     with process(script, path) as parent:
-        said = parent.communicate()[0].split()
-    assert [int(ticket) for ticket in said] == list(range(1, 104))
+        output = parent.communicate()[0].split()
+    assert [int(ticket) for ticket in output] == list(range(1, 104))
     assert whole(path)
 
 
@@ -78,11 +78,11 @@ more.set()
 thread.join()
 """
     with process(script, path) as parent:
-        said, errors = parent.communicate(timeout=250)
+        output, errors = parent.communicate(timeout=250)
     assert parent.returncode == 0, errors
-    tickets = sorted(map(int, said.split()))
+    tickets = sorted(map(int, output.split()))
     assert tickets == list(range(1, len(tickets) + 1))
-    assert len(said.splitlines()) > 60
+    assert len(output.splitlines()) > 60
     assert whole(path)
 
 

@@ -219,6 +219,32 @@ async def test_another_program_that_holds_the_database_is_waited_for_with_a_boun
     assert await there(store) == ["a", "c"]
 
 
+async def test_who_comes_later_is_not_refused_with_those_who_waited_too_long(
+    store: SQLiteTaskStore, path: Path
+) -> None:
+    await store.apply(put("a"))
+    store.patience = 0.3
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused = anyio.Event()
+
+        async def first() -> None:
+            assert "fuser" in await refusal(lambda: store.apply(put("b")))
+            refused.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(first)
+            while not store._foreign:
+                await anyio.sleep(0.001)
+            store.patience = 60
+            group.start_soon(store.apply, put("c"))
+            await refused.wait()
+            while len(store._thread._jobs) != 1:  # the thread has noticed that the first one left
+                await anyio.sleep(0.001)
+            other.execute("ROLLBACK")
+    assert await there(store) == ["a", "c"]
+
+
 async def test_what_is_claimed_at_once_is_told_as_it_is_kept(store: SQLiteTaskStore) -> None:
     """Tasks that are new, and those of which the answer of the statement doesn't have everything."""
     await store.apply(put("new", "again", "failed"), 1)

@@ -31,7 +31,7 @@ from intervalq.tasks.rules import (
     Work,
 )
 from intervalq.tasks.store import TaskStore, open_task_store
-from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
 from intervalq_stores.sqlite._task_table import LAYOUT
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
@@ -201,7 +201,7 @@ async def test_they_become_what_a_new_schema_is(postgres: str, postgres_url: str
         await store.apply(Sessions())
     found = _shape(postgres)
     _sql(postgres, "drop schema intervalq cascade")
-    _sql(postgres, postgres_tasks._FILE.read_text())
+    _sql(postgres, statements("tasks"))
     assert found == _shape(postgres)
     assert _sql(postgres, "select number from intervalq.tasks_version") == [(SCHEMA,)]
 
@@ -285,7 +285,7 @@ async def test_in_the_users_transaction_it_is_part_of_that(database: Path) -> No
 
 async def test_who_only_asks_for_advice_changes_nothing(database: Path) -> None:
     async with aclosing(SQLiteTaskStore(f"sqlite://{database}")) as store:
-        assert f"layout {LAYOUT}" in " ".join(said for _, said in await store.advice())
+        assert f"layout {LAYOUT}" in " ".join(reported for _, reported in await store.advice())
     assert _layout(database) == [(1,)]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import anyio
-import pytest
 
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.tasks import Claim, Task, Tasks
@@ -31,8 +30,6 @@ from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.tasks import MemoryTaskStore
 
 A = TypeVar("A")
-
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
 class FakeStore:
@@ -131,13 +128,6 @@ def once(kind: type[Command[Any]], when: Callable[[Any], bool] = bool) -> Callab
 
 def handle(store: object, **options: Any) -> Tasks:
     return Tasks(cast("Any", store), **options)
-
-
-def scene(function: Callable[..., Awaitable[A]], *args: object, backend: str = "asyncio") -> A:
-    """Run a test's scenario in virtual time."""
-    from intervalq.testing import virtual_time
-
-    return virtual_time(function, *args, backend=backend, horizon=1e5)
 
 
 async def at_once(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:

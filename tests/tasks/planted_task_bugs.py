@@ -132,9 +132,10 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """The background tasks of a session don't end with it."""
 
-    async def runs_on(self: WorkSession) -> None:
+    async def runs_on(self: WorkSession) -> bool:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(1e4)
+        return True
 
     return instead(WorkSession, "_beat", runs_on)
 

@@ -13,124 +13,117 @@ from intervalq.tasks._session.begun import TOLD_AFTER
 from intervalq.tasks._worker.pool import FIRST, SHARE
 from intervalq.tasks.rules import Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
-from tasks.fake_store import BACKENDS, FakeStore, handle, scene, until
+from tasks.fake_store import FakeStore, handle, until
+from virtual_store import BACKENDS, in_virtual_time
 
 
 @BACKENDS
-def test_what_a_lost_session_had_begun_runs_alone_and_others_wait(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.001)
-        async with handle(store) as tasks:
-            running: set[int] = set()
-            beside: dict[int, set[int]] = {}
-            begun: Counter[int] = Counter()
+@in_virtual_time
+async def test_what_a_lost_session_had_begun_runs_alone_and_others_wait(backend: str) -> None:
+    store = FakeStore(delay=0.001)
+    async with handle(store) as tasks:
+        running: set[int] = set()
+        beside: dict[int, set[int]] = {}
+        begun: Counter[int] = Counter()
 
-            async def work(task: Task) -> None:
-                begun[task.value] += 1
-                running.add(task.value)
-                for value in running:
-                    beside.setdefault(value, set()).update(running)
-                try:
-                    await anyio.sleep(0.5 + task.value % 7 / 10)
-                finally:
-                    running.discard(task.value)
+        async def work(task: Task) -> None:
+            begun[task.value] += 1
+            running.add(task.value)
+            for value in running:
+                beside.setdefault(value, set()).update(running)
+            try:
+                await anyio.sleep(0.5 + task.value % 7 / 10)
+            finally:
+                running.discard(task.value)
 
-            tasks.worker("q", concurrency=4)(work)
-            tasks.worker("other", concurrency=2)(work)
-            await tasks.put("q", range(20))
-            await tasks.put("other", range(100, 160))
-            async with anyio.create_task_group() as group:
-                group.start_soon(tasks.run)
-                await anyio.sleep(0.45)
-                lost = set(running)
-                assert len(lost) == 6
-                beside.clear()
-                await store.lapse()
-                assert {row.attempt for row in await store.rows() if row.alone} == {1}
-                await tasks.wait_empty("q", "other")
-                tasks.stop()
-            again = {value for value, count in begun.items() if count > 1}
-            assert again == lost
-            assert {value: beside[value] for value in lost} == {value: {value} for value in lost}
-            assert max(len(values) for values in beside.values()) > 3
-
-    scene(scenario, backend=backend)
+        tasks.worker("q", concurrency=4)(work)
+        tasks.worker("other", concurrency=2)(work)
+        await tasks.put("q", range(20))
+        await tasks.put("other", range(100, 160))
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            await anyio.sleep(0.45)
+            lost = set(running)
+            assert len(lost) == 6
+            beside.clear()
+            await store.lapse()
+            assert {row.attempt for row in await store.rows() if row.alone} == {1}
+            await tasks.wait_empty("q", "other")
+            tasks.stop()
+        again = {value for value, count in begun.items() if count > 1}
+        assert again == lost
+        assert {value: beside[value] for value in lost} == {value: {value} for value in lost}
+        assert max(len(values) for values in beside.values()) > 3
 
 
 @BACKENDS
-def test_the_store_knows_what_runs_and_no_more_before_a_lapse(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.001)
-        async with handle(store) as tasks:
+@in_virtual_time
+async def test_the_store_knows_what_runs_and_no_more_before_a_lapse(backend: str) -> None:
+    store = FakeStore(delay=0.001)
+    async with handle(store) as tasks:
 
-            @tasks.worker("q", concurrency=2)
-            async def work(task: Task) -> None:
-                await anyio.sleep(0.001 if task.value < 200 else 100)
+        @tasks.worker("q", concurrency=2)
+        async def work(task: Task) -> None:
+            await anyio.sleep(0.001 if task.value < 200 else 100)
 
-            await tasks.put("q", range(240))
-            async with anyio.create_task_group() as group:
-                group.start_soon(tasks.run)
-                await until(lambda: tasks.counts["done"] >= 200)
-                await anyio.sleep(20 * TOLD_AFTER)
-                rows = await store.rows()
-                assert {(row.begun, row.attempt) for row in rows} == {(True, 1), (False, 0)}
-                assert sum(row.session is not None for row in rows) > 2
+        await tasks.put("q", range(240))
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            await until(lambda: tasks.counts["done"] >= 200)
+            await anyio.sleep(20 * TOLD_AFTER)
+            rows = await store.rows()
+            assert {(row.begun, row.attempt) for row in rows} == {(True, 1), (False, 0)}
+            assert sum(row.session is not None for row in rows) > 2
+            await store.lapse()
+            rows = await store.rows()
+            assert sum(row.attempt for row in rows) == 2
+            assert {row.error.endswith("was lost") for row in rows if row.attempt} == {True}
+            assert {row.error for row in rows if not row.attempt} == {""}
+            group.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_quick_tasks_are_marked_by_no_calls_of_their_own() -> None:
+    store = FakeStore(delay=0.001)
+    async with handle(store) as tasks:
+
+        @tasks.worker("q")
+        async def work(task: Task) -> None:
+            await anyio.sleep(0.0001)
+
+        await tasks.put("q", range(2000))
+        await tasks.run(until_empty=True)
+        calls = [call for call in store.calls if isinstance(call, Work)]
+        assert sum(len(call.begun) for call in calls) == 0
+        limits = [call.limit for call in calls if call.queues]
+        done = 0
+        for call in calls:
+            assert call.limit <= 10 + FIRST + done // SHARE
+            done += len(call.settled)
+        assert limits[-1] > limits[0]
+
+
+@in_virtual_time
+async def test_a_task_that_runs_alone_for_long_holds_others_up_no_longer() -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        begins: dict[int, list[float]] = {}
+
+        @tasks.worker("q", concurrency=3)
+        async def work(task: Task) -> None:
+            begins.setdefault(task.value, []).append(anyio.current_time())
+            if task.value == 1 and len(begins[1]) == 1:
                 await store.lapse()
-                rows = await store.rows()
-                assert sum(row.attempt for row in rows) == 2
-                assert {row.error.endswith("was lost") for row in rows if row.attempt} == {True}
-                assert {row.error for row in rows if not row.attempt} == {""}
-                group.cancel_scope.cancel()
+            await anyio.sleep(10 * PATIENCE if task.value == 1 else 0.01)
 
-    scene(scenario, backend=backend)
-
-
-def test_quick_tasks_are_marked_by_no_calls_of_their_own() -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.001)
-        async with handle(store) as tasks:
-
-            @tasks.worker("q")
-            async def work(task: Task) -> None:
-                await anyio.sleep(0.0001)
-
-            await tasks.put("q", range(2000))
-            await tasks.run(until_empty=True)
-            calls = [call for call in store.calls if isinstance(call, Work)]
-            assert sum(len(call.begun) for call in calls) == 0
-            limits = [call.limit for call in calls if call.queues]
-            done = 0
-            for call in calls:
-                assert call.limit <= 10 + FIRST + done // SHARE
-                done += len(call.settled)
-            assert limits[-1] > limits[0]
-
-    scene(scenario)
-
-
-def test_a_task_that_runs_alone_for_long_holds_others_up_no_longer() -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            begins: dict[int, list[float]] = {}
-
-            @tasks.worker("q", concurrency=3)
-            async def work(task: Task) -> None:
-                begins.setdefault(task.value, []).append(anyio.current_time())
-                if task.value == 1 and len(begins[1]) == 1:
-                    await store.lapse()
-                await anyio.sleep(10 * PATIENCE if task.value == 1 else 0.01)
-
-            await tasks.put("q", [1])
-            async with anyio.create_task_group() as group:
-                group.start_soon(tasks.run)
-                await until(lambda: len(begins.get(1, [])) == 2)
-                await tasks.put("q", [2])
-                await until(lambda: 2 in begins)
-                assert PATIENCE <= begins[2][0] - begins[1][1] <= 3 * PATIENCE
-                group.cancel_scope.cancel()
-
-    scene(scenario)
+        await tasks.put("q", [1])
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            await until(lambda: len(begins.get(1, [])) == 2)
+            await tasks.put("q", [2])
+            await until(lambda: 2 in begins)
+            assert PATIENCE <= begins[2][0] - begins[1][1] <= 3 * PATIENCE
+            group.cancel_scope.cancel()
 
 
 def test_acknowledgements_leave_while_functions_give_the_loop_no_turn() -> None:

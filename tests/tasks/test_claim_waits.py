@@ -10,12 +10,11 @@ from intervalq.errors import (
 )
 from intervalq.tasks.rules import Command, Modify, Work
 from tasks.fake_store import (
-    BACKENDS,
     FakeStore,
     at_once,
     handle,
-    scene,
 )
+from virtual_store import BACKENDS, in_virtual_time
 
 
 async def _nothing(_command: Command[object]) -> None:
@@ -23,120 +22,108 @@ async def _nothing(_command: Command[object]) -> None:
 
 
 @BACKENDS
-def test_a_cancelled_claim_gives_back_what_it_had_just_been_given(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.01)
-        async with handle(store) as tasks:
-            await tasks.insert("q", 1)
-            for moment in range(1, 60):
-                with anyio.move_on_after(moment / 1000) as scope:
-                    claim = await tasks.claim("q")
-                    await claim.release()
-                del scope
-            await anyio.sleep(1)
-            (row,) = await store.rows()
-            assert (row.session, row.attempt) == (None, 0)
-            assert tasks.session().batcher.held == {}
-
-    scene(scenario, backend=backend)
+@in_virtual_time
+async def test_a_cancelled_claim_gives_back_what_it_had_just_been_given(backend: str) -> None:
+    store = FakeStore(delay=0.01)
+    async with handle(store) as tasks:
+        await tasks.insert("q", 1)
+        for moment in range(1, 60):
+            with anyio.move_on_after(moment / 1000) as scope:
+                claim = await tasks.claim("q")
+                await claim.release()
+            del scope
+        await anyio.sleep(1)
+        (row,) = await store.rows()
+        assert (row.session, row.attempt) == (None, 0)
+        assert tasks.session().batcher.held == {}
 
 
 @BACKENDS
-def test_what_came_for_a_caller_who_left_does_not_end_the_wait_of_others(backend: str) -> None:
-    async def scenario() -> int:
-        store = FakeStore(delay=0.01)
-        async with handle(store) as tasks:
-            with anyio.move_on_after(0.035):  # a call for it is under way
-                await tasks.claim("q")
-            values: list[int] = []
+@in_virtual_time
+async def test_what_came_for_a_caller_who_left_does_not_end_the_wait_of_others(backend: str) -> None:
+    store = FakeStore(delay=0.01)
+    async with handle(store) as tasks:
+        with anyio.move_on_after(0.035):  # a call for it is under way
+            await tasks.claim("q")
+        values: list[int] = []
 
-            async def wait() -> None:
-                with anyio.fail_after(30):
-                    values.append((await tasks.claim("q")).value)
+        async def wait() -> None:
+            with anyio.fail_after(30):
+                values.append((await tasks.claim("q")).value)
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait)
-                await anyio.sleep(0.1)
-                assert tasks.session().waiting() == 1
-                await tasks.insert("q", 5)
-            assert not tasks.session().batcher.wanted
-            return values[0]
-
-    assert scene(scenario, backend=backend) == 5
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.sleep(0.1)
+            assert tasks.session().waiting() == 1
+            await tasks.insert("q", 5)
+        assert not tasks.session().batcher.wanted
+        assert values == [5]
 
 
 @BACKENDS
-def test_a_question_from_before_is_no_answer_to_try_claim(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.01)
-        async with handle(store) as tasks, anyio.create_task_group() as group:
-            asked = anyio.Event()
+@in_virtual_time
+async def test_a_question_from_before_is_no_answer_to_try_claim(backend: str) -> None:
+    store = FakeStore(delay=0.01)
+    async with handle(store) as tasks, anyio.create_task_group() as group:
+        asked = anyio.Event()
 
-            async def after(command: Command[object]) -> None:
-                if isinstance(command, Work) and command.limit:
-                    asked.set()
-                    await anyio.sleep(0.05)
+        async def after(command: Command[object]) -> None:
+            if isinstance(command, Work) and command.limit:
+                asked.set()
+                await anyio.sleep(0.05)
 
-            store.after = after
-            group.start_soon(tasks.claim, "q")
-            await asked.wait()  # the store has looked, and found nothing
-            store.after = _nothing
-            await store.behind.apply(Modify(inserts=(tasks.new("q", 1), tasks.new("q", 2))))
-            assert await tasks.try_claim("q") is not None
-            group.cancel_scope.cancel()
-
-    scene(scenario, backend=backend)
+        store.after = after
+        group.start_soon(tasks.claim, "q")
+        await asked.wait()  # the store has looked, and found nothing
+        store.after = _nothing
+        await store.behind.apply(Modify(inserts=(tasks.new("q", 1), tasks.new("q", 2))))
+        assert await tasks.try_claim("q") is not None
+        group.cancel_scope.cancel()
 
 
 @BACKENDS
 @pytest.mark.parametrize("timeout", [0, 0.000001, 0.001, 0.015])
-def test_a_short_timeout_still_claims_what_is_there(backend: str, timeout: float) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.01)
-        async with handle(store) as tasks:
-            await tasks.insert("q", 1)
-            claim = await tasks.claim("q", timeout=timeout)
-            await claim.ack()
-            with pytest.raises(TimeoutError, match="no task of q, r came within"):
-                await tasks.claim("q", "r", timeout=timeout)
-            assert tasks.session().waiting() == 0
-
-    scene(scenario, backend=backend)
+@in_virtual_time
+async def test_a_short_timeout_still_claims_what_is_there(backend: str, timeout: float) -> None:
+    store = FakeStore(delay=0.01)
+    async with handle(store) as tasks:
+        await tasks.insert("q", 1)
+        claim = await tasks.claim("q", timeout=timeout)
+        await claim.ack()
+        with pytest.raises(TimeoutError, match="no task of q, r came within"):
+            await tasks.claim("q", "r", timeout=timeout)
+        assert tasks.session().waiting() == 0
 
 
-def test_a_timeout_ends_though_the_store_hangs() -> None:
-    async def scenario() -> float:
-        store = FakeStore()
-        tasks = handle(store)
-        await tasks.try_claim("q")
-        store.hangs = True
-        before = anyio.current_time()
-        with pytest.raises(TimeoutError):
-            await tasks.claim("q", timeout=5)
-        took = anyio.current_time() - before
-        await tasks.aclose()
-        return took
-
-    assert scene(scenario) <= 6.01
+@in_virtual_time
+async def test_a_timeout_ends_though_the_store_hangs() -> None:
+    store = FakeStore()
+    tasks = handle(store)
+    await tasks.try_claim("q")
+    store.hangs = True
+    before = anyio.current_time()
+    with pytest.raises(TimeoutError):
+        await tasks.claim("q", timeout=5)
+    took = anyio.current_time() - before
+    await tasks.aclose()
+    assert took <= 6.01
 
 
-def test_claims_of_several_queues_and_at_most_as_many_as_there_are() -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            await tasks.put("a", range(50))
-            await tasks.insert("b", 1)
-            got = [(await tasks.claim("a", "b")).queue for _ in range(30)]
-            assert "b" in got  # it isn't held up by the long one
-            many: list[str] = []
+@in_virtual_time
+async def test_claims_of_several_queues_and_at_most_as_many_as_there_are() -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        await tasks.put("a", range(50))
+        await tasks.insert("b", 1)
+        got = [(await tasks.claim("a", "b")).queue for _ in range(30)]
+        assert "b" in got  # it isn't held up by the long one
+        many: list[str] = []
 
-            async def one() -> None:
-                many.append((await tasks.claim("a", "b")).id)
+        async def one() -> None:
+            many.append((await tasks.claim("a", "b")).id)
 
-            await at_once(*[one] * 21)
-            assert len(set(many)) == 21
-            assert await tasks.try_claim("a", "b") is None
-            with pytest.raises(InvalidOption, match="at least one queue"):
-                await tasks.claim()
-
-    scene(scenario)
+        await at_once(*[one] * 21)
+        assert len(set(many)) == 21
+        assert await tasks.try_claim("a", "b") is None
+        with pytest.raises(InvalidOption, match="at least one queue"):
+            await tasks.claim()

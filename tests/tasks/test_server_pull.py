@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from intervalq.errors import ClaimLost
+from intervalq.errors import ClaimLost, StoreUnavailable
 from intervalq.tasks.rules import Command, Row, Work
 from intervalq.tasks.store import Pulled
-from tasks.fake_store import BACKENDS, FakeStore, claimed, handle, scene, until
+from tasks.fake_store import FakeStore, claimed, handle, until
+from virtual_store import BACKENDS, in_virtual_time
 
 
 class PullingStore(FakeStore):
@@ -32,44 +34,68 @@ class PullingStore(FakeStore):
 
 @pytest.mark.parametrize("answer", ["an answer", "no answer"])
 @BACKENDS
-def test_what_is_settled_when_its_session_lapses_is_lost_and_the_next_session_goes_on(
+@in_virtual_time
+async def test_what_is_settled_when_its_session_lapses_is_lost_and_the_next_session_goes_on(
     backend: str, answer: str
 ) -> None:
-    async def scenario() -> None:
-        store = PullingStore()
-        async with handle(store) as tasks:
-            batcher = tasks.session().batcher
-            claim = await claimed(tasks)
-            before = batcher.session
-            is_settling = anyio.Event()
+    store = PullingStore()
+    async with handle(store) as tasks:
+        batcher = tasks.session().batcher
+        claim = await claimed(tasks)
+        before = batcher.session
+        is_settling = anyio.Event()
 
-            def settles(command: Command[Any]) -> bool:
-                return isinstance(command, Work) and bool(command.settled) and command.session == before
+        def settles(command: Command[Any]) -> bool:
+            return isinstance(command, Work) and bool(command.settled) and command.session == before
 
-            async def lapse(command: Command[Any]) -> None:
-                if settles(command):
-                    await store.lapse()
+        async def lapse(command: Command[Any]) -> None:
+            if settles(command):
+                await store.lapse()
 
-            async def hold(command: Command[Any]) -> None:
-                if settles(command):
-                    is_settling.set()
-                    await until(lambda: batcher.session != before and bool(batcher.held))
+        async def hold(command: Command[Any]) -> None:
+            if settles(command):
+                is_settling.set()
+                await until(lambda: batcher.session != before and bool(batcher.held))
 
-            store.before, store.after = lapse, hold
-            store.loses = lambda command: settles(command) and answer == "no answer"
-            async with anyio.create_task_group() as group:
+        store.before, store.after = lapse, hold
+        store.loses = lambda command: settles(command) and answer == "no answer"
+        async with anyio.create_task_group() as group:
 
-                async def acknowledge() -> None:
-                    with pytest.raises(ClaimLost):
-                        await claim.ack()
+            async def acknowledge() -> None:
+                with pytest.raises(ClaimLost):
+                    await claim.ack()
 
-                group.start_soon(acknowledge)
-                await is_settling.wait()
-                await until(lambda: batcher.session != before)
-                again = await tasks.claim("q")
-            assert again.id == claim.id
-            assert batcher.session == again.claimant
-            await again.ack()
-            assert await store.rows() == []
+            group.start_soon(acknowledge)
+            await is_settling.wait()
+            await until(lambda: batcher.session != before)
+            again = await tasks.claim("q")
+        assert again.id == claim.id
+        assert batcher.session == again.claimant
+        await again.ack()
+        assert await store.rows() == []
 
-    scene(scenario, backend=backend)
+
+@BACKENDS
+@in_virtual_time
+async def test_who_has_waited_long_still_waits_a_minute_for_a_store_that_is_away(backend: str) -> None:
+    store = PullingStore()
+    async with handle(store, expiry=3600) as tasks:
+        asked = partial(tasks.claim, "q")
+
+        async def fail_twice() -> None:
+            for _ in range(2):  # each is an outage of its own
+                await anyio.sleep(100)
+                store.is_down = True
+                await anyio.sleep(40)
+                store.is_down = False
+            await tasks.insert("q", 1)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(fail_twice)
+            await (await asked()).ack()
+        store.is_down = True
+        before = anyio.current_time()
+        with pytest.raises(StoreUnavailable):
+            await asked()
+        assert 60 <= anyio.current_time() - before <= 62
+        store.is_down = False

@@ -307,12 +307,12 @@ def test_all_that_a_task_may_have() -> None:
 
 
 @given(st.text(st.characters(codec=None)))
-def test_what_is_kept_of_an_error_can_be_stored(said: str) -> None:
-    kept = _values.error_text(said)
+def test_what_is_kept_of_an_error_can_be_stored(message: str) -> None:
+    kept = _values.error_text(message)
     assert len(kept) <= 4_000
     kept.encode()
     assert "\x00" not in kept
-    _values.error_text(ValueError(said)).encode()
+    _values.error_text(ValueError(message)).encode()
 
 
 # --- ids ---------------------------------------------------------------------------------------------

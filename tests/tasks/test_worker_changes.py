@@ -12,163 +12,156 @@ import pytest
 from intervalq.errors import DependencyError
 from intervalq.tasks import Claim, Reject, Task
 from intervalq.tasks.rules import Modify
-from tasks.fake_store import BACKENDS, FakeStore, handle, scene
+from tasks.fake_store import FakeStore, handle
+from virtual_store import BACKENDS, in_virtual_time
 
 
 @BACKENDS
 @pytest.mark.parametrize("kind", [list, tuple, None])
-def test_changes_that_are_returned_are_made_with_the_acknowledgement(
+@in_virtual_time
+async def test_changes_that_are_returned_are_made_with_the_acknowledgement(
     backend: str, kind: Callable[[Any], Any] | None
 ) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.001)
-        async with handle(store) as tasks:
+    store = FakeStore(delay=0.001)
+    async with handle(store) as tasks:
 
-            @tasks.worker("q")
-            async def work(task: Task) -> object:
-                part = tasks.new("results", task.value, id=f"r{task.value}")
-                return kind([part]) if kind else part
+        @tasks.worker("q")
+        async def work(task: Task) -> object:
+            part = tasks.new("results", task.value, id=f"r{task.value}")
+            return kind([part]) if kind else part
 
-            @tasks.worker("empty")
-            async def nothing(task: Task) -> object:
-                return []
+        @tasks.worker("empty")
+        async def nothing(task: Task) -> object:
+            return []
 
-            await tasks.put("q", range(20))
-            await tasks.put("empty", range(20))
-            await tasks.run(until_empty=True)
-            assert {row.id for row in await store.rows()} == {f"r{n}" for n in range(20)}
-            modifies = [call for call in store.calls if isinstance(call, Modify) and call.deletes]
-            assert len(modifies) == 20
-            assert all(len(call.inserts) == len(call.deletes) == 1 for call in modifies)
-
-    scene(scenario, backend=backend)
+        await tasks.put("q", range(20))
+        await tasks.put("empty", range(20))
+        await tasks.run(until_empty=True)
+        assert {row.id for row in await store.rows()} == {f"r{n}" for n in range(20)}
+        modifies = [call for call in store.calls if isinstance(call, Modify) and call.deletes]
+        assert len(modifies) == 20
+        assert all(len(call.inserts) == len(call.deletes) == 1 for call in modifies)
 
 
 @BACKENDS
-def test_a_task_goes_from_worker_to_worker(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.001)
-        async with handle(store) as tasks:
-            seen: list[tuple[str, int, str]] = []
+@in_virtual_time
+async def test_a_task_goes_from_worker_to_worker(backend: str) -> None:
+    store = FakeStore(delay=0.001)
+    async with handle(store) as tasks:
+        seen: list[tuple[str, int, str]] = []
 
-            @tasks.worker("q", backoff=0)
-            async def first(task: Task) -> object:
-                seen.append((task.queue, task.attempt, task.error))
-                if task.attempt < 3:
-                    raise ValueError("not yet")
-                return task.change(task.value + 1, queue="next")
+        @tasks.worker("q", backoff=0)
+        async def first(task: Task) -> object:
+            seen.append((task.queue, task.attempt, task.error))
+            if task.attempt < 3:
+                raise ValueError("not yet")
+            return task.change(task.value + 1, queue="next")
 
-            @tasks.worker("next", max_attempts=1)
-            async def second(task: Task) -> object:
-                seen.append((task.queue, task.attempt, task.error))
-                assert task.value == 2
-                return [task.delete(), tasks.new("results", task.value)]
+        @tasks.worker("next", max_attempts=1)
+        async def second(task: Task) -> object:
+            seen.append((task.queue, task.attempt, task.error))
+            assert task.value == 2
+            return [task.delete(), tasks.new("results", task.value)]
 
-            id_ = await tasks.insert("q", 1)
-            await tasks.run(until_empty=True)
-            error = "ValueError: not yet"
-            assert seen == [("q", 1, ""), ("q", 2, error), ("q", 3, error), ("next", 1, "")]
-            assert await store.sizes() == {"results": 1}
-            assert tasks.counts == {"done": 2, "failed": 2}
-            assert await tasks.tasks(ids=[id_]) == []
-
-    scene(scenario, backend=backend)
+        id_ = await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        error = "ValueError: not yet"
+        assert seen == [("q", 1, ""), ("q", 2, error), ("q", 3, error), ("next", 1, "")]
+        assert await store.sizes() == {"results": 1}
+        assert tasks.counts == {"done": 2, "failed": 2}
+        assert await tasks.tasks(ids=[id_]) == []
 
 
 @BACKENDS
-def test_changes_that_cannot_be_made_are_no_failed_attempt(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            (settings,) = (await tasks.modify(tasks.new("settings", 1, id="settings"))).inserted
-            calls: list[int] = []
+@in_virtual_time
+async def test_changes_that_cannot_be_made_are_no_failed_attempt(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        (settings,) = (await tasks.modify(tasks.new("settings", 1, id="settings"))).inserted
+        calls: list[int] = []
 
-            @tasks.worker("q", backoff=0)
-            async def work(task: Task) -> object:
-                calls.append(task.attempt)
-                if len(calls) < 9:  # somebody changes what it depends on
-                    await tasks.modify((await tasks.tasks("settings"))[0].change(2))
-                    return settings.depend()
-                (now,) = await tasks.tasks(ids=["settings"])
-                return [now.depend(), tasks.new("results", now.value)]
+        @tasks.worker("q", backoff=0)
+        async def work(task: Task) -> object:
+            calls.append(task.attempt)
+            if len(calls) < 9:  # somebody changes what it depends on
+                await tasks.modify((await tasks.tasks("settings"))[0].change(2))
+                return settings.depend()
+            (now,) = await tasks.tasks(ids=["settings"])
+            return [now.depend(), tasks.new("results", now.value)]
 
-            await tasks.insert("q", 1)
-            await tasks.run(until_empty=True)
-            assert calls == [1] * 9
-            assert [task.value for task in await tasks.tasks("results")] == [2]
-            assert tasks.counts == {"given back": 8, "done": 1}
-
-    scene(scenario, backend=backend)
+        await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        assert calls == [1] * 9
+        assert [task.value for task in await tasks.tasks("results")] == [2]
+        assert tasks.counts == {"given back": 8, "done": 1}
 
 
 @BACKENDS
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("answer", ["changes", "nothing", "error"])
-def test_changes_that_cannot_be_made_can_be_handled(backend: str, answer: str, *, is_async: bool) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            (settings,) = (await tasks.modify(tasks.new("settings", 1, id="settings"))).inserted
-            await tasks.modify(settings.change(2))
-            told: list[tuple[str, ...]] = []
+@in_virtual_time
+async def test_changes_that_cannot_be_made_can_be_handled(
+    backend: str, answer: str, *, is_async: bool
+) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        (settings,) = (await tasks.modify(tasks.new("settings", 1, id="settings"))).inserted
+        await tasks.modify(settings.change(2))
+        reported: list[tuple[str, ...]] = []
 
-            def refused(claim: Claim, error: DependencyError) -> object:
-                told.append(error.depends)
-                if answer == "error" or len(told) > 1:
-                    raise Reject(f"{claim.attempt}")
-                return tasks.new("results", claim.value) if answer == "changes" else None
+        def refused(claim: Claim, error: DependencyError) -> object:
+            reported.append(error.depends)
+            if answer == "error" or len(reported) > 1:
+                raise Reject(f"{claim.attempt}")
+            return tasks.new("results", claim.value) if answer == "changes" else None
 
-            async def refused_later(claim: Claim, error: DependencyError) -> object:
-                await anyio.sleep(1)
-                return refused(claim, error)
+        async def refused_later(claim: Claim, error: DependencyError) -> object:
+            await anyio.sleep(1)
+            return refused(claim, error)
 
-            @tasks.worker("q", backoff=0, on_dependency=refused_later if is_async else refused)
-            async def work(task: Task) -> object:
-                return settings.depend()
+        @tasks.worker("q", backoff=0, on_dependency=refused_later if is_async else refused)
+        async def work(task: Task) -> object:
+            return settings.depend()
 
-            await tasks.insert("q", 5)
-            await tasks.run(until_empty=True)
-            assert told == [("settings",)] * (1 + (answer == "nothing"))
-            expected = {"results": 1} if answer == "changes" else {"q.dead": 1}
-            assert await store.sizes() == {"settings": 1, **expected}
-
-    scene(scenario, backend=backend)
+        await tasks.insert("q", 5)
+        await tasks.run(until_empty=True)
+        assert reported == [("settings",)] * (1 + (answer == "nothing"))
+        expected = {"results": 1} if answer == "changes" else {"q.dead": 1}
+        assert await store.sizes() == {"settings": 1, **expected}
 
 
 @BACKENDS
 @pytest.mark.parametrize("what", ["done", 5, ["x"], {"a": 1}, "own"])
-def test_wrong_return_values_are_failures_that_say_so(backend: str, what: object) -> None:
-    async def scenario() -> str:
-        store = FakeStore()
-        async with handle(store) as tasks:
+@in_virtual_time
+async def test_wrong_return_values_are_failures_that_say_so(backend: str, what: object) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
 
-            @tasks.worker("q", max_attempts=1)
-            async def work(task: Task) -> object:
-                return task.depend() if what == "own" else what
+        @tasks.worker("q", max_attempts=1)
+        async def work(task: Task) -> object:
+            return task.depend() if what == "own" else what
 
-            id_ = await tasks.insert("q", 1)
-            await tasks.run(until_empty=True)
-            row = await store.row(id_)
-            assert row.queue == "q.dead"
-            return row.error
-
-    error = scene(scenario, backend=backend)
-    assert ("named twice" if what == "own" else "a worker's function returned") in error
+        id_ = await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        row = await store.row(id_)
+        assert row.queue == "q.dead"
+        assert row.error is not None
+        assert ("named twice" if what == "own" else "a worker's function returned") in row.error
 
 
-def test_changes_of_a_function_that_settled_its_claim_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
+@in_virtual_time
+async def test_changes_of_a_function_that_settled_its_claim_are_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
 
-            @tasks.worker("q")
-            async def work(task: Claim) -> object:
-                await task.ack()
-                return tasks.new("results", 1)
+        @tasks.worker("q")
+        async def work(task: Claim) -> object:
+            await task.ack()
+            return tasks.new("results", 1)
 
-            await tasks.insert("q", 1)
-            await tasks.run(until_empty=True)
-            assert await store.rows() == []
-
-    scene(scenario)
+        await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        assert await store.rows() == []
     assert "they are lost" in caplog.text

@@ -9,47 +9,44 @@ import anyio
 import anyio.to_thread
 
 from intervalq.tasks import Reject, Retry, Task
-from tasks.fake_store import BACKENDS, FakeStore, handle, scene
+from tasks.fake_store import FakeStore, handle
+from virtual_store import BACKENDS, in_virtual_time
 
 
 @BACKENDS
-def test_a_failed_task_is_tried_again_and_then_dead(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            attempts: list[tuple[int, str, float]] = []
+@in_virtual_time
+async def test_a_failed_task_is_tried_again_and_then_dead(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        attempts: list[tuple[int, str, float]] = []
 
-            @tasks.worker("q", max_attempts=3, backoff=10)
-            async def work(task: Task) -> None:
-                attempts.append((task.attempt, task.error, anyio.current_time()))
-                raise ValueError(f"no {task.attempt}")
+        @tasks.worker("q", max_attempts=3, backoff=10)
+        async def work(task: Task) -> None:
+            attempts.append((task.attempt, task.error, anyio.current_time()))
+            raise ValueError(f"no {task.attempt}")
 
-            id_ = await tasks.insert("q", 1)
-            await tasks.run(until_empty=True)
-            assert [attempt for attempt, _, _ in attempts] == [1, 2, 3]
-            assert [error for _, error, _ in attempts] == ["", "ValueError: no 1", "ValueError: no 2"]
-            row = await store.row(id_)
-            assert (row.queue, row.attempt, row.error) == ("q.dead", 3, "ValueError: no 3")
-
-    scene(scenario, backend=backend)
+        id_ = await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        assert [attempt for attempt, _, _ in attempts] == [1, 2, 3]
+        assert [error for _, error, _ in attempts] == ["", "ValueError: no 1", "ValueError: no 2"]
+        row = await store.row(id_)
+        assert (row.queue, row.attempt, row.error) == ("q.dead", 3, "ValueError: no 3")
 
 
-def test_the_backoff_grows_with_jitter_up_to_a_minute() -> None:
-    async def scenario() -> list[list[float]]:
-        store = FakeStore()
-        begins: dict[str, list[float]] = {}
-        async with handle(store) as tasks:
+@in_virtual_time
+async def test_the_backoff_grows_with_jitter_up_to_a_minute() -> None:
+    store = FakeStore()
+    begins: dict[str, list[float]] = {}
+    async with handle(store) as tasks:
 
-            @tasks.worker("q", max_attempts=10, concurrency=200)
-            async def work(task: Task) -> None:
-                begins.setdefault(task.id, []).append(anyio.current_time())
-                raise ValueError
+        @tasks.worker("q", max_attempts=10, concurrency=200)
+        async def work(task: Task) -> None:
+            begins.setdefault(task.id, []).append(anyio.current_time())
+            raise ValueError
 
-            await tasks.put("q", range(200))
-            await tasks.run(until_empty=True)
-        return [[later - earlier for earlier, later in pairwise(times)] for times in begins.values()]
-
-    pauses = scene(scenario)
+        await tasks.put("q", range(200))
+        await tasks.run(until_empty=True)
+    pauses = [[later - earlier for earlier, later in pairwise(times)] for times in begins.values()]
     assert len(pauses) == 200
     for attempt in range(9):
         limit = min(60.0, 2.0**attempt)
@@ -61,74 +58,68 @@ def test_the_backoff_grows_with_jitter_up_to_a_minute() -> None:
 
 
 @BACKENDS
-def test_retry_and_reject(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            begins: list[tuple[Any, float]] = []
+@in_virtual_time
+async def test_retry_and_reject(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        begins: list[tuple[Any, float]] = []
 
-            @tasks.worker("q", max_attempts=3)
-            async def work(task: Task) -> None:
-                begins.append((task.value, anyio.current_time()))
-                if task.value == "reject":
-                    raise Reject("never")
-                raise Retry("not yet", delay=20)
+        @tasks.worker("q", max_attempts=3)
+        async def work(task: Task) -> None:
+            begins.append((task.value, anyio.current_time()))
+            if task.value == "reject":
+                raise Reject("never")
+            raise Retry("not yet", delay=20)
 
-            ids = [await tasks.insert("q", value) for value in ("reject", "retry")]
-            await tasks.run(until_empty=True)
-            assert [value for value, _ in begins].count("reject") == 1
-            retries = [when for value, when in begins if value == "retry"]
-            assert len(retries) == 3
-            assert all(19.99 <= later - earlier <= 21 for earlier, later in pairwise(retries))
-            rows = [await store.row(id_) for id_ in ids]
-            assert [(row.queue, row.attempt) for row in rows] == [("q.dead", 1), ("q.dead", 3)]
-            assert rows[0].error.endswith("Reject: never")
-            assert rows[1].error.endswith("Retry: not yet")
-
-    scene(scenario, backend=backend)
+        ids = [await tasks.insert("q", value) for value in ("reject", "retry")]
+        await tasks.run(until_empty=True)
+        assert [value for value, _ in begins].count("reject") == 1
+        retries = [when for value, when in begins if value == "retry"]
+        assert len(retries) == 3
+        assert all(19.99 <= later - earlier <= 21 for earlier, later in pairwise(retries))
+        rows = [await store.row(id_) for id_ in ids]
+        assert [(row.queue, row.attempt) for row in rows] == [("q.dead", 1), ("q.dead", 3)]
+        assert rows[0].error.endswith("Reject: never")
+        assert rows[1].error.endswith("Retry: not yet")
 
 
-def test_attempts_that_killed_their_worker_count() -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            began: list[int] = []
+@in_virtual_time
+async def test_attempts_that_killed_their_worker_count() -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        began: list[int] = []
 
-            @tasks.worker("q", max_attempts=3)
-            async def work(task: Task) -> None:
-                began.append(task.value)
-                if task.value == 13:
-                    await store.lapse()  # as if this process had died
-                    await anyio.sleep(100)
+        @tasks.worker("q", max_attempts=3)
+        async def work(task: Task) -> None:
+            began.append(task.value)
+            if task.value == 13:
+                await store.lapse()  # as if this process had died
+                await anyio.sleep(100)
 
-            id_ = await tasks.insert("q", 13)
-            await tasks.put("q", range(5))
-            await tasks.run(until_empty=True)
-            assert began.count(13) == 3
-            assert set(began) == {0, 1, 2, 3, 4, 13}
-            row = await store.row(id_)
-            assert row.queue == "q.dead"
-            assert (row.attempt, row.error.endswith("was lost (3 attempts)")) == (3, True)
-
-    scene(scenario)
+        id_ = await tasks.insert("q", 13)
+        await tasks.put("q", range(5))
+        await tasks.run(until_empty=True)
+        assert began.count(13) == 3
+        assert set(began) == {0, 1, 2, 3, 4, 13}
+        row = await store.row(id_)
+        assert row.queue == "q.dead"
+        assert (row.attempt, row.error.endswith("was lost (3 attempts)")) == (3, True)
 
 
 @BACKENDS
-def test_an_attempt_that_takes_too_long_has_failed(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with handle(store) as tasks:
-            began: list[float] = []
+@in_virtual_time
+async def test_an_attempt_that_takes_too_long_has_failed(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        began: list[float] = []
 
-            @tasks.worker("q", timeout=2, max_attempts=2, backoff=0)
-            async def work(task: Task) -> None:
-                began.append(anyio.current_time())
-                await anyio.sleep(1000)
+        @tasks.worker("q", timeout=2, max_attempts=2, backoff=0)
+        async def work(task: Task) -> None:
+            began.append(anyio.current_time())
+            await anyio.sleep(1000)
 
-            id_ = await tasks.insert("q", 1)
-            await tasks.run(until_empty=True)
-            assert len(began) == 2
-            assert 2 <= began[1] - began[0] <= 3
-            assert (await store.row(id_)).error == "TimeoutError"
-
-    scene(scenario, backend=backend)
+        id_ = await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        assert len(began) == 2
+        assert 2 <= began[1] - began[0] <= 3
+        assert (await store.row(id_)).error == "TimeoutError"

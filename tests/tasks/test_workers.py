@@ -13,61 +13,58 @@ import pytest
 
 from intervalq.errors import InvalidOption
 from intervalq.tasks import Task, Tasks
-from tasks.fake_store import BACKENDS, FakeStore, at_once, handle, scene
+from tasks.fake_store import FakeStore, at_once, handle
+from virtual_store import BACKENDS, in_virtual_time
 
 
 @BACKENDS
-def test_every_task_once_and_never_more_at_a_time_than_allowed(backend: str) -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.002)
-        async with handle(store) as tasks:
-            seen: Counter[int] = Counter()
-            running: Counter[str] = Counter()
-            most: Counter[str] = Counter()
+@in_virtual_time
+async def test_every_task_once_and_never_more_at_a_time_than_allowed(backend: str) -> None:
+    store = FakeStore(delay=0.002)
+    async with handle(store) as tasks:
+        seen: Counter[int] = Counter()
+        running: Counter[str] = Counter()
+        most: Counter[str] = Counter()
 
-            async def work(task: Task) -> None:
-                assert task.claims == 1
-                running[task.queue] += 1
-                most[task.queue] = max(most[task.queue], running[task.queue])
-                seen[task.value] += 1
-                await anyio.sleep(random.uniform(0, 0.02))
-                running[task.queue] -= 1
+        async def work(task: Task) -> None:
+            assert task.claims == 1
+            running[task.queue] += 1
+            most[task.queue] = max(most[task.queue], running[task.queue])
+            seen[task.value] += 1
+            await anyio.sleep(random.uniform(0, 0.02))
+            running[task.queue] -= 1
 
-            tasks.worker("a", concurrency=3)(work)
-            tasks.worker("b")(work)
-            await tasks.put("a", range(60))
-            await tasks.put("b", range(100, 160))
-            await tasks.run(until_empty=True, concurrency=7)
-            assert most == {"a": 3, "b": 7}
-            assert set(seen.values()) == {1}
-            assert len(seen) == 120
-            assert await store.rows() == []
-            assert await store.sessions() == 0
-
-    scene(scenario, backend=backend)
+        tasks.worker("a", concurrency=3)(work)
+        tasks.worker("b")(work)
+        await tasks.put("a", range(60))
+        await tasks.put("b", range(100, 160))
+        await tasks.run(until_empty=True, concurrency=7)
+        assert most == {"a": 3, "b": 7}
+        assert set(seen.values()) == {1}
+        assert len(seen) == 120
+        assert await store.rows() == []
+        assert await store.sessions() == 0
 
 
-def test_five_workers_on_queues_of_different_sizes_are_fair() -> None:
-    async def scenario() -> None:
-        store = FakeStore(delay=0.001)
-        order: list[str] = []
-        handles = [handle(store.line(delay=0.001)) for _ in range(5)]
-        for tasks in handles:
+@in_virtual_time
+async def test_five_workers_on_queues_of_different_sizes_are_fair() -> None:
+    store = FakeStore(delay=0.001)
+    order: list[str] = []
+    handles = [handle(store.line(delay=0.001)) for _ in range(5)]
+    for tasks in handles:
 
-            @tasks.worker("large", "middle", "small", concurrency=1)
-            async def work(task: Task) -> None:
-                order.append(task.queue)
-                await anyio.sleep(0.1)
+        @tasks.worker("large", "middle", "small", concurrency=1)
+        async def work(task: Task) -> None:
+            order.append(task.queue)
+            await anyio.sleep(0.1)
 
-        for queue, size in {"large": 300, "middle": 60, "small": 20}.items():
-            await handles[0].put(queue, range(size))
-        await at_once(*[partial(tasks.run, until_empty=True) for tasks in handles])
-        assert Counter(order) == {"large": 300, "middle": 60, "small": 20}
-        last = {queue: place for place, queue in enumerate(order)}
-        assert last["small"] < len(order) / 3
-        assert last["middle"] < len(order) * 3 / 4
-
-    scene(scenario)
+    for queue, size in {"large": 300, "middle": 60, "small": 20}.items():
+        await handles[0].put(queue, range(size))
+    await at_once(*[partial(tasks.run, until_empty=True) for tasks in handles])
+    assert Counter(order) == {"large": 300, "middle": 60, "small": 20}
+    last = {queue: place for place, queue in enumerate(order)}
+    assert last["small"] < len(order) / 3
+    assert last["middle"] < len(order) * 3 / 4
 
 
 def test_the_decorator_gives_the_function_back() -> None:

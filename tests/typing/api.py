@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any, assert_type
+from concurrent.futures import Future
+from typing import Any, TypedDict, assert_type
 
 from intervalq import IntervalQueue, Job, QueueState, Slot
 from intervalq.sync import IntervalQueue as BlockingQueue
@@ -49,7 +50,13 @@ class Client:
         return len(path)
 
 
+@queue(cost={"tokens": 9}, settle=lambda answer: {"tokens": len(answer)})
+def settling(path: str) -> bytes:
+    return path.encode()
+
+
 async def use() -> None:
+    assert_type(settling("/a"), bytes)
     assert_type(await fetch("/a", timeout=2), dict[str, int])
     assert_type(plain("/a"), bytes)
     assert_type(lines("/a"), Generator[int, str, bool])
@@ -70,6 +77,14 @@ async def use() -> None:
         assert_type(result, str)
     async with queue.slot(cost=2) as slot:
         assert_type(slot, Slot)
+        slot.settle(tokens=1)
+    settled = await queue.add(call, 1, cost={"tokens": 9}, settle=lambda answer: {"tokens": len(answer)})
+    assert_type(settled, Job[str])
+    blocking = BlockingQueue("q")
+    assert_type(
+        blocking.run(lambda: "a", cost={"tokens": 9}, settle=lambda answer: {"tokens": len(answer)}), str
+    )
+    assert_type(blocking.add(plain, "/a", settle=lambda answer: {"tokens": len(answer)}), Future[bytes])
     assert_type(await queue.inspect(), QueueState)
     assert_type(queue["key"], IntervalQueue)
     handler: Callable[[str], Coroutine[Any, Any, int]] = Client().get
@@ -93,9 +108,30 @@ def plain_work(task: Claim) -> None:
     assert_type(task.attempt, int)
 
 
+class Car(TypedDict):
+    paint: str
+
+
+@tasks.worker("cars")
+async def paint(claim: Claim[Car]) -> None:
+    assert_type(claim.value, Car)
+    assert_type(claim.value["paint"], str)
+    claim.value["wheels"]  # type: ignore[typeddict-item] # pyright: ignore[reportGeneralTypeIssues]
+
+
+async def use_typed_claims() -> None:
+    car: Claim[Car] = await tasks.claim("cars")
+    await paint(car)
+    look: Task[Car] = car
+    assert_type(look.value, Car)
+    number: Claim[int] = await tasks.claim("numbers")
+    await paint(number)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
 async def use_tasks() -> None:
     claim = await tasks.claim("q", timeout=1)
     assert_type(claim, Claim)
+    assert_type(claim.value, Any)
     assert_type(await work(claim, careful=False), int)  # as it was written
     plain_work(claim)
     assert_type(await tasks.try_claim("q"), Claim | None)

@@ -14,7 +14,14 @@ from intervalq import IntervalQueue, QueueNotFound, QueueState
 from intervalq._show import as_json, console, exact
 from intervalq.cli._admin.states import facts, table
 from intervalq.cli._app import Failed
-from intervalq.cli._options import examples, json_option, pace_options, queue_of, store_option
+from intervalq.cli._options import (
+    examples,
+    json_option,
+    limit_option,
+    pace_options,
+    queue_of,
+    store_option,
+)
 from intervalq.errors import InvalidOption
 from intervalq.store import open_store
 
@@ -28,7 +35,8 @@ R = TypeVar("R")
 def status(name: str | None, store: str | None, *, as_json_: bool) -> None:
     """Show a queue, or all queues of the store.
 
-    NAME:KEY is the queue of one key.
+    NAME:KEY is the queue of one key. Of a queue with limits it shows how much of each is left, and what
+    waiting jobs wait for: the pace, or one of the limits.
     """
     if name is not None:
         state = _do(name, store, IntervalQueue.inspect)
@@ -52,7 +60,7 @@ async def inspect_all(store: str | None) -> list[QueueState]:
             name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is no longer needed
             queue = IntervalQueue(name, store=opened)
             try:
-                states.append(await (queue[key] if colon else queue).inspect())
+                states.append(await (queue.keyed(key) if colon else queue).inspect())
             except QueueNotFound:  # dropped in the meantime
                 continue
     finally:
@@ -92,9 +100,16 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
     _change(name, store, cool, f"cools down for {duration}", as_json_=as_json_)
 
 
-@click.command(epilog=examples("intervalq configure api --rate 10/s"))
+@click.command(
+    epilog=examples(
+        "intervalq configure api --rate 10/s",
+        "intervalq configure api --limit 600/min --limit '30_000 tokens/min'",
+    )
+)
 @click.argument("name")
 @pace_options
+@limit_option
+@click.option("--no-limits", is_flag=True, help="Remove all limits.")
 @click.option(
     "--burst", type=click.IntRange(1), metavar="N", help="Jobs that may start at once after an idle time."
 )
@@ -111,17 +126,27 @@ def configure(
     *,
     interval: str | None,
     rate: str | None,
+    limits: tuple[str, ...],
+    no_limits: bool,
     burst: int | None,
     max_running: int | None,
     store: str | None,
     as_json_: bool,
 ) -> None:
-    """Change the settings of a queue for everybody."""
-    if interval is None and rate is None and burst is None and max_running is None:
-        raise InvalidOption("nothing to change: give --interval, --rate, --burst or --max-running")
+    """Change the settings of a queue for everybody.
+
+    With --limit, give all the limits that hold from now on: others end. What was used of them still counts.
+    """
+    if limits and no_limits:
+        raise InvalidOption("give --limit or --no-limits, not both")
+    windows = () if no_limits else limits or None
+    if (interval, rate, burst, max_running, windows) == (None,) * 5:
+        raise InvalidOption("nothing to change: give --interval, --rate, --limit, --burst or --max-running")
 
     async def change(queue: IntervalQueue) -> None:
-        await queue.configure(interval=interval, rate=rate, burst=burst, max_running=max_running)
+        await queue.configure(
+            interval=interval, rate=rate, burst=burst, max_running=max_running, limits=windows
+        )
 
     _change(name, store, change, "configured", as_json_=as_json_)
 

@@ -20,26 +20,52 @@ def condition(state: QueueState) -> str:
         if state.held_until is None:
             return "paused"
         return f"held for another {seconds(max(0.0, state.held_until - state.now))}"
-    return "paced" if state.outstanding else "idle"
+    if not state.outstanding:
+        return "idle"
+    if state.binds is None or state.binds == "pace":
+        return "paced"
+    return f"at its limit {escaped(state.binds)}"
+
+
+def waits_for(state: QueueState) -> str:
+    """What binds now, in words."""
+    if state.binds is None:
+        return "nothing"
+    return "the pace" if state.binds == "pace" else f"the limit {escaped(state.binds)}"
+
+
+def has_no_pace(state: QueueState) -> bool:
+    """Whether there are limits only."""
+    return bool(state.limits) and state.interval <= 1e-6
+
+
+def interval(state: QueueState) -> str:
+    """The interval, in words."""
+    return "none" if has_no_pace(state) else f"{exact(state.interval)} ({1 / state.interval:.6g}/s)"
 
 
 def facts(state: QueueState) -> list[tuple[str, str]]:
     """One queue as names and values."""
     waits = f"{state.outstanding} outstanding" if state.outstanding else "none outstanding"
-    said = [
+    rows = [
         ("queue", escaped(state.name)),
         ("state", condition(state)),
-        ("interval", f"{exact(state.interval)} ({1 / state.interval:.6g}/s)"),
+        ("interval", interval(state)),
         ("tickets", f"{state.ticket} issued, {state.current} last begun, {waits}"),
     ]
-    if state.burst != 1:
-        said.append(("burst", str(state.burst)))
+    if state.burst != 1 and not has_no_pace(state):
+        rows.append(("burst", str(state.burst)))
     if state.max_running is not None:
-        said.append(("running", f"{state.running} of at most {state.max_running}"))
+        rows.append(("running", f"{state.running} of at most {state.max_running}"))
+    for each in state.limits:
+        room = "" if each.free <= state.now else f", room for another one in {seconds(each.free - state.now)}"
+        rows.append(("limit", f"{escaped(each.limit)}: {each.taken} taken, {each.left} left{room}"))
+    if state.limits and not state.held:
+        rows.append(("waits for", waits_for(state)))
     if state.next_slot is not None:
         ahead = state.next_slot - state.now
-        said.append(("next slot", "free now" if ahead <= 0 else f"in {seconds(ahead)}"))
-    return said
+        rows.append(("next slot", "free now" if ahead <= 0 else f"in {seconds(ahead)}"))
+    return rows
 
 
 def table(states: Sequence[QueueState]) -> Table:
@@ -48,15 +74,19 @@ def table(states: Sequence[QueueState]) -> Table:
     made.add_column("queue", overflow="fold", min_width=12)
     for name in ("interval", "issued", "waiting", "running"):
         made.add_column(name, justify="right", no_wrap=True)
+    if any(state.limits for state in states):
+        made.add_column("left", no_wrap=True)
     made.add_column("state")
     for state in states:
         running = "-" if state.running is None else f"{state.running}/{state.max_running}"
+        left = "\n".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits) or "-"
         made.add_row(
             Text(escaped(state.name)),
-            exact(state.interval),
+            "-" if has_no_pace(state) else exact(state.interval),
             str(state.ticket),
             str(state.outstanding),
             running,
+            *([Text(left)] if any(state.limits for state in states) else []),
             condition(state),
         )
     return made

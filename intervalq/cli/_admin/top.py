@@ -32,7 +32,10 @@ from intervalq.errors import InvalidOption
 @click.option("--once", is_flag=True, help="Show the queues once and exit.")
 @store_option
 def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
-    """Show queues live, until Ctrl-C."""
+    """Show queues live, until Ctrl-C.
+
+    Also how much of each limit is left, and which of them binds.
+    """
     if math.isnan(every):  # no range excludes it
         raise InvalidOption("--every must be a number of seconds, not nan")
     if once or not sys.stdout.isatty():
@@ -53,12 +56,12 @@ async def _states(name: str | None, store: str | None) -> list[QueueState]:
 async def _live(name: str | None, store: str | None, every: float) -> None:
     async with anyio.create_task_group() as group:
 
-        async def until_told() -> None:
+        async def until_signalled() -> None:
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:
                     group.cancel_scope.cancel()
 
-        group.start_soon(until_told)
+        group.start_soon(until_signalled)
         with Live(console=console(), auto_refresh=False, screen=True) as live:
             while True:
                 live.update(table(await _states(name, store)), refresh=True)

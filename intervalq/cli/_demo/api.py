@@ -45,7 +45,7 @@ def demo_api(*, port: int, limit: int, window: str, as_json_: bool) -> None:
     except OSError as error:
         raise Failed(f"port {port}: {error.strerror or error}") from None
     report = api.meter.report()
-    click.echo(as_json(report) if as_json_ else said(report))
+    click.echo(as_json(report) if as_json_ else summary(report))
 
 
 async def _serve(api: DemoAPI) -> None:
@@ -56,7 +56,7 @@ async def _serve(api: DemoAPI) -> None:
                 return
 
 
-def said(report: Mapping[str, Any]) -> str:
+def summary(report: Mapping[str, Any]) -> str:
     """The API's report in a few words."""
     calls, rejected = report["calls"], report["rejected"]
     if not calls:

@@ -21,7 +21,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from intervalq import IntervalqError, IntervalQueue
-from intervalq.cli._demo.api import said
+from intervalq.cli._demo.api import summary
 from intervalq.cli._options import examples, shared_store, store_option
 from intervalq.cli._run.program import GRACE, end_program
 from intervalq.demo import LOOKUP, countries
@@ -175,7 +175,7 @@ class _Demo:
 
     def _verdict(self, report: Mapping[str, Any]) -> None:
         colour = "red" if report["rejected"] else "green"
-        self._console.print(Text.assemble("\nThe API says: ", (said(report), f"bold {colour}")))
+        self._console.print(Text.assemble("\nThe API says: ", (summary(report), f"bold {colour}")))
 
 
 def _shortened(folder: Path, jobs: int) -> Path:

@@ -14,6 +14,7 @@ import click
 
 from intervalq import IntervalqError
 from intervalq._show import as_json, escaped, seconds
+from intervalq.cli._doctor.limits import examine_limits
 from intervalq.cli._doctor.spark import about_spark, show_spark
 from intervalq.cli._options import examples, json_option, store_option
 from intervalq.cli._run.report import percentile
@@ -57,8 +58,9 @@ def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
     """Check a store and what is installed.
 
     Reports whether the store can be reached, how fast it answers, what its clock shows, and which of its
-    settings determine what it may lose; and the same for durable tasks, if the store supports them. If
-    PySpark is installed, it also shows which Java Spark will use. The exit code is 1 if there is an error.
+    settings determine what it may lose; which limits of its queues don't fit their pace; and the same for
+    durable tasks, if the store supports them. If PySpark is installed, it also shows which Java Spark will
+    use. The exit code is 1 if there is an error.
     """
     opened = open_store(store)
     found = anyio.run(_examine, opened, _task_store(store))
@@ -112,22 +114,22 @@ async def _examine(store: Store, task_store: TaskStore | None) -> dict[str, Any]
 
 async def _examine_tasks(store: TaskStore) -> list[dict[str, str]]:
     assert isinstance(store, Advising)
-    said: list[tuple[str, str]] = []
+    findings: list[tuple[str, str]] = []
     try:
         with anyio.fail_after(_WITHIN):
-            said += await store.advice()
+            findings += await store.advice()
     except TimeoutError:
-        said.append(("error", f"it did not answer within {_WITHIN:g} s"))
+        findings.append(("error", f"it did not answer within {_WITHIN:g} s"))
     except IntervalqError as error:
-        said.append(("error", str(error)))
+        findings.append(("error", str(error)))
     finally:
         with anyio.move_on_after(5, shield=True):
             await store.aclose()
-    return _leveled(said)
+    return _leveled(findings)
 
 
-def _leveled(said: list[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"level": level, "what": what} for level, what in said]
+def _leveled(findings: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"level": level, "what": what} for level, what in findings]
 
 
 async def _examine_queues(store: Store) -> dict[str, Any]:
@@ -141,7 +143,7 @@ async def _examine_queues(store: Store) -> dict[str, Any]:
         "advice": advice,
         "tasks": None,
     }
-    said: list[tuple[str, str]] = []
+    findings: list[tuple[str, str]] = []
     try:
         with anyio.fail_after(_WITHIN):
             trips, offset = await _measure(store)
@@ -151,17 +153,18 @@ async def _examine_queues(store: Store) -> dict[str, Any]:
                 "looks": len(trips),
             }
             found["clock_offset"] = offset
-            said += _said(trips, offset)
+            findings += _trip_findings(trips, offset)
             if isinstance(store, Advising):
-                said += await store.advice()
+                findings += await store.advice()
+            findings += await examine_limits(store)
     except TimeoutError:
-        said.append(("error", f"it did not answer {_LOOKS} requests within {_WITHIN:g} s"))
+        findings.append(("error", f"it did not answer {_LOOKS} requests within {_WITHIN:g} s"))
     except IntervalqError as error:
-        said.append(("error", str(error)))
+        findings.append(("error", str(error)))
     finally:
         with anyio.move_on_after(5, shield=True):
             await store.aclose()
-    advice += _leveled(said)
+    advice += _leveled(findings)
     return found
 
 
@@ -182,7 +185,7 @@ async def _measure(store: Store) -> tuple[list[float], float]:
     return sorted(trips), round(offset, 6)
 
 
-def _said(trips: list[float], offset: float) -> list[tuple[str, str]]:
+def _trip_findings(trips: list[float], offset: float) -> list[tuple[str, str]]:
     median, slow = seconds(percentile(trips, 50)), seconds(percentile(trips, 99))
     way = "ahead of" if offset > 0 else "behind"
     apart = f"its clock is {seconds(abs(offset))} {way} this machine's"

@@ -35,9 +35,9 @@ def about_spark() -> dict[str, str] | None:
     return {"level": "ok", "what": f"pyspark {spark}, with Java {java.version} of {java.source}: {java.home}"}
 
 
-def show_spark(said: dict[str, str] | None) -> list[str]:
+def show_spark(advice: dict[str, str] | None) -> list[str]:
     """The lines to print; none without PySpark."""
-    return [] if said is None else ["spark", f"{said['level']:>9}  {escaped(said['what'])}"]
+    return [] if advice is None else ["spark", f"{advice['level']:>9}  {escaped(advice['what'])}"]
 
 
 def _warning(what: str) -> dict[str, str]:

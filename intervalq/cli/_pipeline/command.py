@@ -58,8 +58,8 @@ def run(spec: str, *, check: bool, as_json_: bool) -> None:
         click.echo(as_json({"ok": True}) if as_json_ else f"{given.file.name} is fine")
         return
     watch = Bar() if sys.stderr.isatty() else Lines()
-    with _spark(given, watch.said) as session, _signals() as (stop, code):
-        outcome = _told(lambda: module.run(given, spark=session, watch=watch, stop=stop))
+    with _spark(given, watch.note) as session, _signals() as (stop, code):
+        outcome = _explained(lambda: module.run(given, spark=session, watch=watch, stop=stop))
     if as_json_:
         click.echo(as_json(outcome.to_dict()))
     else:
@@ -77,8 +77,8 @@ def audit(spec: str, *, as_json_: bool) -> None:
     """
     given = read_spec(spec)
     module = _module()
-    with _spark(given, Lines().said) as session:
-        found, page = _told(lambda: module.audit(given, spark=session))
+    with _spark(given, Lines().note) as session:
+        found, page = _explained(lambda: module.audit(given, spark=session))
     if found is None:
         raise Failed(f"pipeline {given.name} has no log yet: run it first")
     content = found.to_dict()
@@ -102,7 +102,7 @@ def _module() -> Any:  # noqa: ANN401 - a module
 
 
 @contextmanager
-def _spark(spec: Spec, said: Callable[[str], None]) -> Iterator[Any]:
+def _spark(spec: Spec, note: Callable[[str], None]) -> Iterator[Any]:
     """The session of this process, which is left open, or a new one, which is stopped at the end."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
@@ -110,7 +110,7 @@ def _spark(spec: Spec, said: Callable[[str], None]) -> Iterator[Any]:
 
     there = SparkSession.getActiveSession()
     if there is None:
-        said("starting Spark")
+        note("starting Spark")
     made = session(f"intervalq pipeline {spec.name}")
     try:
         yield made
@@ -137,7 +137,7 @@ def _signals() -> Iterator[tuple[threading.Event, list[int]]]:
             signal.signal(number, handler)
 
 
-def _told(work: Callable[[], R]) -> R:
+def _explained(work: Callable[[], R]) -> R:
     """Run work on Spark; report an error of Spark in one line."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
@@ -159,5 +159,5 @@ def _reason(text: str) -> str:
     """The line of Spark's message that names the cause."""
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip(" :\t")]
     ours = [line for line in lines if line.startswith("intervalq.errors.")]
-    said = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (ours or said or ["it gave no reason"])[0]
+    others = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (ours or others or ["it gave no reason"])[0]

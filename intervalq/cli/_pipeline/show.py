@@ -21,8 +21,8 @@ class Lines(Watch):
     def __init__(self) -> None:
         self._next = 0.0
 
-    def said(self, text: str) -> None:
-        """See `Watch.said`."""
+    def note(self, text: str) -> None:
+        """See `Watch.note`."""
         warn(text)
 
     def looked(self, look: Look) -> None:
@@ -39,8 +39,8 @@ class Bar(Watch):
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
-    def said(self, text: str) -> None:
-        """See `Watch.said`."""
+    def note(self, text: str) -> None:
+        """See `Watch.note`."""
         (console(stderr=True) if self._bar is None else self._bar.console).print(
             f"intervalq: {escaped(text)}"
         )

@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueClosed, QueueNotFound
+from intervalq._queue.options import Cost
 from intervalq._shard.shard import Shard
 from intervalq.cli._run.program import GRACE, end_program, run_program
 from intervalq.cli._run.protocol import Forward, Pipes
@@ -78,7 +79,7 @@ class ShardProcess:
         while (message := await self._wire.receive()) is not None:
             if "job" in message:
                 if not self._closing:
-                    jobs.start_soon(self._run, message["job"], message["argv"])
+                    jobs.start_soon(self._run, message["job"], message["argv"], message["cost"])
             elif "kill" in message:
                 self._kill(jobs)
                 await self._stop(keeps=True)
@@ -89,11 +90,11 @@ class ShardProcess:
         self._kill(jobs)
         await self._stop()
 
-    async def _run(self, number: int, argv: list[str]) -> None:
+    async def _run(self, number: int, argv: list[str], cost: Cost) -> None:
         try:
             shard = self._queue.shard()
         except QueueClosed:
-            return  # told to end before this job's turn
+            return  # a request to end came before this job's turn
         ids: set[int] = set()
 
         def runs(pid: int) -> None:
@@ -105,7 +106,7 @@ class ShardProcess:
                 end_program(pid, kill=True)
 
         try:
-            async with self._room, self._queue.slot() as slot:
+            async with self._room, self._queue.slot(cost=cost) as slot:
                 begins = {"begins": number, "ticket": slot.ticket, "due": slot.due}
                 self._wire.send(**begins, started=_time(shard))
                 self._wire.flush()

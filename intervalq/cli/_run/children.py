@@ -98,7 +98,7 @@ class Shard:
     def give(self, task: Task) -> None:
         """Give the shard a job to run."""
         self.waiting[task.number] = task
-        self.send(job=task.number, argv=task.job.argv)
+        self.send(job=task.number, argv=task.job.argv, cost=task.job.cost)
 
     def send(self, **message: object) -> None:
         """Queue a message to the shard."""
@@ -151,7 +151,7 @@ class Shard:
         elif "failed" in message:
             self.open = False
         elif "unused" in message:
-            self.unused = [Slot(*slot) for slot in message["unused"]]
+            self.unused = [Slot(t, due, cost, tuple(units)) for t, due, cost, units in message["unused"]]
             self.generation = message["generation"]
             self.has_stopped = True
         elif "bye" in message:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from intervalq.cli._options import BeforeCommand, examples, pace_options, store_option
+from intervalq.cli._options import (
+    BeforeCommand,
+    cost_option,
+    examples,
+    limit_option,
+    pace_options,
+    store_option,
+)
 from intervalq.cli._run.session import Request, run_session
 from intervalq.cli._run.shells import refuse_scripts
 from intervalq.errors import InvalidOption
@@ -33,6 +40,8 @@ class RunCommand(BeforeCommand):
     "--name", required=True, help="Name of the queue. Everybody who uses this name shares its pace."
 )
 @pace_options
+@limit_option
+@cost_option
 @click.option(
     "--shards",
     type=click.IntRange(1, 1000),
@@ -89,6 +98,8 @@ def run(
     name: str,
     interval: str | None,
     rate: str | None,
+    limits: tuple[str, ...],
+    costs: tuple[str, ...],
     shards: int,
     store: str | None,
     output: Path | None,
@@ -109,6 +120,8 @@ def run(
     object also fills {name} with its fields. No shell runs in between. The script of a shell may not contain
     {}, because the shell would execute the text of the line: write -- sh -c 'echo "$1"' sh {} instead.
 
+    The text of --cost may have {} and {name}, too: --cost tokens={tokens} takes the field of each line.
+
     Each job writes one line of JSON: job, shard, ticket, due, started, ended (seconds since 1970 on the
     store's clock), exit_code, stdout, stderr, attempt. The run ends with a report of the pacing on standard
     error.
@@ -117,10 +130,14 @@ def run(
     all jobs exited with 0, else 1; 2 for wrong use; 130 after Ctrl-C.
     """
     refuse_scripts(command)
+    if limits and interval is None and rate is None:
+        raise InvalidOption("--limit needs --interval or --rate here: the report compares starts with these")
     request = Request(
         name=name,
         interval=interval,
         rate=rate,
+        limits=limits,
+        costs=costs,
         store=store,
         shards=shards,
         lookahead=_lookahead(lookahead),

@@ -13,9 +13,18 @@ import click
 
 from intervalq import IntervalQueue, SlotTimeout
 from intervalq._queue.options import wait_of
-from intervalq._shard.wait_queue import Waiter
+from intervalq._queue.plan import Plan
 from intervalq.cli._app import Failed
-from intervalq.cli._options import BeforeCommand, examples, pace_options, shared_store, store_option
+from intervalq.cli._options import (
+    BeforeCommand,
+    cost_of,
+    cost_option,
+    examples,
+    limit_option,
+    pace_options,
+    shared_store,
+    store_option,
+)
 from intervalq.cli._run.program import NOT_FOUND, NOT_STARTED
 from intervalq.errors import InvalidOption
 
@@ -27,12 +36,19 @@ _FAREWELL = 5.0
 
 
 @click.command(
-    "exec", cls=BeforeCommand, epilog=examples('intervalq exec --name mails --interval 1m -- echo "my turn"')
+    "exec",
+    cls=BeforeCommand,
+    epilog=examples(
+        'intervalq exec --name mails --interval 1m -- echo "my turn"',
+        "intervalq exec --name llm --limit '30_000 tokens/min' --cost tokens=1200 -- true",
+    ),
 )
 @click.option(
     "--name", required=True, help="Name of the queue. Everybody who uses this name shares its pace."
 )
 @pace_options
+@limit_option
+@cost_option
 @click.option("--timeout", metavar="D", help="Wait at most this long for a slot, then exit with code 75.")
 @store_option
 @click.pass_context
@@ -42,6 +58,8 @@ def exec_(
     name: str,
     interval: str | None,
     rate: str | None,
+    limits: tuple[str, ...],
+    costs: tuple[str, ...],
     timeout: str | None,
     store: str | None,
     command: tuple[str, ...],
@@ -54,11 +72,12 @@ def exec_(
     """
     if not command:
         raise InvalidOption("give the command to run after --, for example: -- echo hello")
-    queue = IntervalQueue(name, interval=interval, rate=rate, store=store)
+    queue = IntervalQueue(name, interval=interval, rate=rate, limits=limits or None, store=store)
+    plan = queue.plan(cost=cost_of(costs))
     shared_store(store)
     seconds = wait_of(timeout)
     _check(command[0])
-    ctx.exit(anyio.run(_become, queue, seconds, command))
+    ctx.exit(anyio.run(_become, queue, plan, seconds, command))
 
 
 def _check(program: str) -> None:
@@ -70,7 +89,7 @@ def _check(program: str) -> None:
     raise Failed(f"{program}: not found", NOT_FOUND)
 
 
-async def _become(queue: IntervalQueue, seconds: float | None, command: tuple[str, ...]) -> int:
+async def _become(queue: IntervalQueue, plan: Plan, seconds: float | None, command: tuple[str, ...]) -> int:
     """Become the command in the next slot; returns, with the exit code, only if it could not begin."""
     code = _TEMPORARY
     async with anyio.create_task_group() as group:
@@ -84,22 +103,22 @@ async def _become(queue: IntervalQueue, seconds: float | None, command: tuple[st
 
         group.start_soon(heed)
         with anyio.move_on_after(seconds):
-            await _turn(queue, command)
+            await _turn(queue, plan, command)
         Failed(str(SlotTimeout(queue.name, seconds or 0))).show()
         group.cancel_scope.cancel()
     return code
 
 
-async def _turn(queue: IntervalQueue, command: tuple[str, ...]) -> NoReturn:
+async def _turn(queue: IntervalQueue, plan: Plan, command: tuple[str, ...]) -> NoReturn:
     while True:
         try:
-            shard, slot = await queue.acquire(Waiter(), None)
+            shard, slot = await queue.acquire(plan.waiter(), None)
         finally:
             # Connections are closed cleanly: an unused ticket is given back, a used slot stays used.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
                 await queue.close(drain=False)
         # The last check: only the system call comes between it and the command.
-        if shard.is_open(slot):
+        if shard.is_in_time(slot):
             _exec(command)
         queue = queue.twin()
 

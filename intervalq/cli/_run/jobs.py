@@ -6,11 +6,14 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from intervalq._queue.options import Cost
 from intervalq._spec import strict_json
-from intervalq.errors import IntervalqError
+from intervalq.cli._options import cost_of
+from intervalq.errors import IntervalqError, InvalidOption
 
 LONGEST: Final = 1 << 20
 """The most bytes of a line: a longer one is a mistake, because no system accepts it as one argument."""
@@ -41,6 +44,7 @@ class Job:
     shown: str | dict[str, Any]
     """The line, or its JSON object: the name of the job in results."""
     argv: tuple[str, ...]
+    cost: Cost = 1
 
     @property
     def key(self) -> str:
@@ -58,12 +62,34 @@ class Lines:
 
     Without a command, each line is one itself, split as by a shell but run without a shell. In a command,
     `{}` is replaced by the line, and `{name}` by that field of the line's JSON object; a command without
-    either gets the line as its last argument. `{{name}}` becomes a literal `{name}`.
+    either gets the line as its last argument. `{{name}}` becomes a literal `{name}`. What a job costs may
+    have fields, too.
+
+    Args:
+        source: what the lines are from, for messages.
+        command: see above.
+        costs: the values of `--cost`.
+        check: raises `InvalidOption` for a cost that the queue can't have.
+
+    Raises:
+        InvalidOption: the cost of every job is none.
     """
 
-    def __init__(self, source: str, command: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        source: str,
+        command: tuple[str, ...],
+        costs: tuple[str, ...] = (),
+        check: Callable[[Cost], object] = lambda _: None,
+    ) -> None:
         self._source = source
         self._command = command
+        self._costs = costs
+        self._check = check
+        self._cost: Cost | None = None  # each line has its own
+        if not any(map(has_field, costs)):
+            self._cost = cost_of(costs)
+            check(self._cost)
         named = [found[2] for word in command for found in _FIELD.finditer(word) if found[2] is not None]
         self._named = next((name for name in named if name), None)
         self._appends = not named
@@ -82,9 +108,23 @@ class Lines:
                 shown = found
             argv = self._argv(line, found)
             _check(argv)
+            cost = self._cost_of(line, found) if self._cost is None else self._cost
         except _Unusable as why:
             raise BadLine(self._source, number, str(why)) from None
-        return Job(shown, argv)
+        return Job(shown, argv, cost)
+
+    def _cost_of(self, line: str, found: dict[str, Any] | None) -> Cost:
+        names = [name[2] for text in self._costs for name in _FIELD.finditer(text) if name[2]]
+        if found is None and names:
+            raise _Unusable(f"is not a JSON object, but --cost names the field {{{names[0]}}}")
+        try:
+            cost = cost_of(
+                _FIELD.sub(lambda field: _filled(field, line, found), text) for text in self._costs
+            )
+            self._check(cost)
+        except InvalidOption as error:
+            raise _Unusable(f"has no possible cost: {error}") from None
+        return cost
 
     def _argv(self, line: str, found: dict[str, Any] | None) -> tuple[str, ...]:
         if not self._command:

@@ -230,9 +230,9 @@ class Runner:
             wanted.append(signal.SIGHUP)
         with anyio.open_signal_receiver(*wanted) as signals:
             async for received in signals:
-                self._told_to_end(received)
+                self._signalled(received)
 
-    def _told_to_end(self, received: signal.Signals) -> None:
+    def _signalled(self, received: signal.Signals) -> None:
         if self.stopped_by is None:
             self.stopped_by = received
             running = sum(len(shard.running) for shard in self._shards)

@@ -27,7 +27,7 @@ async def show_bar(tally: Tally) -> None:
     with Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True) as bar:
         task = bar.add_task("", total=None)
         while True:
-            bar.update(task, total=tally.total, completed=tally.done, description=said(tally))
+            bar.update(task, total=tally.total, completed=tally.done, description=summary(tally))
             bar.refresh()
             await anyio.sleep(_FRAME)
 
@@ -36,11 +36,11 @@ async def show_lines(tally: Tally) -> None:
     """Print a line from time to time until this is cancelled."""
     while True:
         await anyio.sleep(_LINE)
-        sys.stderr.write(f"intervalq: {said(tally)}\n")
+        sys.stderr.write(f"intervalq: {summary(tally)}\n")
         sys.stderr.flush()
 
 
-def said(tally: Tally) -> str:
+def summary(tally: Tally) -> str:
     """The progress of the run in a few words."""
     total = "" if tally.total is None else f"/{tally.total}"
     words = [f"{tally.done}{total} done"]

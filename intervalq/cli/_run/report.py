@@ -138,25 +138,25 @@ def lines(made: Report) -> list[tuple[str, str]]:
     failed = f", {made.failed} failed" if made.failed else ""
     skipped = f", {made.skipped} already done" if made.skipped else ""
     not_run = f", {made.not_run} not run" if made.not_run else ""
-    said = [("jobs", f"{made.jobs}{failed}{skipped}{not_run}")]
+    rows = [("jobs", f"{made.jobs}{failed}{skipped}{not_run}")]
     if made.starts != made.jobs:
-        said.append(("starts", f"{made.starts}, including further attempts"))
+        rows.append(("starts", f"{made.starts}, including further attempts"))
     if made.rate is not None and made.rate_share is not None:
         reached = (
             f"{_per_time(made.rate)}, {made.rate_share:.1%} of the possible {_per_time(made.rate_possible)}"
         )
-        said.append(("rate", reached))
+        rows.append(("rate", reached))
         gaps = (made.gap_smallest, made.gap_p1, made.gap_p50, made.gap_p99)
-        said.append(("gaps", "smallest {}, 1% {}, median {}, 99% {}".format(*map(seconds, gaps))))
-        said.append(("too short", f"{made.gaps_short:.2%} of gaps under {SHORT} x {exact(made.interval)}"))
+        rows.append(("gaps", "smallest {}, 1% {}, median {}, 99% {}".format(*map(seconds, gaps))))
+        rows.append(("too short", f"{made.gaps_short:.2%} of gaps under {SHORT} x {exact(made.interval)}"))
     if not made.starts:
-        return said
+        return rows
     pairs = "pair" if made.inversions == 1 else "pairs"
-    said.append(("order", "kept" if made.in_order else f"not kept: {made.inversions} {pairs} out of order"))
+    rows.append(("order", "kept" if made.in_order else f"not kept: {made.inversions} {pairs} out of order"))
     unused = "not known" if made.slots_unused is None else str(made.slots_unused)
     calls = "" if made.calls_per_job is None else f"; store calls per job: {made.calls_per_job:.2f}"
-    said.append(("slots unused", unused + calls))
-    return said
+    rows.append(("slots unused", unused + calls))
+    return rows
 
 
 def _per_time(rate: float) -> str:

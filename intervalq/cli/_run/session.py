@@ -43,6 +43,8 @@ class Request:
     name: str
     interval: str | None
     rate: str | None
+    limits: tuple[str, ...]
+    costs: tuple[str, ...]
     store: str | None
     shards: int
     lookahead: int | None
@@ -64,6 +66,7 @@ class Request:
             "name": self.name,
             "interval": self.interval,
             "rate": self.rate,
+            "limits": list(self.limits) or None,
             "store": self.store,
             "burst": self.burst or 1,
             "max_running": self.max_running,
@@ -83,7 +86,7 @@ def run_session(request: Request) -> int:
     Raises:
         IntervalqError: nothing was started.
     """
-    IntervalQueue(**request.options)  # checks them
+    queue = IntervalQueue(**request.options)  # checks them
     shared_store(request.store)
     done, whole = Done(), None
     if request.resume is not None:
@@ -92,7 +95,7 @@ def run_session(request: Request) -> int:
             warn(f"{request.resume}: its last line was cut off while it was written ({size - whole} bytes)")
     source = Input(request.jobs)
     try:
-        lines = Lines(source.name, request.command)
+        lines = Lines(source.name, request.command, request.costs, lambda cost: queue.plan(cost=cost))
         tally = Tally()
         if source.regular:
             tally.total = _checked(source, lines, done)

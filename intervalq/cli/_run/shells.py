@@ -37,19 +37,19 @@ def refuse_scripts(command: tuple[str, ...]) -> None:
 def _script(words: tuple[str, ...]) -> str | None:
     """The script among these arguments of a shell; None: it has none; empty: -c without a script."""
     is_script = False
-    said = ""
+    found = ""
     rest = iter(words)
     for word in rest:
         if word == "--" or not word.startswith(("-", "+")) or word in {"-", "+"}:
             if word in {"--", "-"}:
                 word = next(rest, "")  # noqa: PLW2901 - the end of the options
-            return said + word if is_script else None
+            return found + word if is_script else None
         if word.startswith("--"):
             if word in {"--rcfile", "--init-file"}:
                 next(rest, None)
             continue
         is_script = is_script or "c" in word
-        said += word if has_field(word) else ""
+        found += word if has_field(word) else ""
         if word[-1] in _WITH_VALUE:
             next(rest, None)
-    return said if is_script else None
+    return found if is_script else None

@@ -87,5 +87,5 @@ class Bar:
         self._done += count
         if self._bar is not None:
             total = "" if self._total is None else f" of {self._total}"
-            said = f"{self._done}{total} {self._what}"
-            self._bar.update(self._task, completed=self._done, description=said, refresh=True)
+            text = f"{self._done}{total} {self._what}"
+            self._bar.update(self._task, completed=self._done, description=text, refresh=True)

@@ -253,8 +253,8 @@ class _Lines:
             return 128 + self._interrupt.by
         if self._bad is not None:
             number, error = self._bad
-            said = str(error) if isinstance(error, BadLine) else f"standard input, line {number}: {error}"
-            warn(f"{said}; inserted before it: {many(self._inserted)}")
+            reason = str(error) if isinstance(error, BadLine) else f"standard input, line {number}: {error}"
+            warn(f"{reason}; inserted before it: {many(self._inserted)}")
             return 2
         return 0
 

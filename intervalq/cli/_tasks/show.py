@@ -130,7 +130,7 @@ def session_table(sessions: Sequence[WorkerSession]) -> Table:
 def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, str]]:
     """One task as names and values."""
     row, now = task.row, time.time()
-    said = [
+    rows = [
         ("task", escaped(task.id)),
         ("queue", escaped(task.queue)),
         ("state", condition(task, now)),
@@ -138,21 +138,21 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         ("attempt", f"{task.attempt} ({task.claims} claims)"),
     ]
     if not row.is_plain:
-        said.insert(4, ("not before", moment(task.at)))
-        said += [("created", moment(task.created)), ("modified", moment(task.modified))]
+        rows.insert(4, ("not before", moment(task.at)))
+        rows += [("created", moment(task.created)), ("modified", moment(task.modified))]
     if task.key is not None:
-        said.insert(2, ("key", escaped(task.key)))
+        rows.insert(2, ("key", escaped(task.key)))
     if row.dedupe is not None:
-        said.append(("dedupe key", escaped(row.dedupe)))
+        rows.append(("dedupe key", escaped(row.dedupe)))
     if task.claimant is not None:
         until = "" if row.until is None else f", until {moment(row.until / 1e6)}"
-        said.append(("claimed by", f"{holder(task.claimant, sessions)}{until}"))
+        rows.append(("claimed by", f"{holder(task.claimant, sessions)}{until}"))
     if task.error:
-        said += [("error" if not index else "", escaped(line)) for index, line in _lines(task.error)]
-    said += [
+        rows += [("error" if not index else "", escaped(line)) for index, line in _lines(task.error)]
+    rows += [
         ("value" if not index else "", line) for index, line in _lines(json.dumps(value_of(task), indent=2))
     ]
-    return said
+    return rows
 
 
 def holder(session: str, sessions: Mapping[str, WorkerSession]) -> str:

@@ -42,14 +42,14 @@ class Parent:
 
     async def heed(self, ends: _work_run.Ends) -> None:
         """Obey the parent until it ends."""
-        said = STOP
-        while said:
+        received = STOP
+        while received:
             await anyio.wait_readable(self._socket)
             try:
-                said = self._socket.recv(16)
+                received = self._socket.recv(16)
             except ConnectionError:
-                said = b""
-            if END in said:
+                received = b""
+            if END in received:
                 ends.end()
             else:
                 ends.stop()
@@ -69,12 +69,12 @@ def main(arguments: list[str]) -> None:
                 await parent.heed(ends)
 
         async def tell_counts() -> None:
-            told = handle.counts
+            reported = handle.counts
             while True:
                 await anyio.sleep(_TELL)
-                if told != (counts := handle.counts):
+                if reported != (counts := handle.counts):
                     parent.tell(counts=counts)
-                    told = counts
+                    reported = counts
 
         code = anyio.run(_work_run.run, handle, plan, lambda: parent.tell(ready=True), beside)
         parent.tell(counts=handle.counts)

@@ -22,7 +22,7 @@ from intervalq.cli._work.child import END, STOP
 from intervalq.cli._work.worker import AT_ONCE, SLACK, Plan, heard, say_stopping
 
 _FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 30.0
+_MAX_PAUSE: Final = 30.0
 """The longest pause before a process is replaced; pauses grow while processes die with nothing done."""
 
 _CHUNK: Final = 1 << 16
@@ -105,7 +105,7 @@ class Fleet:
             warn(f"process {number} ({child.pid}) {how}: it is replaced in {seconds(pause)}")
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     def _ready(self) -> None:
         self._was_ready = True

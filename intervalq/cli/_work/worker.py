@@ -106,8 +106,8 @@ def _broken(name: str, error: Exception) -> Failed:
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}, line {error.lineno})"
-    said = traceback.format_exception_only(error)[-1].strip()
-    return Failed(f"module {name} can't be imported: {said}{where}")
+    reason = traceback.format_exception_only(error)[-1].strip()
+    return Failed(f"module {name} can't be imported: {reason}{where}")
 
 
 # --- signals ------------------------------------------------------------------------------------------
@@ -237,10 +237,10 @@ def say_stopping(plan: Plan) -> None:
 
 def summary(counts: Counter[str]) -> str:
     """The outcomes of the tasks, in one line."""
-    said = [f"{counts[what]} {what}" for what in ("done", "failed", "dead", "given back")]
+    parts = [f"{counts[what]} {what}" for what in ("done", "failed", "dead", "given back")]
     if counts["lost"]:
-        said.append(f"{counts['lost']} lost")
-    return ", ".join(said)
+        parts.append(f"{counts['lost']} lost")
+    return ", ".join(parts)
 
 
 # --- logging ------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def audit(
         _piece,
         _block,
     )
-    told = (
+    intervals = (
         {name: parse.interval(value) / 1e6 for name, value in interval.items()}
         if isinstance(interval, Mapping)
         else None
@@ -141,7 +141,7 @@ def audit(
     rows, known = log_of(read_log(spark, log), queue=queue, column=column)
     facts = first_look(rows, known, bounds)
     facts.known = {name for name in known if name not in _SURE or name in facts.known}
-    set_intervals(rows, facts, told, bounds)
+    set_intervals(rows, facts, intervals, bounds)
     set_clocks(rows, facts, bounds, options.piece)
     not_checked = _not_checked(facts, options, unique_keys=unique_keys)
     live = {kind.name for kind in KINDS} - not_checked.keys()

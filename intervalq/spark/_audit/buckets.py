@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 GAP_BUCKETS: Final = 50
-"""Of gaps: each 2 % wide, fine enough to tell 0.9 of an interval from 0.92."""
+"""For gaps: each 2 % wide, fine enough to tell 0.9 of an interval from 0.92."""
 LATE_BUCKETS: Final = 10
 
 _LOWEST: Final = -400
 _FINE_BELOW: Final = 4.0
-"""From so many intervals on, buckets are ten times as wide: there are rests of any length."""
+"""From this many intervals on, buckets are ten times as wide: pauses have any length."""
 
 
 def bucket(ratio: Column, *, each: int) -> Column:
@@ -64,7 +64,7 @@ class Histogram:
         self.most = most if self.most is None else max(self.most, most)
 
     def merge(self, other: Histogram) -> None:
-        """Add all values of another one."""
+        """Add all values of another histogram."""
         if other.least is None or other.most is None:
             return
         for number, (count, total) in other.buckets.items():
@@ -76,7 +76,7 @@ class Histogram:
         return int(sum(count for count, _ in self.buckets.values()))
 
     def percentile(self, percent: float) -> float | None:
-        """A value that about so many percent of all are not above; None: there are none."""
+        """A percentile: about this share of the values is not above it; None: there are no values."""
         left = self.count * percent / 100
         mean = None
         for number in sorted(self.buckets):

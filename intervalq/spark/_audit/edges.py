@@ -23,7 +23,7 @@ class Edge:
 
 @dataclass(slots=True)
 class Joined:
-    """What is between two blocks: it belongs to the first row of the later one."""
+    """The gap between two blocks, which belongs to the first row of the later one."""
 
     row: Edge
     kinds: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Edges:
         }
 
     def add(self, group: dict[str, Any]) -> None:
-        """Take a group in if it is a row at an edge, by its marks."""
+        """Add a group if its marks say that it is a row at an edge."""
         for mark, of_queue in self._rows.items():
             if group["flags"] & mark:
                 edge = Edge(group["bin"], group["at"], group["due"], group["ticket"])
@@ -49,7 +49,7 @@ class Edges:
     def join(
         self, intervals: dict[int, float], *, burst: int, tolerance: float | None
     ) -> Iterator[tuple[int, Joined]]:
-        """For each queue's number what its edges show.
+        """For each queue's number, the findings at its edges.
 
         Args:
             intervals: by the queue's number, seconds.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _MAX_BLOCKS: Final = 1_000
-"""How many blocks one row reaches into at most: an end in the far future is a mistake."""
+"""The maximum number of blocks that one row extends into: an end in the far future is a mistake."""
 
 
 def _block(instant: Column) -> Column:

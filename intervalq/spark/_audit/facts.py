@@ -26,43 +26,43 @@ if TYPE_CHECKING:
 DAY: Final = 86_400
 YEAR_2000: Final = 946_684_800.0
 GUESS_FROM: Final = 10_000
-"""Tickets of a queue by which its interval is guessed."""
+"""The number of tickets from which a queue's interval is guessed."""
 CLOCK_ROWS: Final = 1_000_000
-"""Rows by which clocks are judged; of a larger log a sample of so many."""
+"""The number of rows from which clocks are judged; a larger log is sampled."""
 CLOCK_SHARE: Final = 0.05
 """The quantile of a host's delays from slot to start that gives its clock's offset: the smallest may be an
 outlier, and longer ones include waiting."""
 CLOCK_LEAST: Final = 30
-"""Starts in a piece of time by which a clock can be judged; with fewer, the host's whole time counts."""
+"""The starts that a period needs to judge a clock; with fewer, the host's whole time counts."""
 _BINS: Final = (60, 600, 3_600, 21_600, DAY)
 _MAX_BINS: Final = 1_500
 
 
 @dataclass(slots=True)
 class QueueFacts:
-    """What is known of one queue, and how its rows are cut."""
+    """What is known about one queue, and how its rows are divided into blocks."""
 
     number: int
     name: str
     rows: int = 0
     first: float | None = None
-    """Of its starts or slots, those that are no absurd instants; as `last`."""
+    """The first of its starts or slots that is a plausible instant; `last` likewise."""
     last: float | None = None
     interval: float = 0.0
     guessed: bool = False
     block: float = 0.0
-    """Seconds of a block."""
+    """The length of a block, in seconds."""
 
 
 @dataclass(slots=True)
 class HostClock:
-    """How far a host's clock was from the store's, in a piece of time."""
+    """The offset of a host's clock from the store's, in one period."""
 
     host: str
     piece: int | None
-    """Number of the piece since 1970; None: the whole time."""
+    """Number of the period since 1970; None: the whole time."""
     offset: float
-    """Seconds that its clock was ahead; the least time that it took from slot to start is in it."""
+    """Seconds that its clock was ahead, including the shortest delay from slot to start."""
     starts: int
 
 
@@ -85,7 +85,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Instants that are none are left out of all that needs order."""
+    """Values that are not instants are left out of all checks that need an order."""
 
     earliest: float
     latest: float
@@ -156,7 +156,7 @@ def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
 
 
 def _bin(queues: Any) -> int:  # noqa: ANN401 - the values of a dict
-    """The shortest bin that leaves so few of them that a driver can hold them."""
+    """The shortest bin for which the driver can hold all bins."""
     for length in _BINS:
         if (
             sum((queue.last - queue.first) // length + 1 for queue in queues if queue.first is not None)
@@ -169,18 +169,18 @@ def _bin(queues: Any) -> int:  # noqa: ANN401 - the values of a dict
 def set_intervals(
     log: DataFrame, facts: Facts, interval: float | Mapping[str, float] | None, bounds: Bounds
 ) -> None:
-    """Give every queue its interval: as told, or guessed from its first slots.
+    """Give every queue its interval: the given one, or one guessed from its first slots.
 
     Raises:
         InvalidInterval: a queue has none, and too few slots to guess it.
     """
     unknown = []
     for queue in facts.queues.values():
-        told = interval.get(queue.name) if isinstance(interval, Mapping) else interval
-        if told is None:
+        given = interval.get(queue.name) if isinstance(interval, Mapping) else interval
+        if given is None:
             unknown.append(queue)
         else:
-            queue.interval = told
+            queue.interval = given
     if not unknown:
         return
     guesses = _guessed(log, bounds) if {"ticket", "due"} <= facts.known else {}
@@ -195,7 +195,7 @@ def set_intervals(
 
 
 def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
-    """For each queue the time a ticket in a busy part of its first tickets: a rest makes it only longer."""
+    """For each queue, the time per ticket in a busy part of its first tickets: pauses only make it longer."""
     rows = log.where(is_start() & bounds.sane(F.col("due")) & (F.col("ticket") > 0))
     rows = rows.select(F.coalesce("queue", F.lit("")).alias("queue"), "ticket", "due")
     first = rows.groupBy("queue").agg(F.min("ticket").alias("least")).withColumnRenamed("queue", "of")
@@ -213,14 +213,14 @@ def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
 
 
 def set_blocks(facts: Facts, size: int) -> None:
-    """Cut each queue's time into blocks of about so many starts, and at most so many that it doesn't cost."""
+    """Divide each queue's time into blocks of about `size` starts, with a limit on the number of blocks."""
     for queue in facts.queues.values():
         span = 0.0 if queue.first is None or queue.last is None else queue.last - queue.first
         queue.block = max(size * queue.interval, span / (10 * queue.rows / size + 10))
 
 
 def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> None:
-    """Find how far each host's clock was off, over all and in each piece of time."""
+    """Find the offset of each host's clock, overall and in each period."""
     if not {"host", "due", "started"} <= facts.known:
         return
     rows = log if facts.rows <= CLOCK_ROWS else log.sample(fraction=CLOCK_ROWS / facts.rows, seed=1)
@@ -240,7 +240,7 @@ def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> No
 
 
 def offsets(facts: Facts) -> list[HostClock]:
-    """What to take off each host's instants, piece by piece."""
+    """What to subtract from each host's instants, by period."""
     whole = {clock.host: clock.offset for clock in facts.clocks if clock.piece is None}
     pieces = [clock for clock in facts.clocks if clock.piece is not None]
     return [
@@ -252,7 +252,7 @@ def offsets(facts: Facts) -> list[HostClock]:
 
 
 def jumps(clocks: list[HostClock], limit: float) -> list[HostClock]:
-    """The pieces in which a host's clock was off by another amount than in the piece before it."""
+    """The periods in which a host's clock had another offset than in the period before."""
     by_host: dict[str, list[HostClock]] = defaultdict(list)
     for clock in clocks:
         by_host[clock.host].append(clock)

@@ -83,7 +83,7 @@ def log_of(df: DataFrame, *, queue: str | None = None, column: str = "_iq") -> t
     if "shard" not in found and "pid" in types:
         found["shard"] = F.concat_ws(":", _host(sources, types), F.col(sources["pid"]).cast("string"))
     if "job" in types and "exit_code" in types:
-        # A job may be given several times, and equal jobs are told apart by nothing: its text is no key.
+        # A job may be given several times, and nothing distinguishes equal jobs: its text is no key.
         found.setdefault("status", F.when(F.col(sources["exit_code"]) == 0, "ok").otherwise("failed"))
     if "status" not in found and "error" in found:
         found["status"] = F.when(found["error"].isNull(), "ok").otherwise("failed")

@@ -38,7 +38,7 @@ _MICRO: Final = 1e-6
 
 
 def _entries(reach: int, *, slots: bool) -> Column:
-    """The blocks that a row goes to, and as what."""
+    """The blocks that a row belongs to, and its role in each."""
     at, iv, length = F.col("at"), F.col("iv"), F.col("block_s")
     start = F.floor(at / length)
     slot = F.floor(F.when(F.col("has_slot"), F.col("due")) / length) if slots else F.lit(None).cast("bigint")
@@ -122,7 +122,7 @@ def judge_order(
 
 
 def _by_start(rows: DataFrame, reach: int) -> DataFrame:
-    """What each start finds when it looks back: starts and halos come first, in their order."""
+    """Compare each start with the one before it: starts and halos come first, in order."""
     starts = F.col("role").bitwiseAND(START | HALO) > 0
     order = Window.partitionBy("q", "block").orderBy(F.when(starts, 0).otherwise(1), "at", "due", "ticket")
     mine = F.col("role").bitwiseAND(START) > 0
@@ -139,7 +139,7 @@ def _by_start(rows: DataFrame, reach: int) -> DataFrame:
 
 
 def _by_slot(rows: DataFrame, *, slots: bool) -> DataFrame:
-    """What each slot finds when it looks back: rows with a slot come first, in their order."""
+    """Compare each slot with the one before it: rows with a slot come first, in order."""
     nothing = {"due_step": "double", "skipped": "bigint", "same_key": "boolean"}
     if not slots:
         false = dict.fromkeys(("first_slot", "last_slot", "restarted"), F.lit(False))

@@ -13,7 +13,7 @@ _HOSTS: Final = 50
 
 
 class Outcome:
-    """Figures only: the log is not needed any more."""
+    """Figures only: the log is no longer needed."""
 
     def __init__(self, tally: Tally, not_checked: dict[str, str], tolerance: float | None) -> None:
         """Made by `audit`."""
@@ -140,8 +140,8 @@ def _found(name: str, found: Found) -> dict[str, Any]:
 
 
 def _example(example: Example) -> dict[str, Any]:
-    said = {"queue": example.queue, "ticket": example.ticket, "at": example.at}
-    return said | ({"what": example.what} if example.what else {})
+    fields = {"queue": example.queue, "ticket": example.ticket, "at": example.at}
+    return fields | ({"what": example.what} if example.what else {})
 
 
 def _lateness(late: Histogram) -> dict[str, float | None]:

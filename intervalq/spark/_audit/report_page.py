@@ -81,10 +81,10 @@ def _clocks(audit: Outcome) -> list[str]:
     largest = sorted(clocks, key=lambda clock: -abs(clock.offset))[:20]
     rows = [(clock.host, seconds(clock.offset), f"{clock.starts:,}") for clock in largest]
     head = "<h2>Clocks of hosts against the store's</h2>"
-    told = (
+    paragraph = (
         '<p class="dim">By the soonest starts after their slots. Everything above is on corrected times.</p>'
     )
-    return [head, told, *_table(("host", "ahead by", "starts judged"), rows, numbers=(1, 2))]
+    return [head, paragraph, *_table(("host", "ahead by", "starts judged"), rows, numbers=(1, 2))]
 
 
 def _not_checked(audit: Outcome) -> list[str]:

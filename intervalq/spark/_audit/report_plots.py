@@ -148,8 +148,8 @@ def _gaps(axis: Axes, tally: Tally) -> bool:
     axis.axvline(1, color="black", linewidth=0.9)
     axis.set_xticks([0, 0.5, 0.9, 1, 1.5, 2], ["0", "0.5", "0.9", " 1", "1.5", "2 and more"])
     part = tally.total
-    said = f"{part.short:,} of {total:,} too short" if "gap_short" in tally.live else "not judged"
-    axis.set_title(f"Gaps between starts, in intervals: {said}", loc="left", fontsize=10)
+    verdict = f"{part.short:,} of {total:,} too short" if "gap_short" in tally.live else "not judged"
+    axis.set_title(f"Gaps between starts, in intervals: {verdict}", loc="left", fontsize=10)
     axis.set_ylabel("share of gaps (logarithmic)", fontsize=8)
     return True
 

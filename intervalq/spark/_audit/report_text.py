@@ -107,7 +107,7 @@ def place(example: Example) -> str:
 
 
 def days(tally: Tally) -> list[tuple[str, ...]]:
-    """The rows of a table: the days with most starts in their order, and the total."""
+    """The rows of a table: the days with the most starts, in order, and the total."""
     largest = sorted(tally.days, key=lambda key: -tally.days[key].starts)[:_MAX_DAYS]
     rows = [
         _cells(escaped(name, 40), day_of(day), tally.days[name, day], tally) for name, day in sorted(largest)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ROUNDING = 5e-7
-"""Half of the microsecond that slots are whole numbers of: seconds since 1970 are not exact as doubles."""
+"""Half a microsecond: slots are whole microseconds, but seconds since 1970 are not exact as doubles."""
 
 
 def flags_of(checks: dict[str, Column], live: set[str]) -> Column:

@@ -23,7 +23,7 @@ _COUNTED: Final = (
     ("call_retried", "retries"),
     ("row_replayed", "replays"),
 )
-"""Kinds that the first look has counted, and the names there."""
+"""Kinds that the first scan has counted, and their names there."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ class Part:
     shards: dict[str, int] = field(default_factory=Counter)
     hosts: dict[str, int] = field(default_factory=Counter)
     peak: int | None = None
-    """Jobs that ran at once at most; None: not looked at."""
+    """The maximum number of jobs that ran at once; None: not checked."""
     kinds: dict[str, int] = field(default_factory=Counter)
-    """What was found, by kind. What is found by key counts in the whole log only."""
+    """Findings by kind. Findings by key count for the whole log only."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Minute:
 
 
 def jain(counts: Iterable[int]) -> float | None:
-    """Jain's index: 1 when all have the same, 1/n when one of n has all; None: nobody has any."""
+    """Jain's index: 1 if all have the same, 1/n if one of n has everything; None: nobody has any."""
     values = [count for count in counts if count]
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values)) if values else None
 
@@ -82,7 +82,7 @@ class Tally:
         self._of_facts()
 
     def _parts(self, queue: int, day: int | None) -> list[Part]:
-        """Where a figure counts."""
+        """The tallies that a figure counts for."""
         if queue not in self._shown or day is None:
             return [self.total]
         return [self.total, self.days.setdefault((self._names[queue].name, day), Part())]
@@ -122,7 +122,7 @@ class Tally:
             self._starved()
 
     def _slots(self) -> None:
-        """How many slots there were from first to last."""
+        """The number of slots from first to last."""
         spans: dict[tuple[str, int], tuple[float, float]] = {}
         for group in self.facts.groups:
             if group["first"] is not None and group["day"] is not None:
@@ -145,14 +145,14 @@ class Tally:
                 self._add("shard_starved", 1, number, day, where)
 
     def _possible(self, first: float, last: float, interval: float) -> None:
-        """What starts each bin has room for, between a queue's first and last."""
+        """How many starts each bin has room for, between a queue's first and last."""
         width = self.facts.bin
         for number in range(int(first // width), int(last // width) + 1):
             inside = min(last + interval, (number + 1) * width) - max(first, number * width)
             self.minutes[number].possible += inside / interval
 
     def rows(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Take in what `judge_rows` found."""
+        """Add the results of `judge_rows`."""
         for group in groups:
             self._found(group, group["rows"])
             if group["bucket"] is None or group["late"] is None:
@@ -164,7 +164,7 @@ class Tally:
                 self.minutes[group["bin"]].late.add(*values)
 
     def order(self, groups: Iterable[dict[str, Any]], *, burst: int, tolerance: float | None) -> None:
-        """Take in what `judge_order` found, and join the edges of blocks."""
+        """Add the results of `judge_order`, and join the edges of blocks."""
         edges = Edges()
         for group in groups:
             edges.add(group)
@@ -204,7 +204,7 @@ class Tally:
             self.minutes[number].short += short
 
     def running(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Take in what `running` found."""
+        """Add the results of `running`."""
         for group in groups:
             day = self._day(group["bin"])
             self._add(
@@ -214,13 +214,13 @@ class Tally:
                 part.peak = max(part.peak or 0, group["peak"])
 
     def cool_downs(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Take in what `cool_downs` found."""
+        """Add the results of `cool_downs`."""
         for group in groups:
             day = self._day(group["bin"])
             self._add("cool_down_broken", group["rows"], group["q"], day, self._where(group))
 
     def keys(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Take in what `judge_keys` found."""
+        """Add the results of `judge_keys`."""
         for group in groups:
             examples = [
                 Example(row["queue"] or "", row["ticket"], row["at"], f"key {row['key']}")
@@ -231,7 +231,7 @@ class Tally:
 
 
 def _gaps(part: Part, group: dict[str, Any], interval: float) -> None:
-    """Add the gaps of a group: one at an edge has no bucket, and goes where its like are."""
+    """Add the gaps of a group: a gap at an edge has no bucket yet, and gets that of its length."""
     total = group["gap"] / interval
     if group["bucket"] is None:
         part.gaps.add(bucket_of(total, each=GAP_BUCKETS), 1, total, total, total)

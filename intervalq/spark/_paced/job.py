@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from intervalq import IntervalQueue
+from intervalq._queue.options import Cost, Settle
 from intervalq._spec.codec import Codec
 
 
@@ -22,6 +23,8 @@ class Job:
     setup: Callable[[], Any] | None = field(repr=False)
     setup_identity: str
     queue: IntervalQueue | None
+    cost: Cost | Callable[[dict[str, Any]], Cost] = field(repr=False)
+    settle: Settle[Any] | None = field(repr=False)
     columns: pa.Schema = field(repr=False)
     key: str | None
     run: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -15,6 +14,8 @@ import pyarrow as pa
 
 from intervalq._spec.codec import Codec, encoded, read
 from intervalq._timing.backends import Waker, spawn, wakers
+from intervalq._timing.heartbeat import Heartbeat
+from intervalq._timing.outage import LoopOutage
 from intervalq.errors import BadResult, StoreUnavailable, short
 from intervalq.ledger.rules import (
     MAX_ROWS,
@@ -41,16 +42,11 @@ _EXPIRY: Final = 5.0
 """Seconds after which the rows of a dead process are free. It must be longer than pauses of a live one:
 garbage collection, a slow disk, a function that blocks its event loop."""
 
-_BEAT: Final = 1.0
-
 _LOOK_AGAIN: Final = (0.05, 1.0)
-"""Seconds between two checks for other active sessions: the first, doubled up to the second."""
+"""Seconds between two checks for rows that others call: the first, doubled up to the second."""
 
 _MAX_AT_ONCE: Final = 1 << 22
 """The most characters of results in one command: large ones must not block the store for others."""
-
-_OUTAGE: Final = 60.0
-"""Seconds for which the store may be unreachable, as for queues, before the task fails."""
 
 
 class End(NamedTuple):
@@ -83,9 +79,7 @@ class Claims:
         self._fail = fail
         self._session = uuid4().hex
         self._expiry = int(_EXPIRY * 1e6)
-        self._heard = 0.0
-        self._open = True
-        self._wake = anyio.Event()
+        self._heartbeat = Heartbeat(self._renew, _EXPIRY)
         self.start = Batch[str](self._start).ask
         """Mark a row as started; it may be called only if the verdict is `mine`."""
         self._record = Batch[Ended](self._recorded).ask
@@ -102,7 +96,7 @@ class Claims:
     @property
     def sure(self) -> bool:
         """Whether this task's session can't have expired for others; if it may have, claim the rows again."""
-        return time.monotonic() - self._heard < _EXPIRY * 0.75
+        return self._heartbeat.is_sure
 
     async def claim(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
         """Claim rows; the verdicts also tell about those that others have or had."""
@@ -120,25 +114,29 @@ class Claims:
 
     async def beat(self) -> None:
         """Send heartbeats until `leave`."""
-        while self._open:
-            with anyio.move_on_after(_BEAT):
-                await self._wake.wait()
-            if self._open and time.monotonic() - self._heard >= _BEAT / 2:
-                await self._apply(Beat(self._session, self._expiry))
+        await self._heartbeat.run()
+
+    async def _renew(self) -> bool:
+        await self._apply(Beat(self._session, self._expiry))
+        return True  # if it had expired, it began anew, and its rows are asked about
 
     async def leave(self) -> None:
         """End the session."""
-        self._open = False
-        self._wake.set()
-        if self._heard:
+        self._heartbeat.stop()
+        if self._heartbeat.has_begun:
             await self._apply(Leave(self._session))
 
-    async def until_alone(self) -> None:
-        """Wait, after `leave`, until this run has no other live session, or is no longer cancelled."""
+    async def until_idle(self) -> None:
+        """Wait, after `leave`, until no live session has a row of this run, or it is no longer cancelled.
+
+        Sessions without rows don't count: a pipeline's driver has one from beginning to end.
+        """
         pause = _LOOK_AGAIN[0]
         while True:
             answer = await self._apply(Count())
-            if not answer.cancelled or answer.summary is None or not answer.summary.sessions:
+            if not answer.cancelled or answer.summary is None:
+                return
+            if not answer.summary.claimed + answer.summary.started:
                 return
             await anyio.sleep(pause)
             pause = min(2 * pause, _LOOK_AGAIN[1])
@@ -189,20 +187,18 @@ class Claims:
 
     async def _apply(self, command: Command) -> Answer:
         """Send a command until it is answered: every command is safe to repeat."""
-        began = asked = time.monotonic()
-        pause = 0.05
+        outage = LoopOutage(longest=2.0)
         while True:
+            asked = time.monotonic()
             try:
                 answer = await self._store.apply(self._run, command)
                 break
             except StoreUnavailable:
-                if time.monotonic() - began + pause > _OUTAGE:
+                if outage.failed():
                     raise
-            await anyio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
-            pause = min(2.0, pause * 2)
-            asked = time.monotonic()
+            await outage.pause()
         if not isinstance(command, Leave | Release):
-            self._heard = asked  # the lease runs from the time of the request, at the latest
+            self._heartbeat.renewed(asked)  # the lease runs from the time of the request, at the latest
         if answer.cancelled:
             self._fail()
         return answer

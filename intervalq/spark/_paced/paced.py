@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from intervalq import IntervalQueue
-from intervalq._queue.options import Duration
+from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidOption
 from intervalq.spark._paced.job import Errors, Policy
@@ -26,6 +26,8 @@ def paced(
     schema: str | StructType,
     *,
     queue: IntervalQueue | None,
+    cost: Cost | Callable[[dict[str, Any]], Cost] = 1,
+    settle: Settle[Any] | None = None,
     key: str | None = None,
     run: str | None = None,
     ledger: str | None = "store",
@@ -57,6 +59,11 @@ def paced(
             row and a `CallContext`, and returns a dict of the schema's columns; omitted columns are null.
         schema: the columns of its result, as DDL or StructType.
         queue: the pace; the executors must be able to reach its store. None: no limit.
+        cost: what each call takes of the queue's pace and limits, see `IntervalQueue.add`; or a function of
+            the row that says it: `lambda row: {"tokens": row["estimate"]}`. A row whose cost can't be had,
+            or is more than a limit ever allows, has failed without a call.
+        settle: a function of the call's result that says what it really took of limits, by unit; `cost` is
+            the estimate then (see `Slot.settle`): `lambda answer: {"tokens": answer["tokens"]}`.
         key: the column whose value identifies a row: text, a whole number, or a date.
         run: the name of this run and of its ledger: the same name continues it, a new one calls all rows
             anew.
@@ -92,6 +99,8 @@ def paced(
     job_of = job_maker(
         function,
         queue=queue,
+        cost=cost,
+        settle=settle,
         key=key,
         run=run,
         ledger=ledger,

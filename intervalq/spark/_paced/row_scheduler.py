@@ -15,7 +15,11 @@ import anyio
 import pyarrow as pa
 
 from intervalq import IntervalQueue
-from intervalq._timing.backoff import backoff, retry_after
+from intervalq._queue.attempts import settle_by
+from intervalq._queue.options import Cost
+from intervalq._queue.slot import Slot
+from intervalq._timing.backoff import backoff
+from intervalq._timing.retry_after import requested_wait
 from intervalq.errors import (
     BadResult,
     IntervalqError,
@@ -37,7 +41,7 @@ _ASK_AGAIN: Final = (0.1, 1.0)
 _PARTING: Final = 10.0
 """Seconds that giving rows back may take; otherwise their claims expire."""
 
-_LONGEST_ERROR: Final = 1_000
+_MAX_ERROR: Final = 1_000
 
 
 class Row(NamedTuple):
@@ -132,6 +136,9 @@ class Flow:
             if self._claims is not None:
                 await self._part(self._claims)
             self._hand_on()
+            if self._queue is not None and self._job.settle is not None and self._error is None:
+                with anyio.move_on_after(_PARTING):  # the Python worker may end with this task
+                    await self._queue.shard().conversation.ended()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -168,7 +175,7 @@ class Flow:
             # As soon as a task has failed for good, Spark kills the others, and the results of their calls in
             # flight would be lost.
             with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
-                await claims.until_alone()
+                await claims.until_idle()
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -277,15 +284,20 @@ class Flow:
     async def _row(self, row: Row) -> None:
         job = self._job
         context = self._caller.context(job.run, row.key, self._queue, self._client)
+        try:
+            cost = self._cost(row)
+        except Exception as wrong:  # noqa: BLE001 - the row's outcome
+            await self._failed(row, wrong, Stamp())
+            return
         while self._error is None:
             context.attempt += 1
             try:
                 if self._queue is None:
                     failure = await self._try(row, context)
                 else:
-                    async with self._queue.slot() as slot:
+                    async with self._queue.slot(cost=cost) as slot:
                         context.ticket, context.due = slot.ticket, slot.due
-                        failure = await self._try(row, context)
+                        failure = await self._try(row, context, slot)
             except QueueClosed:
                 if not self._stop.is_set():
                     raise
@@ -293,7 +305,7 @@ class Flow:
             if failure is None:
                 return
             error, stamp = failure
-            asked = retry_after(error)
+            asked = requested_wait(error)
             if asked is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue.cool_down(asked)
             if context.attempt > job.retries or isinstance(
@@ -305,7 +317,18 @@ class Flow:
                 with anyio.move_on_after(backoff(context.attempt, job.backoff)):
                     await self._stop.wait()
 
-    async def _try(self, row: Row, context: CallContext) -> tuple[Exception, Stamp] | None:
+    def _cost(self, row: Row) -> Cost:
+        cost = self._job.cost
+        if not callable(cost):
+            return cost  # checked on the driver
+        taken = cost(row.data)
+        if self._queue is not None:
+            self._queue.plan(cost=taken)
+        return taken
+
+    async def _try(
+        self, row: Row, context: CallContext, slot: Slot | None = None
+    ) -> tuple[Exception, Stamp] | None:
         """Call a row's function in its slot; returns its error, if any, and the log entry."""
         claims = self._claims
         if claims is not None:
@@ -320,7 +343,10 @@ class Flow:
             self._cut.add(row.key)
         started = time.time()
         try:
-            value = self._caller.checked(row.key, await self._caller.call(row.data, context))
+            result = await self._caller.call(row.data, context)
+            if slot is not None and self._queue is not None:
+                settle_by(self._job.settle, result, slot.tell, self._queue.name)
+            value = self._caller.checked(row.key, result)
             end = End(value, self._stamp(context, started), None)
             if claims is None:
                 self._finish(row, *end, replayed=False)
@@ -337,7 +363,7 @@ class Flow:
 
     async def _failed(self, row: Row, error: Exception, stamp: Stamp) -> None:
         """Handle a row whose last call failed."""
-        end = End(None, stamp, f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+        end = End(None, stamp, f"{type(error).__name__}: {error}"[:_MAX_ERROR])
         if self._job.raises:
             error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
             self.fail(error)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from intervalq import IntervalQueue
-from intervalq._queue.options import Duration, whole
+from intervalq._queue.options import Cost, Duration, Settle, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, short
@@ -25,6 +25,8 @@ def job_maker(
     function: Callable[..., Any],
     *,
     queue: IntervalQueue | None,
+    cost: Cost | Callable[[dict[str, Any]], Cost],
+    settle: Settle[Any] | None,
     key: str | None,
     run: str | None,
     ledger: str | None,
@@ -44,14 +46,8 @@ def job_maker(
     _check_function(function, setup)
     has_ledger = ledger is not None
     _check_ledger(ledger, queue, key, run, codec)
-    for what, value, known in (
-        ("on_unknown", on_unknown, ("retry", "fail")),
-        ("errors", errors, ("raise", "column")),
-    ):
-        if value not in known:
-            raise InvalidOption(f"{what}={short(value)} must be {known[0]!r} or {known[1]!r}")
-    if errors == "column" and log is None:
-        raise InvalidOption('errors="column" needs the log, whose field `error` reports them')
+    _check_cost(queue, cost, settle)
+    _check_policies(on_unknown, errors, log)
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
@@ -62,6 +58,8 @@ def job_maker(
         function,
         setup,
         queue=ours,
+        cost=cost,
+        settle=settle,
         key=key,
         run="" if run is None else parse.name(run),
         has_ledger=has_ledger,
@@ -111,6 +109,17 @@ def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
     return queue._like(replace(queue._options, lookahead=1))  # noqa: SLF001 - its own package
 
 
+def _check_policies(on_unknown: Policy, errors: Errors, log: str | None) -> None:
+    for what, value, known in (
+        ("on_unknown", on_unknown, ("retry", "fail")),
+        ("errors", errors, ("raise", "column")),
+    ):
+        if value not in known:
+            raise InvalidOption(f"{what}={short(value)} must be {known[0]!r} or {known[1]!r}")
+    if errors == "column" and log is None:
+        raise InvalidOption('errors="column" needs the log, whose field `error` reports them')
+
+
 def _check_ledger(
     ledger: str | None, queue: IntervalQueue | None, key: str | None, run: str | None, codec: Codec | None
 ) -> None:
@@ -123,6 +132,18 @@ def _check_ledger(
         )
     if ledger == "store" and queue is None:
         raise InvalidOption("without a queue, give ledger= the URL of a store, or None")
+
+
+def _check_cost(
+    queue: IntervalQueue | None, cost: Cost | Callable[[dict[str, Any]], Cost], settle: Settle[Any] | None
+) -> None:
+    if queue is None:
+        if cost != 1 or settle is not None:
+            raise InvalidOption("cost= and settle= count in the limits of a queue: give queue=, or omit them")
+    elif not callable(cost):
+        queue.plan(cost=cost, settle=settle)
+    elif settle is not None and not callable(settle):
+        raise InvalidOption(f"settle={short(settle)} must be a function of the call's result")
 
 
 def _check_store(url: str | None) -> None:

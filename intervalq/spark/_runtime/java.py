@@ -146,14 +146,14 @@ def _ask(program: Path, *, as_spark: bool) -> tuple[int, Path]:
         raise _Unfit(f"it did not say its version within {_WITHIN:g} s") from None
     except OSError as error:
         raise _Unfit(f"it can't be run: {error}") from None
-    said = ran.stdout + ran.stderr
-    known = dict(_PROPERTY.findall(said))
+    output = ran.stdout + ran.stderr
+    known = dict(_PROPERTY.findall(output))
     # Java 8 calls itself 1.8, and knows no modules.
     number = known.get("java.specification.version", "").removeprefix("1.")
-    if ran.returncode and "nrecognized option" in said:
+    if ran.returncode and "nrecognized option" in output:
         raise _Unfit(f"it is older than Java {OLDEST}")
     if ran.returncode:
-        raise _Unfit(f"it failed: {short(said.strip()[:200])}")
+        raise _Unfit(f"it failed: {short(output.strip()[:200])}")
     if not number.isdecimal() or "java.home" not in known:
         raise _Unfit("it did not say its version")
     if int(number) < OLDEST:

@@ -79,8 +79,8 @@ def session(name: str = "intervalq", /, **conf: object) -> SparkSession:
             builder = builder.config(key, value)
     started = builder.getOrCreate()
     if not here:
-        told = dict(given) if is_remote() else {**dict(started.sparkContext.getConf().getAll()), **given}
-        _set_after(started, {key: value for key, value in _ANYWHERE.items() if key not in told})
+        known = dict(given) if is_remote() else {**dict(started.sparkContext.getConf().getAll()), **given}
+        _set_after(started, {key: value for key, value in _ANYWHERE.items() if key not in known})
     return started
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -29,8 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-import anyio
-
+from intervalq._timing.outage import LoopOutage
 from intervalq.errors import (
     DependencyError,
     InvalidOption,
@@ -62,7 +60,6 @@ CHUNK_BYTES: Final = 1 << 28
 
 _ROWS: Final = 900
 _BYTES: Final = 1 << 20
-_PATIENCE: Final = 60.0
 _OLD: Final = 7 * 86_400
 """In seconds. A younger chunk may belong to a write that is still running."""
 
@@ -254,13 +251,11 @@ async def _remove(tasks: Tasks, queue: str, before: float) -> None:
 
 async def patiently(step: Callable[[], Awaitable[A]]) -> A:
     """Repeat an idempotent step until the store answers, for at most a minute."""
-    give_up = anyio.current_time() + _PATIENCE
-    pause = 0.05
+    outage = LoopOutage()
     while True:
         try:
             return await step()
         except (StoreUnavailable, TransactionConflict, _OtherError):
-            if anyio.current_time() > give_up:
+            if outage.failed():
                 raise
-        await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
-        pause = min(2 * pause, 1.0)
+        await outage.pause()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from intervalq._queue.options import Duration, whole
 from intervalq._spec import codec, parse
@@ -14,12 +14,24 @@ from intervalq.tasks._claim import values as _values
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers bring it: `Claim` alone is `Claim[Any]`
+
+    V_co = TypeVar("V_co", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    V_co = TypeVar("V_co", covariant=True)
+
 _MAX_ATTEMPTS: Final = 1 << 30
 """A number that fits into the columns of every store, with room for further attempts."""
 
 
-class Task:
-    """A task as it was when it was read. Times are seconds since 1970 on the store's clock."""
+class Task(Generic[V_co]):
+    """A task as it was when it was read. Times are seconds since 1970 on the store's clock.
+
+    `Task[Car]` is one whose value type checkers take for a `Car`; nothing checks that at run time.
+    """
 
     __slots__ = ("form", "row")
 
@@ -50,7 +62,7 @@ class Task:
         return self.row.key
 
     @property
-    def value(self) -> Any:  # noqa: ANN401 - any JSON value
+    def value(self) -> V_co:
         """Its value, parsed from JSON at each access, after the handle's codec.
 
         Raises:
@@ -59,7 +71,8 @@ class Task:
                 and finally goes to the dead-letter queue.
         """
         row = self.row
-        return codec.read(self.form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
+        value: V_co = codec.read(self.form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
+        return value
 
     @property
     def at(self) -> float:
@@ -187,7 +200,7 @@ class Holder(Protocol):
         ...
 
 
-class Claim(Task):
+class Claim(Task[V_co]):
     """A task that this process has claimed, until it settles it, its session expires, or its lease ends.
 
     Settle it once: with `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` if the

@@ -203,10 +203,10 @@ def insert(
 def error_text(error: object) -> str:
     """The text of an error as a task keeps it: shortened, and without what a store can't hold."""
     try:
-        said = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, str) else f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - raised by the __str__ of a user's class
-        said = type(error).__name__
-    return "".join(c if c == "\n" or c.isprintable() else "?" for c in said[:_MAX_ERROR])
+        text = type(error).__name__
+    return "".join(c if c == "\n" or c.isprintable() else "?" for c in text[:_MAX_ERROR])
 
 
 def seconds(value: Duration | timedelta) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 import anyio
 
 from intervalq._timing.backends import loop_clock
+from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._claim.task import Claim, Holder, unused
 from intervalq.tasks._session.begun import Begun
@@ -24,16 +24,11 @@ from intervalq.tasks.store import MAX_ROWS, Pulling, Ranging, TaskStore
 
 log: Final = logging.getLogger("intervalq")
 
-PATIENCE: Final = 60.0
-"""Seconds that callers wait for an unreachable store; workers wait for ever."""
-
 LINGER: Final = 0.004
 """Seconds that a worker's acknowledgements wait for others to join them, while there is nothing else to send.
 
 Unacknowledged work is repeated if the process dies; but acknowledging each task at once is slow.
 """
-
-_MAX_WAIT: Final = 1.0
 
 _DRAIN: Final = 2.0
 """Seconds without claims before a session is replaced, so that its last claims are settled first."""
@@ -72,8 +67,7 @@ class Batcher:
         self._claims_from = 0.0  # the time before which nothing is claimed
         self._rings = 0  # notices that there may be tasks
         self._lapses = 0  # lost sessions; claims of calls that began before the last loss are lost, too
-        self._since: float | None = None  # since when the store has been unreachable
-        self._pause = FIRST_POLL
+        self._outage = LoopOutage()
 
     # --- requests -----------------------------------------------------------------------------------
 
@@ -126,7 +120,7 @@ class Batcher:
             self.poke()
 
     def began(self, claim: Claim, at: float) -> None:
-        """Note that a function runs the task since `at`. The store is told if it still runs a while later."""
+        """Note that a function runs the task since `at`; if it runs long, that is reported to the store."""
         claim.began = True
         self.begun.since[claim] = at
         if not self._is_poked:
@@ -162,7 +156,7 @@ class Batcher:
             await self._rest(now)
             return
         batch = self._settles.take()
-        begun, finished = self._told(now)
+        begun, finished = self._to_report(now)
         lapses, rings = self._lapses, self._rings
         command: Work | None = None
         self.busy += 1
@@ -186,7 +180,7 @@ class Batcher:
             self.begun.back(begun)
             raise
         else:
-            self._since, self._pause = None, FIRST_POLL
+            self._outage.ended()
             if lapses != self._lapses:  # the session was lost in the meantime: its claims are free again
                 worked = replace(worked, claimed=(), ranges=())
             self.answered(batch, worked)
@@ -225,7 +219,7 @@ class Batcher:
             await self._poked.wait()
         self._poked, self._is_poked = anyio.Event(), False
 
-    def _told(self, now: float) -> tuple[list[Claim], list[Finished]]:
+    def _to_report(self, now: float) -> tuple[list[Claim], list[Finished]]:
         """Claims that have begun, and everything to report about plain tasks."""
         begun = self.begun.take(now)
         return begun, self._ranges.take(begun, now - LINGER)
@@ -294,7 +288,7 @@ class Batcher:
         else:
             demand.poll = FIRST_POLL if claims and not joined else min(demand.poll * 1.5, LAST_POLL)
             pause = FIRST_POLL if claims else demand.poll
-            if command.idle and not claims:  # it is told of new ones, if that was said for all
+            if command.idle and not claims:  # the store announces new ones if all demands were named
                 pause = CHECK if joined or self._joined(demand) is demand else 0.0
             if worked.wait is not None:
                 pause = min(pause, worked.wait / 1e6)
@@ -347,14 +341,11 @@ class Batcher:
 
     async def bear(self, error: StoreError) -> None:
         """Wait a little, and longer each time; after a minute, raise the error in waiting callers."""
-        now = self._now()
-        if self._since is None:
-            self._since = now
+        if not self._outage:
             log.warning("tasks: %s; trying again", error)
-        if now - self._since > PATIENCE:
-            self.fail(error)
-        await anyio.sleep(random.uniform(0, self._pause))  # noqa: S311 - no secret
-        self._pause = min(2 * self._pause, _MAX_WAIT)
+        if self._outage.failed():
+            self.fail(error)  # workers go on waiting
+        await self._outage.pause()
 
     def fail(self, error: IntervalqError, batch: Sequence[Settle] = ()) -> None:
         """Raise the error in everybody who waits; other settlements are sent again with the next call."""
@@ -369,7 +360,7 @@ class Batcher:
             demand.failed(error)
 
     def refuse(self) -> None:
-        """Give nobody tasks any more, because the handle is being closed."""
+        """Refuse tasks to all callers, because the handle is being closed."""
         for demand in [*self._demands]:
             demand.failed(QueueClosed(", ".join(demand.queues)))
 

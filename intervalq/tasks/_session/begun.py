@@ -38,7 +38,7 @@ class Begun:
         self._wakers: dict[Claim, Waker] = {}
 
     async def first(self, claim: Claim) -> None:
-        """Wait until the store knows that a task begins, or can't be told."""
+        """Wait until the start of a task is reported to the store, or can't be."""
         waker = self._wakers[claim] = wakers()()
         await waker
 
@@ -52,14 +52,14 @@ class Begun:
 
     def take(self, now: float) -> list[Claim]:
         """The claims to report now."""
-        told = list(self._wakers)
+        reported = list(self._wakers)
         for claim, since in self.since.items():
             if since + TOLD_AFTER > now:
                 break
-            told.append(claim)
-        for claim in told:
+            reported.append(claim)
+        for claim in reported:
             self.since.pop(claim, None)
-        return told
+        return reported
 
     def back(self, claims: list[Claim]) -> None:
         """Report these claims once more, because the store may not have got them."""

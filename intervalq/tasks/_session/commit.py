@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-import anyio
-
+from intervalq._timing.outage import LoopOutage
 from intervalq.errors import (
     DependencyError,
     InvalidOption,
@@ -20,13 +18,9 @@ from intervalq.errors import (
 )
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._claim.values import is_dead
-from intervalq.tasks._session.batcher import PATIENCE
-from intervalq.tasks._session.demand import FIRST_POLL
 from intervalq.tasks._session.ports import OwnSession
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
 from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional
-
-_MAX_WAIT: Final = 1.0
 
 
 async def ack_with(
@@ -124,9 +118,7 @@ def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
 
 async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> None:
     """Send the command until there is an answer, for at most a minute."""
-    now = anyio.current_time
-    give_up = now() + PATIENCE
-    pause = FIRST_POLL
+    outage = LoopOutage()
     was_sent = False
     while True:
         try:
@@ -140,12 +132,11 @@ async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> No
             raise claim.lost() from error
         except (StoreUnavailable, TransactionConflict) as error:
             was_sent = was_sent or isinstance(error, StoreUnavailable)
-            if now() > give_up:
+            if outage.failed():
                 raise
             if not session.holds(claim):
                 raise claim.lost() from error
-            await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
-            pause = min(2 * pause, _MAX_WAIT)
+            await outage.pause()
         else:
             return
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final
 
 import anyio
 
+from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import LockLost, StoreError, StoreUnavailable, UnsupportedOperation
 from intervalq.store import stopwatch
 from intervalq.tasks.store import Lock, Locking, TaskStore
@@ -36,7 +38,7 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
 
             async def keep() -> None:
                 nonlocal lost
-                await _refresh(lock, expiry / _BEATS)
+                await Heartbeat(partial(_refresh, lock), expiry, _BEATS).run()
                 lost = True
                 group.cancel_scope.cancel()
 
@@ -68,16 +70,12 @@ async def _acquire(lock: Lock, name: str, timeout: float | None) -> None:
         raise TimeoutError(f"somebody else has held the lock {name!r} for {timeout:g} s")
 
 
-async def _refresh(lock: Lock, pause: float) -> None:
-    """Refresh the lock until it is lost or a refresh would be too late."""
-    while True:
-        await anyio.sleep(pause)
-        left = (lock.expires - stopwatch()) / 1e6
-        try:
-            with anyio.fail_after(left):
-                if not await lock.refresh():
-                    return
-        except StoreError:  # the store may be back in time
-            continue
-        except TimeoutError:
-            return
+async def _refresh(lock: Lock) -> bool:
+    """Refresh the lock; returns whether it is still held, or may be: not if the refresh would be too late."""
+    try:
+        with anyio.fail_after((lock.expires - stopwatch()) / 1e6):
+            return await lock.refresh()
+    except StoreError:  # the store may be back in time
+        return True
+    except TimeoutError:
+        return False

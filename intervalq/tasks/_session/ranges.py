@@ -1,4 +1,4 @@
-"""Plain tasks claimed in ranges: each is settled separately, and the store is told when a range is done."""
+"""Plain tasks claimed in ranges: each is settled separately, and finished ranges are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenRange:
         middle, end = row[1:4], row[5:]
         # Built by position and in one go, because there are very many.
         self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
-        self._told = 0  # how many, from the first on, the store knows to be settled
+        self._reported = 0  # how many, from the first on, the store knows to be settled
         self._open = len(self.rows)
         self._claims: list[Claim] = []
         self._failed: list[Failed] = []
@@ -57,19 +57,19 @@ class OpenRange:
 
     def so_far(self, begun: Iterable[Claim]) -> list[Finished]:
         """The reports before that, if any: the first settled tasks, and those that have begun."""
-        first = self._told
-        while self._told < len(self._claims) and not self._claims[self._told].open:
-            self._told += 1
+        first = self._reported
+        while self._reported < len(self._claims) and not self._claims[self._reported].open:
+            self._reported += 1
         self.is_new = False
         numbers = tuple(_number(claim.row) for claim in begun)
-        if self._told == first and not numbers:
+        if self._reported == first and not numbers:
             return []
-        until = _number(self.rows[self._told - 1]) if self._told > first else self.range.low - 1
+        until = _number(self.rows[self._reported - 1]) if self._reported > first else self.range.low - 1
         failed = tuple(failed for failed in self._failed if failed.number <= until)
-        told = Finished(self.range, failed, until, self._told - first, numbers)
+        part = Finished(self.range, failed, until, self._reported - first, numbers)
         self._failed = [failed for failed in self._failed if failed.number > until]
         self.range = replace(self.range, low=until + 1)
-        return [told]
+        return [part]
 
 
 class OpenRanges:

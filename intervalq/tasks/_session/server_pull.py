@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 from typing import Final
 
 import anyio
 
+from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._claim.task import Claim
-from intervalq.tasks._session.batcher import PATIENCE
-from intervalq.tasks._session.demand import FIRST_POLL, LAST_POLL
 from intervalq.tasks._session.ports import OwnSession
 from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks.rules import Work
@@ -29,20 +27,19 @@ async def pull(session: OwnSession, store: Pulling, work: Work, timeout: float |
         StoreError: the store can't be asked; if it is unreachable, when the time is up, or after a minute.
     """
     now = anyio.current_time
-    since = now()
-    end = since + (math.inf if timeout is None else timeout)
-    pause = FIRST_POLL
+    end = now() + (math.inf if timeout is None else timeout)
+    outage = LoopOutage()
     while True:
         if work.session != (id_ := await session.ready()):
             work = replace(work, session=id_)
         try:
             rows = await store.pull(work, max(0.0, min(end - now(), _MAX_WAIT)))
         except StoreUnavailable:
-            if now() >= end or now() - since > PATIENCE:
+            if outage.failed() or now() >= end:
                 raise
-            await anyio.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
-            pause = min(2 * pause, LAST_POLL)
+            await outage.pause()
         else:
+            outage.ended()
             if rows or now() >= end:
                 claims = session.batcher.take(rows)
                 for claim in claims:

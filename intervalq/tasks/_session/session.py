@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 
 from intervalq._timing.backends import EventWaker, spawn, wakers
+from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable
 from intervalq.tasks._claim.task import Claim, unused
 from intervalq.tasks._claim.values import USUAL, Form
@@ -41,9 +42,6 @@ from intervalq.tasks.rules import (
 from intervalq.tasks.store import Forgetting, Guarding, Isolation, Pulling, TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")
-
-_BEATS: Final = 5
-"""Heartbeats within the expiry, so that some may be late or lost."""
 
 _FAREWELL: Final = 5.0
 """Seconds that the end of a session may take; otherwise it expires by itself."""
@@ -330,7 +328,7 @@ class WorkSession:
 
     async def _live(self) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._beat)
+            group.start_soon(Heartbeat(self._beat, self.expiry).run)
             if isinstance(self.store, Waking):
                 group.start_soon(hear, self.batcher, self.store, lambda: self._is_lapsed)
             if isinstance(self.store, Guarding):
@@ -349,26 +347,25 @@ class WorkSession:
             except IntervalqError as error:
                 log.warning("a session could not be ended, so it expires in %g s: %s", self.expiry, error)
 
-    async def _beat(self) -> None:
-        while True:
-            await anyio.sleep(self.expiry / _BEATS)
-            before = {id_: claim for id_, claim in self.batcher.held.items() if not claim.row.is_plain}
-            try:
-                beaten = await self.store.apply(Beat(self.batcher.session))
-                if not beaten.alive:
-                    self.lapsed()
-                    return
-                if beaten.lapsed:
-                    self.batcher.ask_now()
-                if beaten.held < len(before):
-                    await self._look(before)
-                elif self.batcher.lost_call and beaten.held > len(before):
-                    self.batcher.ask_now(missed=True)  # it may have come late, and claimed something
-            except IntervalqError as error:
-                log.debug("a beat of session %s: %s", self.batcher.session, error)
+    async def _beat(self) -> bool:
+        before = {id_: claim for id_, claim in self.batcher.held.items() if not claim.row.is_plain}
+        try:
+            beaten = await self.store.apply(Beat(self.batcher.session))
+            if not beaten.alive:
+                self.lapsed()
+                return False
+            if beaten.lapsed:
+                self.batcher.ask_now()
+            if beaten.held < len(before):
+                await self._look(before)
+            elif self.batcher.lost_call and beaten.held > len(before):
+                self.batcher.ask_now(missed=True)  # it may have come late, and claimed something
+        except IntervalqError as error:
+            log.debug("a heartbeat of session %s: %s", self.batcher.session, error)
+        return True
 
     async def _look(self, before: dict[str, Claim]) -> None:
-        """Find lost claims: somebody changed their tasks by force, or a lease ended."""
+        """Find lost claims: their tasks were changed by force, or a lease ended."""
         there = {row.id for row in await self.store.apply(Select(session=self.batcher.session, values=False))}
         for id_, claim in before.items():
             if id_ not in there and claim.open and self.batcher.held.get(id_) is claim:

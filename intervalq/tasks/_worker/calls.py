@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, cast
@@ -12,6 +11,7 @@ from typing import Any, Final, cast
 import anyio
 from anyio import to_thread
 
+from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError, TransactionConflict, plain
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._worker.job import Job, Run
@@ -58,8 +58,8 @@ class Calls:
 
     async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
         """Run a function again after its transaction conflicted with another one."""
-        for turn in range(_CONFLICTS - 1):
-            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+        for attempt in range(1, _CONFLICTS):
+            await anyio.sleep(backoff(attempt, 0.01))
             try:
                 return await self._call(claim)
             except TransactionConflict:

@@ -53,11 +53,11 @@ class Policy:
     def failed(self, claim: Claim, error: BaseException) -> Change:
         """The change of a task whose function raised."""
         row, attempt = claim.row, claim.attempt
-        said = _values.error_text("".join(traceback.format_exception_only(error)).strip())
+        reason = _values.error_text("".join(traceback.format_exception_only(error)).strip())
         last = self.max_attempts is not None and attempt >= self.max_attempts
         if last or isinstance(error, Reject):
-            return dead(row, said, attempt)
+            return dead(row, reason, attempt)
         delay = error.delay if isinstance(error, Retry) else None
         if delay is None:
             delay = round(backoff(attempt, self.backoff) * 1e6)
-        return Change(row.id, row.version, delay=delay, attempt=attempt, error=said)
+        return Change(row.id, row.version, delay=delay, attempt=attempt, error=reason)

@@ -380,13 +380,13 @@ class WorkerPool:
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         change = self.job.policy.failed(claim, error)
-        said = plain(change.error or "")
+        reason = plain(change.error or "")
         if change.queue is not None and change.queue != claim.queue:
             self.counts["dead"] += 1
-            log.error("task %s of queue %r is dead: %s", plain(claim.id), claim.queue, said)
+            log.error("task %s of queue %r is dead: %s", plain(claim.id), claim.queue, reason)
         else:
             self.counts["failed"] += 1
-            log.warning("task %s of queue %r failed: %s", plain(claim.id), claim.queue, said)
+            log.warning("task %s of queue %r failed: %s", plain(claim.id), claim.queue, reason)
         if claim.open:
             self._batcher.settle(Settle(claim, change))
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +45,7 @@ from intervalq.ledger.rules import (
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.testing._ledgers.commands import LedgerCommandSource
+from intervalq.testing._suite import Suite
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ _PATIENCE = 60
 """Seconds until a test that waits for something gives up."""
 
 
-class LedgerSuite:
+class LedgerSuite(Suite):
     """Subclass it as `class TestMyStore(LedgerSuite)` with a `store_url` fixture that gives a URL.
 
     The store may be in use by others: every test works on ledgers of random names and drops them.
@@ -67,17 +68,6 @@ class LedgerSuite:
 
     rounds = 40
     """How often each of several processes claims and starts rows at the same time."""
-
-    @pytest.fixture
-    def store_url(self) -> str:
-        """The URL of the store."""
-        raise NotImplementedError("give a store_url fixture")
-
-    @pytest.fixture
-    def portal(self) -> Iterator[BlockingPortal]:
-        """An event loop in a thread, for tests that hypothesis drives."""
-        with start_blocking_portal() as portal:
-            yield portal
 
     @pytest.fixture
     def store(self, portal: BlockingPortal, store_url: str) -> Iterator[LedgerStore]:
@@ -120,16 +110,16 @@ class LedgerSuite:
             for number in range(self.steps):
                 command, now = source.next(model)
                 done.append(f"{number}: at {now}: {command}")
-                said = f"seed {seed}:\n" + "\n".join(done[-8:])
+                context = f"seed {seed}:\n" + "\n".join(done[-8:])
                 answer = await store.apply(name, command, now)
-                assert answer == apply(model, command, now), said
+                assert answer == apply(model, command, now), context
                 if number % 4 == 3:
                     answer = await store.apply(name, Count(), now)
-                    assert answer == apply(model, Count(), now), f"{said}\nthen Count"
+                    assert answer == apply(model, Count(), now), f"{context}\nthen Count"
                     limit = source.random.choice((1, 2, 1_000))
                     seen = await everything(store, name, limit=limit, now=now)
                     there = sorted(apply(model, Look(limit=len(model.rows) + 1), now).rows)
-                    assert seen == there, f"{said}\nthen Look"
+                    assert seen == there, f"{context}\nthen Look"
         finally:
             await store.apply(name, Drop(), source.now)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from intervalq.tasks.rules import (
     SECOND,
@@ -27,6 +27,7 @@ from intervalq.tasks.rules import (
     Work,
 )
 from intervalq.tasks.store import Ranging, TaskStore, open_task_store
+from intervalq.testing._suite import Suite
 
 A = TypeVar("A")
 
@@ -65,7 +66,7 @@ class Names:
         return self.sessions[-1]
 
     async def begun(self, store: TaskStore, **fields: Any) -> str:
-        """A session that lives for long."""
+        """A session with a long expiry, already begun."""
         session = self.session()
         await store.apply(Begin(Session(**{"id": session, "expiry": 3600 * SECOND, **fields})))
         return session
@@ -93,7 +94,7 @@ class Names:
         await store.apply(End(session))
 
 
-class TaskSuiteBase:
+class TaskSuiteBase(Suite):
     """Fixtures of the suite's parts, and attributes by which a store's suite may deviate."""
 
     counts_versions: bool = True
@@ -103,22 +104,11 @@ class TaskSuiteBase:
     sees_claims: bool = True
     """What is claimed is known to the store. False: to its claimant alone; a key's first counts as it."""
 
-    def told(self, rows: Sequence[Row]) -> list[Row]:
-        """What two looks at the same tasks have in common."""
+    def comparable(self, rows: Sequence[Row]) -> list[Row]:
+        """The parts of rows that two looks at the same tasks must agree on."""
         if self.tells_times:
             return list(rows)
         return [row._replace(at=0, created=0, modified=0) for row in rows]
-
-    @pytest.fixture
-    def store_url(self) -> str:
-        """The URL of the store."""
-        raise NotImplementedError("give a store_url fixture")
-
-    @pytest.fixture
-    def portal(self) -> Iterator[BlockingPortal]:
-        """An event loop in a thread, for tests that hypothesis drives."""
-        with start_blocking_portal() as portal:
-            yield portal
 
     @pytest.fixture
     def store(self, portal: BlockingPortal, store_url: str) -> Iterator[TaskStore]:
@@ -146,7 +136,7 @@ async def put(store: TaskStore, *inserts: Insert, session: str = "") -> tuple[Ro
 
 
 async def claim(store: TaskStore, session: str, *queues: str, limit: int = 1) -> tuple[Row, ...]:
-    """Claim tasks, which thereby begin."""
+    """Claim tasks and mark them as begun."""
     return (await store.apply(Work(session, queues=queues, limit=limit, begins=2))).claimed
 
 

@@ -28,12 +28,12 @@ from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, p
 
 
 class BehaviourTests(TaskSuiteBase):
-    """One handle, one thing after the other, on the store's own clock."""
+    """One handle, sequential commands, on the store's own clock."""
 
     def test_a_task_goes_from_insert_to_claim(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Nothing in an empty queue; a task of later isn't claimed now; a claim is counted."""
+        """An empty queue gives nothing; a task for later isn't claimed now; claims are counted."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -67,7 +67,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_its_own_clock_is_used_when_none_is_given(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Readings never go back, and are microseconds: they differ within a millisecond."""
+        """Readings never decrease, and have microseconds: they differ within a millisecond."""
 
         async def readings() -> list[int]:
             queue = names.queue()
@@ -80,7 +80,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_a_change_moves_a_task_and_leaves_the_rest(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Another queue, one version more, nobody's; all else as it was."""
+        """It has another queue, the next version and no claim; all else is unchanged."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)
@@ -94,7 +94,7 @@ class BehaviourTests(TaskSuiteBase):
             if not self.counts_versions:
                 assert after.version > row.version
                 expected = expected._replace(version=after.version)
-            assert self.told((after,)) == self.told((expected,))
+            assert self.comparable((after,)) == self.comparable((expected,))
             assert after.modified >= row.modified
             assert await store.apply(Count(names=(queue, other))) == (
                 QueueStats(other, 1, ready=1, most_claims=int(self.sees_claims)),
@@ -105,7 +105,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_tasks_are_found_by_ids_in_the_order_asked(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """From any queue, or from one; without values where these are left out."""
+        """Of any queue, or of one; without values if they are left out."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -129,7 +129,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_a_selection_is_sorted_by_arrival(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """And a limit leaves the first of them."""
+        """A limit keeps the first of them."""
 
         async def scenario() -> None:
             queue = names.queue()
@@ -141,7 +141,7 @@ class BehaviourTests(TaskSuiteBase):
         portal.call(scenario)
 
     def test_queues_are_counted(self, portal: BlockingPortal, store: TaskStore, names: Names) -> None:
-        """By name, by prefix, or both, sorted; one without tasks doesn't exist."""
+        """By name, by prefix, or both, sorted; a queue without tasks doesn't exist."""
 
         async def scenario() -> None:
             session = await names.begun(store)
@@ -173,7 +173,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_values_come_back_as_they_were(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Any JSON, long ones, and as many tasks in one command as there may be."""
+        """Any JSON, long values, and the maximum number of tasks in one command."""
 
         async def scenario() -> None:
             queue = names.queue()
@@ -207,7 +207,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_sessions_are_listed_and_end(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """An end gives back what is claimed, at once, and the session can't claim any more."""
+        """Ending a session frees its claims at once, and the session can't claim any more."""
 
         async def scenario() -> None:
             queue, session = names.queue(), names.session()
@@ -237,13 +237,13 @@ class BehaviourTests(TaskSuiteBase):
     def test_what_was_inserted_outlives_the_connection(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Closing lets go of connections only; the store opens again by itself."""
+        """Closing only releases connections; the store opens new ones on the next use."""
 
         async def scenario() -> tuple[Row, ...]:
             queue = names.queue()
             rows = await put(store, insert(queue))
             await store.aclose()
-            assert self.told(await store.apply(Select(queue=queue))) == self.told(rows)
+            assert self.comparable(await store.apply(Select(queue=queue))) == self.comparable(rows)
             return rows
 
         assert len(portal.call(scenario)) == 1

@@ -1,4 +1,4 @@
-"""A table of tasks as simple as can be, on which the rules say what a store should have answered."""
+"""The simplest possible table of tasks: the rules use it to compute the answer that a store should give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
 
 
 class ModelTable:
-    """A `Table` without any index. It is told which of the ready tasks to hand out: what the store chose."""
+    """A `Table` without any index. Of the ready tasks, it hands out those that the store chose."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -39,7 +39,7 @@ class ModelTable:
             del self.rows[row.id]
 
     def ready(self, queue: str, now: int, limit: int) -> list[Row]:
-        """See `Table.ready`: what the store chose, if it was right to."""
+        """See `Table.ready`: the tasks that the store chose, if its choice was valid."""
         if self._chosen is not None:
             self._check(self._chosen, now, limit)
             self._queues, self._chosen = tuple(self._chosen), None

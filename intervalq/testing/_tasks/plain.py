@@ -1,4 +1,4 @@
-"""Part of the suite of task stores: tasks that were put are tasks, for every look and every change."""
+"""Part of the suite of task stores: plain tasks behave like others in every look and every change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _values(rows: Sequence[Row]) -> list[int]:
 
 
 def _claimed(worked: Worked) -> dict[str, int]:
-    """Ids and values of what was claimed, in ranges or not."""
+    """Ids and values of claimed tasks, in ranges or not."""
     tasks = {row.id: json.loads(row.json) for row in worked.claimed}
     for range_, plain in worked.ranges:
         tasks |= {f"plain-{range_.part}-{number}": json.loads(text) for number, text in plain}
@@ -55,7 +55,7 @@ def _done(session: str, worked: Worked) -> Work:
 
 
 async def _drained(store: TaskStore, session: str, queue: str) -> list[int]:
-    """What a worker gets that does all that there is, one claim after the other."""
+    """The tasks that one worker gets until the queue is empty, one claim after the other."""
     values: list[int] = []
     while claimed := _claimed(worked := await store.apply(Work(session, queues=(queue,), limit=_MANY))):
         values += claimed.values()
@@ -64,12 +64,12 @@ async def _drained(store: TaskStore, session: str, queue: str) -> list[int]:
 
 
 class PlainTests(TaskSuiteBase):
-    """What `Tasks.put` has inserted, whether the store hands it out in ranges or not."""
+    """Tasks that `Tasks.put` inserted, whether or not the store hands them out in ranges."""
 
     def test_what_was_put_is_listed_and_found_by_id(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """In a queue, among all, by ids in the order of these, some of it, and without values."""
+        """By queue, among all tasks, by ids in their order, with a limit, and without values."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -98,7 +98,7 @@ class PlainTests(TaskSuiteBase):
     def test_what_was_put_is_changed_moved_and_deleted_by_id(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """All or nothing; it keeps its id, and what has been seen before can't be changed again."""
+        """All or nothing; the task keeps its id, and its old version can't be changed again."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)
@@ -135,7 +135,7 @@ class PlainTests(TaskSuiteBase):
     def test_all_that_was_put_goes_in_pieces(
         self, portal: BlockingPortal, store: TaskStore, names: Names, word: str
     ) -> None:
-        """Five hundred in one step, which every store can."""
+        """Five hundred in one step, which every store must support."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)
@@ -158,7 +158,7 @@ class PlainTests(TaskSuiteBase):
     def test_what_is_claimed_is_its_sessions(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Others can change what nobody has claimed; by force, all of it. Who has claimed it can, too."""
+        """Others can change unclaimed tasks, and by force any task. So can the session that claimed it."""
 
         async def scenario() -> None:
             queue, mine, other = names.queue(), await names.begun(store), await names.begun(store)
@@ -197,7 +197,7 @@ class PlainTests(TaskSuiteBase):
     def test_what_was_taken_from_a_session_does_not_come_again_when_it_ends(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """The others do, with the same ids, which can be used once more."""
+        """The session's other tasks come back with the same ids, which can be used again later."""
 
         async def scenario() -> None:
             queue, mine, other = names.queue(), await names.begun(store), await names.begun(store)
@@ -221,7 +221,7 @@ class PlainTests(TaskSuiteBase):
     def test_each_is_done_or_deleted_or_moved_once(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """By two who work and two who take tasks away, all at once; nothing is lost, nothing double."""
+        """Two workers and two who delete tasks, concurrently: no task is lost or done twice."""
         queue, other = names.queue(), names.queue()
         count = 1500
         portal.call(Tasks(store).put, queue, range(count))

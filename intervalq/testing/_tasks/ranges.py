@@ -47,14 +47,14 @@ class RangingTaskSuite(TaskSuiteBase):
 
     @pytest.fixture
     def ranging(self, store: TaskStore) -> Ranging:
-        """The store, which says that it can."""
+        """The store, which declares this ability."""
         assert isinstance(store, Ranging), "this store has no plain tasks"
         return store
 
     def test_every_plain_task_is_done_once(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, store_url: str, names: Names
     ) -> None:
-        """5,000 by three sessions at once; some fail, and come again as ordinary tasks."""
+        """Three sessions work 5,000 tasks concurrently; some fail, and come back as ordinary tasks."""
         queue = names.queue()
         portal.call(ranging.put, queue, [str(number) for number in range(5000)])
         (stats,) = portal.call(store.apply, Count(names=(queue,)))
@@ -93,7 +93,7 @@ class RangingTaskSuite(TaskSuiteBase):
         return insert(queue, json.loads(text), attempt=1, error="failed")
 
     async def _rest(self, store: TaskStore, queue: str, names: Names) -> list[int]:
-        """What the others didn't see any more: those that failed last of all."""
+        """Tasks that failed after all other sessions had finished."""
         session = await names.begun(store)
         values: list[int] = []
         worked = await store.apply(Work(session, queues=(queue,), limit=1000))
@@ -108,7 +108,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_a_put_is_seen_as_tasks_that_are_ready(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """Claimed ones are counted as such, and finished ones are gone."""
+        """Claimed tasks are counted as claimed, and finished ones are gone."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -134,7 +134,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_the_first_of_a_range_are_done_before_the_rest(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """Told twice, as when an answer was lost; what failed comes again; begun ones alone are charged."""
+        """Sent twice, as after a lost answer; failed tasks come back; only begun ones are charged."""
 
         async def scenario() -> None:
             queue, mine = names.queue(), await names.begun(store)
@@ -172,7 +172,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_what_a_session_leaves_comes_again_as_ordinary_tasks(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names, *, lapse: bool
     ) -> None:
-        """At once, each once; a lapse counts as an attempt, an end in good order doesn't."""
+        """They are free at once, each once; a lapse counts as an attempt, a clean end doesn't."""
 
         async def leave(session: str) -> None:
             if lapse:
@@ -202,7 +202,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_what_was_taken_out_of_a_range_does_not_fail(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """Its session fails with all; those that others have deleted or moved by force don't come again."""
+        """The session fails them all; tasks that others deleted or moved by force don't come back."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)
@@ -232,7 +232,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_a_range_of_somebody_else_cannot_be_finished(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """Nor one that was finished before, nor another than was given."""
+        """Nor one that was finished before, nor a different range than the claimed one."""
 
         async def scenario() -> None:
             queue, mine, other = names.queue(), await names.begun(store), await names.begun(store)

@@ -1,4 +1,4 @@
-"""Part of the suite of task stores: what is refused, how it is told, and that nothing of it is done."""
+"""Part of the suite of task stores: what is refused, with which error, and that nothing of it is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, p
 
 
 def failures(error: DependencyError) -> dict[str, list[str]]:
-    """What an error lists, without what is empty."""
+    """The non-empty lists of an error."""
     fields = ("inserts", "changes", "deletes", "depends", "claims")
     return {field: sorted(getattr(error, field)) for field in fields if getattr(error, field)}
 
@@ -22,7 +22,7 @@ class RefusalTests(TaskSuiteBase):
     """All or nothing."""
 
     def test_an_id_is_taken_only_once(self, portal: BlockingPortal, store: TaskStore, names: Names) -> None:
-        """In whichever queue; one that may be left out is, and all else is done."""
+        """In any queue; an insert that may be left out is, and all else is done."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -96,7 +96,7 @@ class RefusalTests(TaskSuiteBase):
     def test_each_kind_of_failure_by_itself_undoes_the_rest(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Also the same id at another version than the one asked, and force, which asks for none."""
+        """Also an id at another version than the given one, and force, which checks no version."""
 
         async def scenario() -> None:
             queue, mine, theirs = names.queue(), await names.begun(store), await names.begun(store)
@@ -127,7 +127,7 @@ class RefusalTests(TaskSuiteBase):
     def test_a_claim_that_was_lost_settles_nothing(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Each part by itself; who has it now keeps it."""
+        """Each part on its own; the current holder keeps the task."""
 
         async def scenario() -> None:
             queue, first, second = names.queue(), await names.begun(store), await names.begun(store)
@@ -165,7 +165,7 @@ class RefusalTests(TaskSuiteBase):
     def test_an_inbox_that_is_full_refuses_all(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """The error says which, and the rest of the command isn't done either."""
+        """The error names it, and the rest of the command isn't done either."""
 
         async def scenario() -> None:
             queue = names.queue()
@@ -177,14 +177,14 @@ class RefusalTests(TaskSuiteBase):
             assert (stats.size, stats.ready, stats.inbox) == (3, 1, 2)
             (newest,) = await put(store, insert(queue, "newest", key="ü", replace=True))
             left = (newest,) if self.sees_claims else (first, newest)
-            assert self.told(await store.apply(Select(queue=queue))) == self.told(left)
+            assert self.comparable(await store.apply(Select(queue=queue))) == self.comparable(left)
 
         portal.call(scenario)
 
     def test_an_inbox_has_room_for_those_that_went_from_its_middle(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Deleted, or moved to another queue, earlier or by the command itself; the others come in order."""
+        """Tasks deleted or moved away, earlier or by the same command; the others keep their order."""
 
         async def scenario() -> None:
             queue, elsewhere = names.queue(), names.queue()

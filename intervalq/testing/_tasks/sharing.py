@@ -1,4 +1,4 @@
-"""Part of the suite of task stores: who gets how much, and what is left to chance."""
+"""Part of the suite of task stores: fairness between queues and sessions, and random choices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, p
 
 
 class SharingTests(TaskSuiteBase):
-    """Several queues are served alike, and no task stands in the way of the others."""
+    """Several queues get equal shares, and no task blocks the others."""
 
     @pytest.mark.parametrize("limit", [1, 4, 10])
     def test_a_small_queue_is_not_held_up_by_a_large_one(
         self, portal: BlockingPortal, store: TaskStore, names: Names, limit: int
     ) -> None:
-        """Of 300, 60 and 20 tasks the few are done in the first third, the middle in three quarters."""
+        """Of 300, 60 and 20 tasks, the 20 are done in the first third, the 60 in three quarters."""
 
         async def scenario() -> list[int]:
             sizes = {names.queue(): size for size in (300, 60, 20)}
@@ -44,7 +44,7 @@ class SharingTests(TaskSuiteBase):
     def test_which_task_is_first_is_left_to_chance(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """So that one that is never done doesn't come first each time."""
+        """So that a task that never completes doesn't come first each time."""
 
         async def scenario() -> set[str]:
             queue, session = names.queue(), await names.begun(store)
@@ -61,7 +61,7 @@ class SharingTests(TaskSuiteBase):
     def test_the_first_tasks_are_claimed_before_the_last(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Chance chooses among the first ones only."""
+        """The random choice is only among the first tasks."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -79,7 +79,7 @@ class SharingTests(TaskSuiteBase):
     def test_sessions_of_a_consumer_hold_no_more_than_they_may(
         self, portal: BlockingPortal, store: TaskStore, names: Names, most: int
     ) -> None:
-        """Together; other sessions don't count."""
+        """The limit is for all sessions of the consumer together; other sessions don't count."""
 
         async def scenario() -> None:
             queue, consumer = names.queue(), names.fresh()
@@ -103,7 +103,7 @@ class SharingTests(TaskSuiteBase):
     def test_a_session_that_begins_again_keeps_what_it_has(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """As when the answer to its beginning was lost."""
+        """As after a lost answer to `Begin`."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)

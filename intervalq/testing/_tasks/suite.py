@@ -73,18 +73,18 @@ class RulesTests(TaskSuiteBase):
             for number in range(self.steps):
                 command, now = source.next(model)
                 done.append(f"{number}: at {now}: {command}")
-                said = f"seed {seed}:\n" + "\n".join(done[-6:])
+                context = f"seed {seed}:\n" + "\n".join(done[-6:])
                 answer = await outcome(store, command, now)
                 if isinstance(command, Work) and isinstance(answer, Worked):
                     model.choose(command.queues, [row.id for row in answer.claimed])
                 try:
                     expected = outcome_of_rules(model, command, now)
                 except AssertionError as error:
-                    raise AssertionError(f"{error}\n{said}") from error
-                same(answer, expected, source, said)
+                    raise AssertionError(f"{error}\n{context}") from error
+                same(answer, expected, source, context)
                 for look in source.looks(model):
                     seen = await outcome(store, look, now)
-                    same(seen, outcome_of_rules(model, look, now), source, f"{said}\nthen {look}")
+                    same(seen, outcome_of_rules(model, look, now), source, f"{context}\nthen {look}")
         finally:
             for session in source.sessions:
                 await store.apply(End(session))
@@ -110,14 +110,14 @@ def outcome_of_rules(model: ModelTable, command: Command[Any], now: int) -> obje
         return error
 
 
-def same(answer: object, expected: object, source: TaskCommandSource, said: str) -> None:
+def same(answer: object, expected: object, source: TaskCommandSource, context: str) -> None:
     """Compare two answers, except for what a store may choose."""
     ours, theirs = (_comparable(thing, source) for thing in (answer, expected))
-    assert ours == theirs, f"the store says\n{ours}\nthe rules say\n{theirs}\n{said}"
+    assert ours == theirs, f"the store says\n{ours}\nthe rules say\n{theirs}\n{context}"
 
 
 def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PLR0911 - one a kind
-    """A form without what may differ: the spelling of JSON, the order of claims, data of others."""
+    """An answer without what may differ: the spelling of JSON, the order of claims, data of other users."""
     if isinstance(thing, DependencyError):
         fields = ("inserts", "changes", "deletes", "depends", "claims")
         return {field: sorted(getattr(thing, field)) for field in fields}
@@ -159,10 +159,10 @@ class TaskSuite(
     """
 
     left_out: tuple[type, ...] = ()
-    """Suites that are not run although the store has the methods, because they can't work in its setup."""
+    """Suites that are skipped although the store has the methods, because they can't work in its setup."""
 
     def test_all_that_it_can_is_tried(self, store: TaskStore) -> None:
-        """A suite for each protocol that the store has."""
+        """Every protocol that the store has must have its suite."""
         for protocol, suite in _FURTHER:
             can = isinstance(store, protocol) and suite not in self.left_out
             assert can == isinstance(self, suite), f"add or remove {suite.__name__}"

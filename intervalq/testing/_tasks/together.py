@@ -46,7 +46,7 @@ def in_threads(store_url: str, jobs: Sequence[Callable[[TaskStore], Awaitable[A]
 
 
 class TogetherTests(TaskSuiteBase):
-    """What must be right whoever is first."""
+    """Promises that hold in any order of concurrent commands."""
 
     def test_each_task_is_claimed_once(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
@@ -82,31 +82,31 @@ class TogetherTests(TaskSuiteBase):
     def test_a_dedupe_key_lets_one_in(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Eight insert under the same keys: each key gets one task, and all are told which."""
+        """Eight insert with the same dedupe keys: each key gets one task, and all callers get its id."""
         queue = names.queue()
         keys = [f"d{number}" for number in range(10)]
 
         async def enter(mine: TaskStore) -> tuple[list[str], list[str]]:
-            won, told = [], []
+            won, known_ids = [], []
             for key in keys:
                 part = insert(queue, dedupe=key, dedupe_for=10**12)
                 modified = await mine.apply(Modify(inserts=(part,)))
                 assert len(modified.inserted) + len(modified.existing) == 1
                 won += [row.id for row in modified.inserted]
-                told.append(modified.existing[0][1] if modified.existing else part.id)
-            return won, told
+                known_ids.append(modified.existing[0][1] if modified.existing else part.id)
+            return won, known_ids
 
         outcomes = in_threads(store_url, [enter] * 8)
         there = sorted(row.id for row in portal.call(store.apply, Select(queue=queue)))
         assert len(there) == len(keys)
         assert sorted(id_ for won, _ in outcomes for id_ in won) == there
-        assert len({tuple(told) for _, told in outcomes}) == 1, "they were told of different tasks"
+        assert len({tuple(known_ids) for _, known_ids in outcomes}) == 1, "they were told of different tasks"
         assert sorted(outcomes[0][1]) == there
 
     def test_an_id_lets_one_in(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Eight insert the same ids, whose order differs: each is inserted once, the others are refused."""
+        """Eight insert the same ids in different orders: each is inserted once, the others are refused."""
         queue = names.queue()
         ids = [names.fresh() for _ in range(5)]
 
@@ -129,7 +129,7 @@ class TogetherTests(TaskSuiteBase):
     def test_a_key_is_held_by_one_and_its_order_kept(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Four sessions work 100 tasks of 5 keys, while some of these are still being inserted."""
+        """Four sessions work 100 tasks of 5 keys, while some of the tasks are still being inserted."""
         queue = names.queue()
         lock = threading.Lock()
         running: set[str] = set()
@@ -172,7 +172,7 @@ class TogetherTests(TaskSuiteBase):
     def test_no_change_is_lost(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Eight add to two of ten counters at a time, in any order, again when they were too late."""
+        """Eight add to two of ten counters at a time, in any order, and retry after conflicts."""
         queue = names.queue()
         rows = portal.call(put, store, *(insert(queue, 0) for _ in range(10)))
         ids = [row.id for row in rows]
@@ -203,7 +203,7 @@ class TogetherTests(TaskSuiteBase):
     def test_a_lapsed_session_is_removed_once(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Beats at once, and its own late settlement: each task is freed once, or was settled, never both."""
+        """Concurrent heartbeats and a late settlement: each task is freed or settled once, never both."""
         for _ in range(5):
             queue = names.queue()
             lapsed, held = portal.call(_lapsed, store, names, queue)
@@ -228,7 +228,7 @@ class TogetherTests(TaskSuiteBase):
     def test_the_lines_of_keys_stay_whole(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Eight insert, move, replace, remove, claim and end at random: nobody waits behind nobody."""
+        """Eight insert, move, replace, remove, claim and end at random: a waiting task has one before it."""
         queues = [names.queue(), names.queue()]
         keys = ("a", "b")
 
@@ -272,7 +272,7 @@ class TogetherTests(TaskSuiteBase):
 
 
 async def _lapsed(store: TaskStore, names: Names, queue: str) -> tuple[str, tuple[Row, ...]]:
-    """A session that lapses at once, and has claimed 20 tasks."""
+    """A session that has claimed 20 tasks and lapses at once."""
     session = await names.begun(store, expiry=1)
     await put(store, *(insert(queue) for _ in range(20)))
     return session, await claim(store, session, queue, limit=20)

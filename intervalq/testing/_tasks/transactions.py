@@ -29,7 +29,7 @@ ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
 
 
 async def done(answer: Any) -> Any:  # noqa: ANN401 - its driver's
-    """What a driver's function gives, whether it's asynchronous or not."""
+    """The result of a driver's function, asynchronous or not."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -39,7 +39,7 @@ async def run(connection: Any, statement: str) -> None:  # noqa: ANN401 - its dr
 
 
 async def ask(connection: Any, statement: str) -> list[tuple[Any, ...]]:  # noqa: ANN401
-    """Execute a statement, and give its rows."""
+    """Execute a statement and return its rows."""
     cursor: Any = await done(connection.execute(statement))
     return [tuple(row) for row in await done(cursor.fetchall())]
 
@@ -53,11 +53,11 @@ def _count(table: str) -> str:
 
 
 class Error(Exception):
-    """What goes wrong in the user's own work."""
+    """An error in the user's own work."""
 
 
 class TransactionalTaskSuite(TaskSuiteBase):
-    """Both are done, or none."""
+    """Both are done, or neither."""
 
     async def connect(self, store_url: str) -> Any:  # noqa: ANN401 - its driver's
         """A connection of the user's own; override it for a driver that isn't known here."""
@@ -71,7 +71,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
 
     @pytest.fixture
     def transactional(self, store: TaskStore) -> Transactional:
-        """The store, which says that it can."""
+        """The store, which declares this ability."""
         assert isinstance(store, Transactional), "this store has no transactions"
         return store
 
@@ -104,7 +104,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         store_url: str,
         isolation: Isolation,
     ) -> None:
-        """Others see both or none of it."""
+        """Others see both, or neither."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -133,7 +133,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         results: str,
         isolation: Isolation,
     ) -> None:
-        """That of the user, of a command that is refused, and being cancelled; the store goes on."""
+        """The user's error, a refused command, and a cancellation; the store goes on."""
 
         async def scenario() -> None:
             queue, session, other = names.queue(), await names.begun(store), await names.begun(store)
@@ -177,7 +177,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         names: Names,
         results: str,
     ) -> None:
-        """What was done before it is kept, unless the database can't: then nothing is, and it says so."""
+        """Earlier statements are kept, unless the database can't: then nothing is, and an error says so."""
 
         async def scenario() -> None:
             queue = names.queue()
@@ -209,7 +209,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         store_url: str,
         isolation: Isolation,
     ) -> None:
-        """Each task adds one to the user's counter as it ends; conflicts are tried again."""
+        """Each task adds one to the user's counter as it ends; conflicts are retried."""
 
         async def scenario() -> None:
             queue = names.queue()
@@ -253,7 +253,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         results: str,
         store_url: str,
     ) -> None:
-        """On their own connection: committed with it, and rolled back with it."""
+        """On the user's own connection: committed with it, and rolled back with it."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)

@@ -26,7 +26,7 @@ class Listener:
         self._changed = anyio.Event()
 
     async def listen(self, woken: Callable[[], Awaitable[object]]) -> None:
-        """Do so for ever."""
+        """Count until cancelled."""
         while True:
             await woken()
             self.times += 1
@@ -34,18 +34,18 @@ class Listener:
             self._changed = anyio.Event()
 
     async def idle(self, *queues: str) -> None:
-        """Find nothing to claim, and want to be woken."""
+        """Find nothing to claim, and become idle."""
         worked = await self._store.apply(Work(self.session, queues=queues, limit=1, idle=True))
         assert (worked.alive, worked.claimed) == (True, ())
 
     async def woken(self, times: int) -> None:
-        """Wait until it was woken so often."""
+        """Wait until it was woken this many times."""
         while self.times < times:
             await self._changed.wait()
 
 
 async def first_of(*listeners: Listener) -> Listener:
-    """The one that is woken first."""
+    """The listener that is woken first."""
     found: list[Listener] = []
     async with anyio.create_task_group() as group:
 
@@ -60,11 +60,11 @@ async def first_of(*listeners: Listener) -> Listener:
 
 
 class WakingTaskSuite(TaskSuiteBase):
-    """Of those who wait for a queue, one is told."""
+    """One of the sessions that wait for a queue is woken."""
 
     @pytest.fixture
     def waking(self, store: TaskStore) -> Waking:
-        """The store, which says that it can."""
+        """The store, which declares this ability."""
         assert isinstance(store, Waking), "this store wakes nobody"
         return store
 
@@ -126,7 +126,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_what_becomes_ready_before_an_idle_session_looks_wakes(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """An insert and a change for as late as sessions look by themselves: else they would be late."""
+        """Tasks for a time before sessions poll again: without a wake-up they would be late."""
 
         async def scenario() -> None:
             queue, soon = names.queue(), round((CHECK - 0.5) * SECOND)
@@ -148,7 +148,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_one_insert_wakes_one(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Not both; and the next insert wakes the other one."""
+        """Only one of two is woken, and the next insert wakes the other."""
 
         async def scenario() -> None:
             queue, mark = names.queue(), names.queue()
@@ -175,7 +175,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_a_woken_one_that_finds_nothing_waits_again(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Somebody else was faster: it is idle again, and woken again."""
+        """After another session was faster, it is idle again, and woken again."""
 
         async def scenario() -> None:
             queue, faster = names.queue(), await names.begun(store)
@@ -191,7 +191,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_only_who_is_idle_is_woken(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Not one that has claimed something since, has ended, or looked elsewhere; not by tasks of later."""
+        """Not a session that has since claimed, ended, or asked other queues; and not for tasks for later."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()

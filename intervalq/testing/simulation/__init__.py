@@ -58,7 +58,8 @@ What is checked, by true time and from outside
                 that stay away
     questions   then a process asks three times for a job at most, once more when nobody waits any more, and
                 eight times at first; five times more for a job where its way is long for the tolerance
-    tickets     then a job begins with the ticket that its caller was told
+    tickets     then a job begins with the ticket that its caller was told, if timers are no later than the
+                tolerance
     closing     a handle that is closed starts nothing any more but what it is to drain, and that it does;
                 when its process ends, the store knows which of its jobs ended
     reports     a handle says that its store lost its record if, and only if, it did
@@ -84,6 +85,8 @@ Allowances, each for what can't be known, and no more
                 them, can't be told from delays: for as long, a process may be wrong by its length
     holds       with a limit of running jobs, a slot that was asked about too early, because its process had
                 not heard of a hold or a step that moved it, may begin long after a pause began
+    leases      a process that gave up a request may have a lease renewed by it afterwards, of a job that has
+                ended; one that can't reach the store while its handle is closed leaves its leases to lapse
     costs       not judged where the store could not be reached, lost writes, or was paused
     progress    not judged where jobs cost several slots: one too cheap for the next job is passed over
     made anew   that a record begins quiet after one that was lost isn't told from the one early start that a

@@ -117,13 +117,13 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _lines(total: int) -> Callable[[int], None]:
-    done, said = 0, time.monotonic()
+    done, reported = 0, time.monotonic()
 
     def advance(more: int) -> None:
-        nonlocal done, said
+        nonlocal done, reported
         done += more
-        if time.monotonic() - said > 5:
-            said = time.monotonic()
+        if time.monotonic() - reported > 5:
+            reported = time.monotonic()
             sys.stderr.write(f"{done} of {total} schedules\n")
 
     return advance

@@ -54,7 +54,7 @@ class Start:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Grant:
-    """A step of the store that told a ticket's owner to go. All of its instants are true time."""
+    """A step of the store that granted a ticket its slot. All of its instants are true time."""
 
     at: float
     ticket: int
@@ -130,9 +130,14 @@ class Facts:
     """When the store last counted each ticket's job as running."""
     copies: bool = False
     """Whether requests may reach the store twice: one that comes late renews a lease of a job that ended."""
+    overtaken: set[Process] = field(default_factory=set)
+    """Whose renewals of leases may have reached the store when they had given them up, and asked again: then
+    a lease is renewed of a job that ended meanwhile."""
     reclaims: int = 0
     issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     """When each ticket was issued: more than once only when the store forgot it."""
+    own: dict[Process, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(dict))
+    """When each ticket was last issued to a process."""
     ahead: dict[tuple[str, int], float] = field(default_factory=dict)
     """How far ahead its slot was then, in seconds."""
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -140,11 +145,13 @@ class Facts:
     clocks: dict[str, int] = field(default_factory=dict)
     """What the clock of each record's queue read last."""
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    withdrawn: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """When a question was sent whose caller gave it up, and when that was: others wait behind it."""
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
     """When a process last heard of its slots, and what the record was then."""
     questions: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When a process sent something to the store."""
-    told: list[tuple[float, Process]] = field(default_factory=list)
+    released: list[tuple[float, Process]] = field(default_factory=list)
     """When a process that believed the queue held, and had asked nothing, was told that it is not."""
     stalls: list[tuple[float, float, Process]] = field(default_factory=list)
     """From when until when a process did not run."""
@@ -184,9 +191,9 @@ class Facts:
 
     def may_run(self, start: Start) -> int:
         """How many jobs might run with a start: by the limit at its grant, or by a larger one since."""
-        told = start.grants[-1]
-        since = [most for at, most in self.limits[start.record] if told.at < at <= start.at]
-        return max([told.settings.max_running, *since])
+        grant = start.grants[-1]
+        since = [most for at, most in self.limits[start.record] if grant.at < at <= start.at]
+        return max([grant.settings.max_running, *since])
 
     @property
     def limited(self) -> bool:

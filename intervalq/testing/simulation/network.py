@@ -15,7 +15,7 @@ import anyio
 
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import StoreTimeout, StoreUnavailable
-from intervalq.rules import Answer, Command, Resume, State
+from intervalq.rules import Answer, Command, Finish, Resume, State
 from intervalq.store import DocumentStore, Step, T
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import Mix
@@ -131,6 +131,8 @@ class Network:
         """A command reaches the store, whether somebody still waits for the answer or not."""
         if self.is_cut_short(primary):
             return
+        if reply.done() and isinstance(command, Finish):
+            self.observer.overtaken.add(line.process)
         loop = asyncio.get_running_loop()
         before = self.records.states.get(line.queue)
         answer = _now(self.records.apply(line.queue, command))
@@ -198,6 +200,9 @@ class Line:
             answer = await reply
         except StoreTimeout:
             network.observer.failed(self.process)
+            raise
+        except asyncio.CancelledError:
+            network.observer.withdrew(self.process, sent)
             raise
         finally:
             timer.cancel()

@@ -43,7 +43,7 @@ class Observer(Facts):
         self.late = 0
         """How many slots were granted late."""
         self._waiting: set[ObservedJob] = set()
-        self._creations: list[Command] = []
+        self._unaware: list[Command] = []  # sent by a process that had not heard of a record yet
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
         self._in_row = 0
@@ -114,6 +114,8 @@ class Observer(Facts):
     def sent(self, process: Process, command: Command, *, lost: bool) -> None:
         """A command is on its way."""
         self.calls += 1
+        if process not in self.known:
+            self._unaware.append(command)
         self.asked[process] = self.time()
         self.tried(process)
         self._count(process, command, lost=lost)
@@ -129,15 +131,19 @@ class Observer(Facts):
         self.exchanges[process].append((sent, self.time()))
         for grant in self._granted.pop(id(answer), (answer, []))[1]:
             grant.heard = self.time()
-        told = answer.state is not None and not answer.refused
+        stored = answer.state is not None and not answer.refused
         if not answer.refused:
             name = None if answer.state is None else answer.state.generation
             if answer.healed or (self._names.get(process) or name) != name:
                 self.shown.add(process)
             self._names[process] = name
-        if answer.state is not None and told and (isinstance(command, Advance) or process not in self.known):
+        if (
+            answer.state is not None
+            and stored
+            and (isinstance(command, Advance) or process not in self.known)
+        ):
             self.known[process] = (self.time(), answer.state)
-        if told and not isinstance(command, Inspect):
+        if stored and not isinstance(command, Inspect):
             self.attached[process].append(self.time())
         self._under_way[process] -= 1
         is_held = answer.state is not None and answer.state.held_since is not None
@@ -153,7 +159,7 @@ class Observer(Facts):
         """A process is told that the queue goes on."""
         since = self._held.get(process)
         if since is not None and self.time() - since < _SITS_OUT and not self._under_way[process]:
-            self.told.append((self.time(), process))
+            self.released.append((self.time(), process))
 
     def stalled(self, process: Process, seconds: float) -> None:
         """A process does not run for a while."""
@@ -167,6 +173,11 @@ class Observer(Facts):
         self._held.pop(process, None)  # for it waits to try again
         self.failures[process].append(self.time())
         self.say(process.name, "gives up")
+
+    def withdrew(self, process: Process, sent: float) -> None:
+        """Whoever asked something waits for the answer no longer."""
+        self._under_way[process] = max(0, self._under_way[process] - 1)
+        self.withdrawn[process].append((sent, self.time()))
 
     def stepped(
         self, process: Process, command: Command, before: State | None, after: State | None, answer: Answer
@@ -185,9 +196,7 @@ class Observer(Facts):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
         if before is None and after is not None:
-            is_copy = any(command is other for other in self._creations)  # sent before its process knew
-            self._creations.append(command)
-            knew = process in self.known and not after.settings.ephemeral and not is_copy
+            knew = not after.settings.ephemeral and not any(command is other for other in self._unaware)
             if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
                 self.violated(f"{process.name} knew of a record, and made one anew without a quiet interval")
         if state is not None and not answer.refused:
@@ -207,6 +216,7 @@ class Observer(Facts):
             self._note_limit(key, state, answer.now)
         for slot in answer.taken:
             self.issues[key, slot.ticket].append(now)
+            self.own[process][key, slot.ticket] = now
             self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
             self.dues[key, slot.ticket] = slot.due
             self.taken[process][key, slot.ticket] = slot.cost
@@ -242,8 +252,8 @@ class Observer(Facts):
         least = min(self.tolerances.values())  # a shard goes by the record that it has heard of
         if error != next((known for _, record, known, _ in reversed(self.errors) if record == key), 0.0):
             self.errors.append((now, key, error, least))
-            said = isinstance(command, Advance) and command.error == state.error
-            self.reports.append((self.asked.get(process, now), process if said else None))
+            stored = isinstance(command, Advance) and command.error == state.error
+            self.reports.append((self.asked.get(process, now), process if stored else None))
         self._note_verb(command)
         self._note_hold(state, answer.now)
 

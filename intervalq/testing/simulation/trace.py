@@ -42,24 +42,24 @@ class Trace:
         state = answer.state
         if state is None:
             return ["no record"]
-        said = [
+        reported = [
             f"{self.name(state.generation)} ticket={state.ticket} current={state.current}",
             f"revoked={state.revoked_through} late={state.late_total}",
             f"clock={state.clock(answer.now)} due={state.due}",
         ]
         if state.held_since is not None:
-            said.append("held")
+            reported.append("held")
         tickets = {"running": sorted(state.running), "granted": answer.granted, "missed": answer.missed}
-        said += [f"{name}={list(some)}" for name, some in tickets.items() if some]
+        reported += [f"{name}={list(some)}" for name, some in tickets.items() if some]
         if answer.first is not None:
-            said.append(f"takes={answer.first.ticket}+{answer.count} from {answer.first.due}")
+            reported.append(f"takes={answer.first.ticket}+{answer.count} from {answer.first.due}")
         if answer.begun:
-            said.append(f"begun={answer.begun}")
-        return said + [name for name in ("refused", "healed", "woken") if getattr(answer, name)]
+            reported.append(f"begun={answer.begun}")
+        return reported + [name for name in ("refused", "healed", "woken") if getattr(answer, name)]
 
 
 def _command(command: Command) -> list[str]:
-    said = [type(command).__name__]
+    reported = [type(command).__name__]
     if isinstance(command, Advance):
         parts = {
             "use": [slot.ticket for slot in command.slots],
@@ -68,11 +68,11 @@ def _command(command: Command) -> list[str]:
             "notice": command.notice,
             "reach": command.reach,
         }
-        said += [f"{name}={value}" for name, value in parts.items() if value]
+        reported += [f"{name}={value}" for name, value in parts.items() if value]
     elif isinstance(command, Finish):
-        said.append(f"ended={list(command.ended)} running={list(command.running)}")
+        reported.append(f"ended={list(command.ended)} running={list(command.running)}")
     elif isinstance(command, Hold):
-        said.append("for ever" if command.length >= FOREVER else f"for {command.length}")
+        reported.append("for ever" if command.length >= FOREVER else f"for {command.length}")
     elif isinstance(command, Configure):
-        said.append(f"interval={command.interval}")
-    return said
+        reported.append(f"interval={command.interval}")
+    return reported

@@ -146,23 +146,25 @@ class Users:
         """What `attempts` and `threads` do for a plain function, whose thread is a while of virtual time."""
         wanted, clock = job.plan, actor.process.clock
         waiter = Waiter(wanted.priority, wanted.cost, EARLY)
-        while True:
-            shard, grant = await actor.queue.acquire(waiter, wanted.timeout)
-            assert shard.state is not None
-            record = shard.state.generation
-            try:
-                await clock.sleep_until(grant.opens)
+        with actor.queue.callers.waiting(lambda call: call()):
+            while True:
+                shard, grant = await actor.queue.acquire(waiter, wanted.timeout)
+                try:
+                    await clock.sleep_until(grant.opens)
+                except BaseException:
+                    shard.undo(grant)
+                    raise
                 if shard.is_open(grant):
-                    self.seen.started(job, grant.ticket, record, grant.due)
-                    try:
-                        await anyio.sleep(wanted.takes)
-                    finally:
-                        self.seen.stopped(job)
-                    return
-            finally:
-                shard.leases.ended(grant.ticket)
-            job.came_late = True
-            waiter = late(shard, grant, waiter)
+                    break
+                job.came_late = True
+                waiter = late(shard, grant, waiter)
+        assert shard.state is not None
+        self.seen.started(job, grant.ticket, shard.state.generation, grant.due)
+        try:
+            await anyio.sleep(wanted.takes)
+        finally:
+            self.seen.stopped(job)
+            shard.leases.ended(grant.ticket)
 
     def _cancel(self, job: ObservedJob, scope: anyio.CancelScope) -> None:
         if job.outcome is None:

@@ -266,7 +266,10 @@ class World:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
 
     def _leases(self) -> None:
-        """Where nothing runs any more, the store has been told so of all that lives and could tell it."""
+        """Where nothing runs any more, the store has been told so of all that lives and could tell it.
+
+        A handle that can't reach it while it is closed leaves it to the leases to lapse.
+        """
         state, seen = self.records.states.get(self.queue), self.seen
         if state is None or seen.losses or seen.copies or seen.steps:
             return
@@ -274,7 +277,12 @@ class World:
             granted = [
                 grant for grant in seen.grants[seen.trace.name(state.generation), ticket] if grant.heard
             ]
-            if until > self.records.now() and granted and not granted[-1].process.dead:
+            if until <= self.records.now() or not granted:
+                continue
+            process = granted[-1].process
+            closed = seen.closed.get(process, float("inf"))
+            is_renewed = process in seen.overtaken
+            if not (process.dead or is_renewed) and not any(at > closed for at in seen.failures[process]):
                 self.seen.violated(f"nothing runs, and ticket {ticket} counts as running")
 
     def _closed(self, actor: Actor) -> None:
@@ -295,8 +303,8 @@ class World:
         gone = [at for at in self.seen.losses if at not in self.seen.failovers]
         for actor in self.actors:
             process = actor.process
-            said = actor.shard.regressions if actor.shard is not None else 0
-            if said and not self.seen.losses:
+            reported = actor.shard.regressions if actor.shard is not None else 0
+            if reported and not self.seen.losses:
                 self.seen.violated(f"{process.name} says that its store lost writes, and it did not")
             heard = self.seen.attached[process]
             knew = [
@@ -305,7 +313,7 @@ class World:
             if (
                 knew
                 and process in self.seen.shown
-                and not said
+                and not reported
                 and not self.seen.failovers
                 and not self.plan.keyed
                 and not process.dead

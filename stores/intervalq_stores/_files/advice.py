@@ -23,23 +23,25 @@ Advice = list[tuple[str, str]]
 
 def advise(file: SharedFile, read: Callable[[], Advice]) -> Advice:
     """Pairs of `ok`, `warning` or `error`, and a sentence; `read` checks the content of the file."""
-    said: Advice = []
+    findings: Advice = []
     folder = file.path.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    said += _place(file, folder)
-    said += _disk(folder)
+    findings += _place(file, folder)
+    findings += _disk(folder)
     try:
         file.check()
-        said.append(("ok", "nobody else can put another file in its place"))
-        said += read()
+        findings.append(("ok", "nobody else can put another file in its place"))
+        findings += read()
         if file.is_locked():
-            said.append(("warning", f"its lock is held by {file.holder()}: if that lasts, end that process"))
+            findings.append(
+                ("warning", f"its lock is held by {file.holder()}: if that lasts, end that process")
+            )
         else:
-            said.append(("ok", "its lock is free"))
+            findings.append(("ok", "its lock is free"))
     except StoreError as error:
-        said.append(("error", str(error)))
-    return said
+        findings.append(("error", str(error)))
+    return findings
 
 
 def _place(file: SharedFile, folder: Path) -> Advice:

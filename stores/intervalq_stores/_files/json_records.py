@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from intervalq.errors import CorruptState, VersionMismatch
@@ -12,6 +13,10 @@ from intervalq.rules import BadRecord, NewerRecord, State
 
 QUEUE: Final = re.compile(r"[!-~]{1,300}")
 """The pattern of names of queues."""
+
+
+_LIMITS: Final = ("stepped", "limits")
+"""The fields that only the records of queues with limits have."""
 
 
 def parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -41,6 +46,12 @@ def state_of(data: object, queue: str, url: str) -> State:
         ) from error
     except BadRecord as error:
         raise broken(queue, error, url) from error
+
+
+def renewed(stored: Mapping[str, Any], state: State) -> dict[str, Any]:
+    """A record as it is stored in place of the one before: fields that others added to that are kept."""
+    others = {name: value for name, value in stored.items() if name not in _LIMITS}
+    return {**others, **state.to_dict()}
 
 
 def broken(queue: str, why: object, url: str) -> CorruptState:

@@ -107,6 +107,8 @@ class SharedFile:
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
+                if not self.path.exists():
+                    _sync_parents(self.path.parent)
                 self.still_locked()
                 for path in self._beside:
                     path.unlink(missing_ok=True)
@@ -196,7 +198,7 @@ class SharedFile:
         try:
             self._check_folder()
         except FileNotFoundError:
-            _make_folder(self.path.parent)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_folder()
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -306,12 +308,12 @@ class SharedFile:
         raise kind(self.url, f"{why}: {remedy}") from error
 
 
-def _make_folder(folder: Path) -> None:
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in missing:
+def _sync_parents(folder: Path) -> None:
+    """Keep the names of a folder and of those that it is in: any process may just have made them."""
+    while not os.path.ismount(folder):
+        folder = folder.parent
         with contextlib.suppress(PermissionError):  # folders may be writable, but not readable
-            _sync_folder(each.parent)
+            _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:

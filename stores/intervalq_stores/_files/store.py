@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -13,11 +14,13 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import anyio
 from anyio import to_thread
 
+from intervalq import rules
 from intervalq.errors import InvalidOption, StoreError, StoreTimeout, StoreUnavailable
-from intervalq.rules import State
-from intervalq.store import DocumentStore, Step, T
+from intervalq.rules import Answer, Command, State
+from intervalq.store import DocumentStore, Step, T, stopwatch
+from intervalq_stores._files.jobs import StepJob
 from intervalq_stores._files.locked_file import SharedFile
-from intervalq_stores._worker_thread import Job, WorkerThread
+from intervalq_stores._files.worker_thread import Job, WorkerThread
 
 _POLL: Final = 0.05
 """Seconds between two checks of the file by a shard that waits for the end of a hold."""
@@ -88,9 +91,16 @@ class ThreadedFile(ABC):
 class FileStore(ThreadedFile, DocumentStore):
     """A store of records in such a file."""
 
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`. The trip ends when the step is done: a busy event loop hears of that later."""
+        job = StepJob(queue, lambda state, at: rules.apply(state, command, at), now)
+        sent = stopwatch()
+        answer = cast("Answer", await self._ask(job))
+        return replace(answer, trip=(sent, job.finished_at))
+
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
         """See `DocumentStore.update`. A step whose caller leaves while it waits for the lock is not done."""
-        return cast("T", await self._ask(Job(queue, step, now)))
+        return cast("T", await self._ask(StepJob(queue, step, now)))
 
     async def names(self) -> list[str]:
         """See `Store.names`."""

@@ -7,7 +7,16 @@ from typing import Any, Final
 
 from intervalq.errors import CorruptState
 from intervalq.rules import BadRecord, NewerRecord, State, lapses
-from intervalq_stores._files.json_records import QUEUE, bad_name, corrupt, newer, parse, shown, state_of
+from intervalq_stores._files.json_records import (
+    QUEUE,
+    bad_name,
+    corrupt,
+    newer,
+    parse,
+    renewed,
+    shown,
+    state_of,
+)
 from intervalq_stores._files.locked_file import MAX_BYTES
 
 LAYOUT: Final = 1
@@ -46,7 +55,7 @@ class Document:
         if state is None:
             self._queues.pop(queue, None)
         else:
-            self._queues[queue] = {**self._queues.get(queue, {}), **state.to_dict()}
+            self._queues[queue] = renewed(self._queues.get(queue, {}), state)
 
     def forget_lapsed(self, now: int) -> None:
         """Remove ephemeral records that may be forgotten."""

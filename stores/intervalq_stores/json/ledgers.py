@@ -13,29 +13,16 @@ from anyio import to_thread
 from intervalq.errors import InvalidName, StoreFull, StoreUnavailable
 from intervalq.ledger.rules import Answer, Command, Count, Forget, Look, Pages, apply
 from intervalq.store import wall_clock
+from intervalq_stores._files.jobs import LedgerJob
 from intervalq_stores._files.locked_file import MAX_BYTES
 from intervalq_stores._files.store import ThreadedFile, path_of
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.json._ledger_document import read, written
 
 _EXAMPLE: Final = "file:///path/state.json"
 _END: Final = ".json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """The pattern of names of ledgers, which can't lead out of the folder."""
-
-
-def _no_step(state: object, now: int) -> tuple[None, None]:
-    raise NotImplementedError(f"{state} at {now}: a job of this kind has no step")
-
-
-class _Asked(Job):
-    """A command, and the waiter for its answer."""
-
-    def __init__(self, ledger: str, command: Command, now: int | None) -> None:
-        super().__init__(ledger, _no_step, now)
-        self.command = command
-        self.made = False
-        """Whether it created the ledger."""
 
 
 class _TooLargeError(Exception):
@@ -62,11 +49,11 @@ class JSONLedgerStore:
         file = self._of(ledger)
         if isinstance(command, Look | Count):
             return await to_thread.run_sync(file.look, command, now, abandon_on_cancel=True)
-        asked = _Asked(ledger, command, now)
+        asked = LedgerJob(ledger, command, now)
         answer = await file.ask(asked)
         if asked.made and now is None:  # a new ledger removes expired ones
             for other in await to_thread.run_sync(self._expired, abandon_on_cancel=True):
-                await self._of(other).ask(_Asked(other, Forget((), ()), None))
+                await self._of(other).ask(LedgerJob(other, Forget((), ()), None))
         return answer
 
     async def names(self) -> list[str]:
@@ -116,7 +103,7 @@ class _LedgerFile(ThreadedFile):
         self._ledger = ledger
         super().__init__(url, path)
 
-    async def ask(self, job: _Asked) -> Answer:
+    async def ask(self, job: LedgerJob) -> Answer:
         """Do a command."""
         answer: Answer = await self._ask(job)
         return answer
@@ -155,7 +142,7 @@ class _LedgerFile(ThreadedFile):
         before = self._file.read()
         pages = read(before, self._ledger, self.url)
         for job in jobs:
-            assert isinstance(job, _Asked)
+            assert isinstance(job, LedgerJob)
             job.made = pages.meta is None
             job.answer = apply(pages, job.command, wall_clock() if job.now is None else job.now)
             job.made &= pages.meta is not None

@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable
 from intervalq.rules import State
 from intervalq.store import wall_clock
 from intervalq_stores._files.advice import Advice, advise
+from intervalq_stores._files.jobs import StepJob
 from intervalq_stores._files.store import FileStore, path_of, stamp
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.json._queue_document import Document
 
 
@@ -27,6 +28,7 @@ class JSONFileStore(FileStore):
             document = self._read()
             changed = False
             for job in jobs:
+                assert isinstance(job, StepJob)
                 try:
                     changed |= _step(document, job)
                 except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
@@ -55,10 +57,12 @@ class JSONFileStore(FileStore):
         names = document.names()
         for name in names:
             document.get(name)
-        return [("ok", f"the file can be read: {len(names)} queues")]
+        return [
+            ("ok", f"the file can be read; it has {len(names)} {'queue' if len(names) == 1 else 'queues'}")
+        ]
 
 
-def _step(document: Document, job: Job) -> bool:
+def _step(document: Document, job: StepJob) -> bool:
     """Do a job on the document; returns whether this changed it."""
     at = wall_clock() if job.now is None else job.now
     before = document.get(job.queue)

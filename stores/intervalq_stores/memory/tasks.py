@@ -14,14 +14,14 @@ import anyio
 
 from intervalq.store import shown_url, wall_clock
 from intervalq.tasks.rules import SECOND, Beat, Beaten, Command, End, Work, Worked, apply
-from intervalq_stores._worker_thread import call_soon
+from intervalq_stores._files.worker_thread import call_soon
 from intervalq_stores.memory._task_table import MemoryTable
 
 A = TypeVar("A")
 
 
 SOON: Final = 5 * SECOND
-"""Idle sessions are told about tasks that become ready within this time: they poll at this interval."""
+"""Idle sessions are notified of tasks that become ready within this time: they poll at this interval."""
 _STEP: Final = SECOND
 """A clock that goes back by less than this counts as not set back; that delays nobody by more."""
 

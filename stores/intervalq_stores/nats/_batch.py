@@ -131,10 +131,10 @@ async def store(server: Server, parts: Sequence[Part], connection: Connection | 
             numbered[-1][2]["Nats-Batch-Commit"] = "1"
             answer = await connection.send(numbered)
     try:
-        said = server.read(answer.data)
+        reply = server.read(answer.data)
     except Refused as refused:
         if refused.code in _WRONG_SEQUENCE or refused.code == _TAKEN:
             raise Conflict(str(refused)) from refused
         raise
-    sequence: int = said["seq"]
+    sequence: int = reply["seq"]
     return sequence

@@ -43,7 +43,7 @@ def status(message: Msg) -> str | None:
     return (message.headers or {}).get("Status")
 
 
-def said(message: Msg, name: str) -> str | None:
+def header(message: Msg, name: str) -> str | None:
     """One header of a message; where it has no such one, the others aren't looked through."""
     if isinstance(message, QuickMsg) and name.encode() not in message.raw:
         return None

@@ -107,11 +107,6 @@ class Connection:
         """Whether the server itself has streams, and doesn't only forward messages."""
         return bool(self._client._server_info.get("jetstream"))  # noqa: SLF001 - likewise
 
-    @property
-    def most_bytes(self) -> int:
-        """The largest size of a message."""
-        return self._client.max_payload
-
     async def request(
         self, subject: str, data: bytes = b"", headers: Headers | None = None, seconds: float | None = None
     ) -> Msg:
@@ -172,12 +167,12 @@ class Connection:
                 return
             if message is None:
                 fail(done, driver.ConnectionClosedError())
-            elif (said := status(message)) == "503":
+            elif (code := status(message)) == "503":
                 fail(done, driver.NoRespondersError())
-            elif said in ("204", "404"):  # the end of a batch; nothing found
+            elif code in ("204", "404"):  # the end of a batch; nothing found
                 done.set_result(None)
-            elif said is not None:
-                fail(done, driver.Error(f"{said} {(message.headers or {}).get('Description')}"))
+            elif code is not None:
+                fail(done, driver.Error(f"{code} {(message.headers or {}).get('Description')}"))
             else:
                 found.append(message)
                 if not several:
@@ -191,18 +186,18 @@ class Connection:
             self.forget(reply)
         return found
 
-    def stored(self, stream: str, said: dict[str, Any]) -> Msg:
+    def stored(self, stream: str, fields: dict[str, Any]) -> Msg:
         """A message from the API, in the form of one that was read directly."""
-        head = base64.b64decode(said.get("hdrs", "")).decode().rstrip("\r\n") or "NATS/1.0"
+        head = base64.b64decode(fields.get("hdrs", "")).decode().rstrip("\r\n") or "NATS/1.0"
         more = {
             "Nats-Stream": stream,
-            "Nats-Subject": said["subject"],
-            "Nats-Sequence": said["seq"],
-            "Nats-Time-Stamp": said["time"],
+            "Nats-Subject": fields["subject"],
+            "Nats-Sequence": fields["seq"],
+            "Nats-Time-Stamp": fields["time"],
         }
         raw = "".join([head, *(f"\r\n{name}: {value}" for name, value in more.items()), "\r\n\r\n"])
-        data = base64.b64decode(said.get("data", ""))
-        return QuickMsg(self._client, said["subject"], "", data, raw.encode())
+        data = base64.b64decode(fields.get("data", ""))
+        return QuickMsg(self._client, fields["subject"], "", data, raw.encode())
 
     async def publish(
         self, subject: str, data: bytes = b"", reply: str = "", headers: Headers | None = None
@@ -266,7 +261,7 @@ class Connection:
         self._asked += 1
         inbox = f"{self._inbox[:-1]}-{self._asked:x}"
         subscription = await self._client.subscribe(inbox, cb=call)
-        self._client.direct[subscription._id] = came  # noqa: SLF001 - by which messages are told apart
+        self._client.direct[subscription._id] = came  # noqa: SLF001 - which distinguishes messages
         return subscription, inbox
 
     async def hear(self, some: Mapping[str, Callable[[Msg], None]]) -> bool:
@@ -274,7 +269,7 @@ class Connection:
         denied, self.denied = self.denied, ""
         for subject, came in some.items():
             subscription = await self._client.subscribe(subject, cb=self._answered)
-            self._client.direct[subscription._id] = came  # noqa: SLF001 - by which messages are told apart
+            self._client.direct[subscription._id] = came  # noqa: SLF001 - which distinguishes messages
         await self.flush()
         allowed, self.denied = not self.denied, denied
         return allowed

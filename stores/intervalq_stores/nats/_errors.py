@@ -247,10 +247,10 @@ class Server:
                 again, sent = False, stopwatch()
                 continue
             received = stopwatch()
-            said = self.read(answer.data)
-            value, duplicate = said.get("val"), bool(said.get("duplicate"))
+            reply = self.read(answer.data)
+            value, duplicate = reply.get("val"), bool(reply.get("duplicate"))
             counted = None if value is None else int(value)
-            return Stored(said["seq"], counted, duplicate, first if duplicate else sent, received)
+            return Stored(reply["seq"], counted, duplicate, first if duplicate else sent, received)
 
     async def messages(self, stream: str, body: Body) -> list[Msg]:
         """Read the stored messages that `body` describes directly; there may be none.
@@ -326,14 +326,14 @@ class Server:
             StoreError: an error with the same meaning for everybody.
         """
         try:
-            said: Any = json.loads(answer.decode())
+            reply: Any = json.loads(answer.decode())
         except ValueError:
             raise StoreUnavailable(
                 self.url, f"the server's answer is not one of JetStream: {answer[:60]!r}"
             ) from None
-        error = said.get("error")
+        error = reply.get("error")
         if error is None:
-            return said
+            return reply
         code, text = error.get("err_code", 0), str(error.get("description", error.get("code")))
         if code in _UNAVAILABLE or code in _NO_STREAM:
             kind = NoPlaceError if code in no_place else StoreUnavailable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 
 
@@ -22,17 +21,3 @@ def decoded(token: str) -> str:
         lambda found: bytes.fromhex(found[0].replace("=", "")).decode(errors="replace"),
         token,
     )
-
-
-def in_header(text: str) -> str:
-    """Any text as a header's value, which is a single line."""
-    return (
-        base64.b64encode(text.encode()).decode()
-        if not text.isascii() or not text.isprintable()
-        else "-" + text
-    )
-
-
-def from_header(value: str) -> str:
-    """The text that `in_header` wrote."""
-    return value[1:] if value.startswith("-") else base64.b64decode(value).decode(errors="replace")

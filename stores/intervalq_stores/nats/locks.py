@@ -70,14 +70,14 @@ class NATSLock(Lock):
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """See `Lock.waiting`."""
-        told = anyio.Event()
+        release_heard = anyio.Event()
 
         async def freed() -> None:
-            nonlocal told
+            nonlocal release_heard
             with anyio.move_on_after(_LOOK):
-                await told.wait()
-            told = anyio.Event()
+                await release_heard.wait()
+            release_heard = anyio.Event()
 
         connection = await self._stream.connection()
-        async with connection.subscribed(self._freed, lambda _: told.set()):
+        async with connection.subscribed(self._freed, lambda _: release_heard.set()):
             yield freed

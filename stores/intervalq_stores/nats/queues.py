@@ -43,9 +43,9 @@ from intervalq_stores.nats._queue.step import (
     Position,
     entries,
     fingerprint,
+    granting,
     others,
     tickets,
-    told,
 )
 from intervalq_stores.nats._queue.stream import Appended, History
 
@@ -227,7 +227,7 @@ class NATSStore:
         assert view.state is not None
         state, answer = increment(view.state, step, taken, now=at, blur=blur, trip=trip)
         position = Position(state, own.value, own.sequence)
-        if known.base is view and told(own.value) - told(view.value) == (step.now is not None):
+        if known.base is view and granting(own.value) - granting(view.value) == (step.now is not None):
             known.base = position  # whatever others did, they granted no slot
         known.view = position
         self._keep(known, own)

@@ -175,6 +175,7 @@ class NATSTaskStore:
             idle = self._idle.get(command.session)
             if idle is not None:
                 idle.look(command, full=len(rows) >= command.limit)
+        claims.holdings.answered(command.settled)
         return Worked(lost=tuple(lost), claimed=tuple(rows))
 
     async def _modify(self, command: Modify) -> Modified:

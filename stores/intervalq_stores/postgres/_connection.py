@@ -1,15 +1,15 @@
-"""Connections of stores on PostgreSQL, their part of the schema, and the translation of errors."""
+"""Connections of stores on PostgreSQL, and the translation of errors."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
-from importlib.resources.abc import Traversable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
@@ -29,6 +29,7 @@ from intervalq.errors import (
 )
 from intervalq.store import shown_url
 from intervalq_stores._transport import warn_of_password
+from intervalq_stores.postgres._schema import Schema, statements
 from intervalq_stores.postgres._tls import REMEDY, fault, may_show_password, settings
 
 if TYPE_CHECKING:
@@ -65,32 +66,13 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
     "IQ001": CorruptState,
     "IQ002": VersionMismatch,
 }
+# Texts and numbers that the server can't hold.
+_UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
 # libpq reports no SQLSTATE for a refused connection, only text: its own, or the server's, which may be
 # English.
 _REFUSALS: Final = ("authentication", "pg_hba.conf", "no password supplied", "no such user", 'role "')
 _PASSING: Final = ("too many connections", "due to timeout")  # may mention a role or an authentication
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
-
-
-class Schema(NamedTuple):
-    """A store's part of schema `intervalq`."""
-
-    file: Traversable
-    """Its statements, which create or upgrade it."""
-    number: int
-    """Its version."""
-    table: str
-    """The table that has its version in the database."""
-    asked: bytes
-    """The statement that reads that version."""
-    what: str = "schema intervalq has"
-    """The beginning of sentences about the version."""
-
-    def other(self, found: int | None) -> str:
-        """A sentence that says that the server has another version, and what to do."""
-        newer = (found or 0) > self.number
-        remedy = "upgrade intervalq here" if newer else f"run the statements of {self.file} (psql -f)"
-        return f"{self.what} version {found}, but this intervalq needs version {self.number}: {remedy}"
 
 
 class Server:
@@ -147,6 +129,28 @@ class Server:
         except (self.driver.Error, OSError) as error:
             raise (explain or self.error)(error) from error
 
+    async def retried(
+        self, ask: Callable[[bool], Awaitable[T]], turns: int, vanished: frozenset[str] = NO_SCHEMA
+    ) -> T:
+        """The result of a statement, which is repeated only if it was certainly not done.
+
+        Args:
+            ask: executes it. True: on any connection. False: on a new one, as for `open(whole=False)`.
+            turns: how many times to try.
+            vanished: errors that say that the schema vanished during a connection. It is created again, once.
+        """
+        turn, whole = 1, True
+        while True:
+            try:
+                return await ask(whole)
+            except self.driver.Error as error:
+                gone = error.sqlstate in vanished and whole
+                if turn == turns or not (gone or error.sqlstate in ROLLED_BACK):
+                    raise
+                whole = not gone
+            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
+            turn += 1
+
     async def connect(self) -> Connection:
         """A new connection."""
         if not driver.cache_info().currsize:  # the import is slow, and would block the event loop
@@ -189,7 +193,7 @@ class Server:
         await connection.execute(_LOCK)
         [(there,)] = await (await connection.execute(_THERE, (self.schema.table,))).fetchall()
         if not whole or not there or self._old(await self.version(connection)):
-            await connection.execute(self.schema.file.read_bytes())  # which commits
+            await connection.execute(statements(self.schema.name).encode())  # which commit
         else:
             await connection.execute(b"commit")
         return await self.version(connection)
@@ -207,25 +211,41 @@ class Server:
     def error(self, error: Exception) -> StoreError:
         """The store's error for one of the driver. An unknown error is ambiguous, so it means unavailable."""
         code = sqlstate(error)
-        said = self.said(error)
+        message = self.message(error)
         if code == "42501":
-            said += f"; let an administrator run {self.schema.file} (psql -f) and grant this role the rights"
-            said += " that the head of that file lists"
+            message += (
+                f"; let an administrator run {self.schema.file} (psql -f) and grant this role the rights"
+            )
+            message += " that the head of that file lists"
         if code == "IQ002":
-            said += "; upgrade intervalq here"
-        refused = any(word in said for word in _REFUSALS) and not any(word in said for word in _PASSING)
+            message += "; upgrade intervalq here"
+        refused = any(word in message for word in _REFUSALS) and not any(word in message for word in _PASSING)
         if code.startswith("28") or (not code and refused):
-            return Unauthorized(self.url, f"{said}; check user and password in the URL")
-        unknown = StoreTimeout if "timeout expired" in said else StoreUnavailable
-        return _KINDS.get(code, unknown)(self.url, f"{said} ({code})" if code else said)
+            return Unauthorized(self.url, f"{message}; check user and password in the URL")
+        unknown = StoreTimeout if "timeout expired" in message else StoreUnavailable
+        return _KINDS.get(code, unknown)(self.url, f"{message} ({code})" if code else message)
 
-    def said(self, error: Exception) -> str:
+    def error_of_values(self, error: Exception, numbers: str) -> StoreError:
+        """Like `error`, if values may be the reason: those that the server can't hold never pass.
+
+        Args:
+            error: one of the driver, or of encoding a text.
+            numbers: the bound of all numbers, as the message says it.
+        """
+        code = sqlstate(error)
+        of_text = not code and isinstance(error, (self.driver.DataError, UnicodeEncodeError))
+        if code not in _UNFIT and not of_text:
+            return self.error(error)
+        remedy = f"omit the character U+0000 and lone surrogates, and keep numbers below {numbers}"
+        return StoreError(self.url, f"{self.message(error)}; nothing was done: {remedy}")
+
+    def message(self, error: Exception) -> str:
         """The message of the server or the driver, without secrets."""
         diagnosis = getattr(error, "diag", None)
-        said = " ".join(((diagnosis and diagnosis.message_primary) or str(error)).split())
+        message = " ".join(((diagnosis and diagnosis.message_primary) or str(error)).split())
         for secret in (self.parameters.get(name) for name in _SECRETS):
-            said = said.replace(str(secret), "***") if secret else said
-        return said
+            message = message.replace(str(secret), "***") if secret else message
+        return message
 
 
 def sqlstate(error: Exception) -> str:
@@ -290,7 +310,7 @@ class Ear:
         self._heard, self._lost = asyncio.Event(), list[Exception]()
         self._asking = asyncio.Lock()
         self._mine: Callable[[str], bool] = lambda _: True
-        self._said: list[str] = []
+        self._texts: list[str] = []
 
     def _hear(self) -> None:
         try:
@@ -305,9 +325,9 @@ class Ear:
         self._lost.append(error)
         self._heard.set()
 
-    def _note(self, said: str) -> None:
-        if self._mine(said):
-            self._said.append(said)
+    def _note(self, message: str) -> None:
+        if self._mine(message):
+            self._texts.append(message)
             self._heard.set()
 
     async def listen(self, mine: Callable[[str], bool] = lambda _: True) -> None:
@@ -342,8 +362,8 @@ class Ear:
         if self._lost:
             raise self._lost[0]
         self._heard.clear()
-        said, self._said = self._said, []
-        return said
+        texts, self._texts = self._texts, []
+        return texts
 
     def lost(self) -> Exception | None:
         """The driver's error, if the connection is lost."""

@@ -136,7 +136,7 @@ class Direct:
                 return _Line(connection, None)
             await connection.execute(_KEEPALIVE)
             ear = Ear(connection, self._server.driver.Error, _CHANNEL)
-            await ear.listen(lambda said: said.partition(" ")[0] in (session, "*"))
+            await ear.listen(lambda text: text.partition(" ")[0] in (session, "*"))
         except BaseException:
             await connection.close()
             raise

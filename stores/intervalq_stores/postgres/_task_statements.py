@@ -275,8 +275,8 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     if others:
         lines = [line for line in lines if line[0] == "t"]
     rows = tuple([tuple.__new__(Row, line[1:]) for line in lines])  # in a third of the time of Row(...)
-    told = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
-    lost = set(told["lost"])
+    lost_parts = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
+    lost = set(lost_parts["lost"])
     firsts = {line[3]: line for line in others if line[0] == "f"}
     for queue, line in firsts.items():
         heads.put(queue, line[4], line[1])
@@ -291,7 +291,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
         claimed=rows,
         wait=next((line[10] for line in others if line[0] == "n"), None),
         ranges=tuple([_range(line) for line in others if line[0] == "r"]),
-        lost_ranges=tuple(command.finished[number].range for number in told["ranges"]),
+        lost_ranges=tuple(command.finished[number].range for number in lost_parts["ranges"]),
     )
 
 

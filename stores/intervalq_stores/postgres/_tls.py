@@ -34,22 +34,22 @@ REMEDY: Final = (
 
 async def fault(error: OperationalError) -> TLSFault | None:
     """The TLS fault behind an error while connecting; None: it has nothing to do with TLS."""
-    said = " ".join(str(error).split())
-    if "does not support SSL" in said:
+    message = " ".join(str(error).split())
+    if "does not support SSL" in message:
         return clear_text(_PLAIN)
-    if "server certificate for" in said or "get server's host name from server cert" in said:
+    if "server certificate for" in message or "get server's host name from server cert" in message:
         return TLSFault(
             "the server's certificate is for another host: use the host name of the certificate in the URL, "
             "or issue a new one; no password was sent"
         )
-    if "root certificate file" in said or "root certificate" in said:
+    if "root certificate file" in message or "root certificate" in message:
         return TLSFault(
             f"there is no certificate authority to check the server with: give its file with {_AUTHORITY}"
         )
-    if "certificate verify failed" in said:
+    if "certificate verify failed" in message:
         found = await anyio.to_thread.run_sync(_look, settings(error.pgconn))
         return found or TLSFault(f"the server's certificate can't be trusted: check {_AUTHORITY}")
-    if "SSL error: wrong version number" in said or "unexpected response to SSL" in said:
+    if "SSL error: wrong version number" in message or "unexpected response to SSL" in message:
         return clear_text(_PLAIN)
     return None
 

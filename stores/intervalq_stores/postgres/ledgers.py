@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Iterator
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
-
-import anyio
 
 from intervalq.errors import StoreError
 from intervalq.ledger.rules import (
@@ -32,7 +28,8 @@ from intervalq.ledger.rules import (
     Summary,
     Verdict,
 )
-from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Schema, Server, sqlstate
+from intervalq_stores.postgres._connection import Server
+from intervalq_stores.postgres._schema import Schema
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
@@ -43,7 +40,6 @@ Lines: TypeAlias = list[tuple[Any, ...]]
 SCHEMA: Final = 1
 """The version of the ledgers in schema `intervalq`; ledgers.sql says when to increment it."""
 
-_FILE: Final = files("intervalq_stores.postgres").joinpath("ledgers.sql")
 _VERSION: Final = b"select number from intervalq.ledgers_version"
 _NAMES: Final = b"select intervalq.ledger_names()"
 _SWEEP: Final = b"select intervalq.ledger_sweep(10000)"
@@ -52,8 +48,6 @@ _LOOKING: Final = 60.0  # seconds that a look may take
 _SWEEPING: Final = 2.0  # seconds that a drop removes rows, which others do later
 _TURNS: Final = 6
 _AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
-# Texts and numbers that the server can't hold.
-_UNFIT: Final = frozenset({"22003", "22021", "22P02", "54000"})
 
 
 class PostgresLedgerStore:
@@ -61,7 +55,7 @@ class PostgresLedgerStore:
 
     def __init__(self, url: str) -> None:
         schema = Schema(
-            _FILE, SCHEMA, "intervalq.ledgers_version", _VERSION, "the ledgers of schema intervalq have"
+            "ledgers", SCHEMA, "intervalq.ledgers_version", _VERSION, "the ledgers of schema intervalq have"
         )
         self._server = Server(url, schema)
         self.url = self._server.url
@@ -104,23 +98,12 @@ class PostgresLedgerStore:
         try:
             return await self._server.within(call, patience, self._error)
         except UnicodeEncodeError as error:
-            raise self._unfit(str(error)) from error
+            raise self._error(error) from error
 
     async def _ask(self, sql: bytes, values: tuple[object, ...]) -> Lines:
         """The rows of a statement. It is repeated only if it was certainly not done."""
         async with self._turns:
-            turn, whole = 1, True
-            while True:
-                try:
-                    return await self._ask_once(sql, values, whole=whole)
-                except self._server.driver.Error as error:
-                    # The schema may vanish during a connection: then it is created again, once.
-                    gone = error.sqlstate in NO_SCHEMA and whole
-                    if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
-                        raise
-                    whole = not gone
-                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
-                turn += 1
+            return await self._server.retried(lambda whole: self._ask_once(sql, values, whole=whole), _TURNS)
 
     async def _ask_once(self, sql: bytes, values: tuple[object, ...], *, whole: bool) -> Lines:
         # Taken out while in use, so that after any failure nobody else reads its answer.
@@ -136,14 +119,7 @@ class PostgresLedgerStore:
         return rows
 
     def _error(self, error: Exception) -> StoreError:
-        code = sqlstate(error)
-        if code in _UNFIT or (not code and isinstance(error, self._server.driver.DataError)):
-            return self._unfit(self._server.said(error))
-        return self._server.error(error)
-
-    def _unfit(self, said: str) -> StoreError:
-        remedy = "omit the character U+0000 and lone surrogates, and keep numbers below 2**63"
-        return StoreError(self.url, f"{said}; nothing was done: {remedy}")
+        return self._server.error_of_values(error, "2**63")
 
 
 # --- commands and answers ---------------------------------------------------------------------------------

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
@@ -17,26 +15,23 @@ from intervalq.errors import CorruptState, StoreError, VersionMismatch
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
 from intervalq.store import stopwatch
 from intervalq_stores.postgres._connection import (
-    NO_SCHEMA,
-    ROLLED_BACK,
     Ear,
-    Schema,
     Server,
     is_pooled,
     sqlstate,
 )
 from intervalq_stores.postgres._connection import driver as _driver
 from intervalq_stores.postgres._queue_batch import Batcher, Step
+from intervalq_stores.postgres._schema import Schema
 from intervalq_stores.postgres._tls import rights, way
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
 
 T = TypeVar("T")
-SCHEMA: Final = 2
+SCHEMA: Final = 4
 """The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
-_FILE: Final = files("intervalq_stores.postgres").joinpath("queues.sql")
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
 _TURNS: Final = 5
 _OLD: Final = 600.0  # seconds; a transaction that is open for longer is worth a warning
@@ -83,7 +78,7 @@ class PostgresStore:
     """
 
     def __init__(self, url: str) -> None:
-        self._server = Server(url, Schema(_FILE, SCHEMA, "intervalq.version", _VERSION))
+        self._server = Server(url, Schema("queues", SCHEMA, "intervalq.version", _VERSION))
         self.url = self._server.url
         self._connection: Connection | None = None
         self._steps = Batcher(self._apply)
@@ -201,18 +196,7 @@ class PostgresStore:
 
     async def _ask(self, sql: bytes, values: Sequence[object] = ()) -> _Rows:
         """The rows of one statement. It is repeated only if it was certainly not done."""
-        turn, whole = 1, True
-        while True:
-            try:
-                return await self._ask_once(sql, values, whole=whole)
-            except _driver().Error as error:
-                # The schema may vanish during a connection: then it is created again, once.
-                gone = error.sqlstate in NO_SCHEMA and whole
-                if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
-                    raise
-                whole = not gone
-            await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
-            turn += 1
+        return await self._server.retried(lambda whole: self._ask_once(sql, values, whole=whole), _TURNS)
 
     async def _ask_once(self, sql: bytes, values: Sequence[object], *, whole: bool) -> _Rows:
         # Taken out while in use, so that after any failure nobody else reads its answer.
@@ -239,8 +223,10 @@ class PostgresStore:
         if code == "IQ001":
             return CorruptState(self.url, _broken(queue))
         if code == "22003":
-            said = self._server.said(error)
-            return CorruptState(self.url, f"queue {queue!r}: {said}; nothing was written: give smaller ones")
+            message = self._server.message(error)
+            return CorruptState(
+                self.url, f"queue {queue!r}: {message}; nothing was written: give smaller ones"
+            )
         return self._server.error(error)
 
 
@@ -267,9 +253,12 @@ def _place(error: Exception) -> int | None:
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
-    """The record in a row, which has its leases in two columns."""
+    """The record in a row, which has its leases in two columns, and limits that may be null."""
     leases = zip(map(str, row["running"]), row["leases"], strict=True)
-    return {**row, "running": dict(leases)}
+    record = {**row, "running": dict(leases)}
+    if record["limits"] is None:
+        del record["limits"]
+    return record
 
 
 def _broken(queue: str) -> str:

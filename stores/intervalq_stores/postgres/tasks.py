@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import anyio
@@ -15,8 +13,9 @@ from intervalq.errors import StoreError, TransactionConflict
 from intervalq.tasks.rules import Beat, Command, Count, Modify, Row, Select, Worked
 from intervalq.tasks.store import Isolation, Watched
 from intervalq_stores.postgres._advice import advice
-from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Schema, Server, is_pooled, sqlstate
+from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Server, is_pooled, sqlstate
 from intervalq_stores.postgres._direct import Direct
+from intervalq_stores.postgres._schema import Schema
 from intervalq_stores.postgres._task_pages import page
 from intervalq_stores.postgres._task_statements import Asked, Heads, Lines, ask, put, quick
 
@@ -29,7 +28,6 @@ T = TypeVar("T")
 SCHEMA: Final = 2
 """The version of the tasks in schema `intervalq`; tasks.sql says when to increment it."""
 
-_FILE: Final = files("intervalq_stores.postgres").joinpath("tasks.sql")
 _VERSION: Final = b"select number from intervalq.tasks_version"
 _FEED: Final = b"select intervalq.feed(null)"
 _PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in tasks.sql
@@ -39,7 +37,7 @@ _MOMENTS: Final = 7  # a quarter of a second in all
 _KEPT: Final = 8  # connections of transactions
 _AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
 _EXISTS: Final = "23505"
-_OTHER_PLAN: Final = "0A000"  # a function that a prepared statement calls was recreated
+_VANISHED: Final = NO_SCHEMA | {"0A000"}  # or a function that a prepared statement calls was recreated
 
 
 class PostgresTaskStore:
@@ -47,7 +45,7 @@ class PostgresTaskStore:
 
     def __init__(self, url: str) -> None:
         schema = Schema(
-            _FILE, SCHEMA, "intervalq.tasks_version", _VERSION, "the tasks of schema intervalq have"
+            "tasks", SCHEMA, "intervalq.tasks_version", _VERSION, "the tasks of schema intervalq have"
         )
         self._server = Server(url, schema)
         self.url = self._server.url
@@ -66,7 +64,7 @@ class PostgresTaskStore:
         try:
             return await self._apply(command, now)
         except UnicodeEncodeError as error:
-            raise self._unfit(str(error)) from error
+            raise self._error(error) from error
 
     async def _apply(self, command: Command[A], now: int | None) -> A:
         patience = _LOOKING if isinstance(command, Select | Count) else _PATIENCE
@@ -91,7 +89,7 @@ class PostgresTaskStore:
         try:
             await self._within(self._ask(put(queue, jsons)))
         except UnicodeEncodeError as error:
-            raise self._unfit(str(error)) from error
+            raise self._error(error) from error
 
     @asynccontextmanager
     async def transaction(self, isolation: Isolation) -> AsyncIterator[_Transaction]:
@@ -125,7 +123,7 @@ class PostgresTaskStore:
             asked = ask(command, None, self._heads)
             lines = await self._within(_rows(connection, asked), explain=self._error_within)
         except UnicodeEncodeError as error:
-            raise self._unfit(str(error)) from error
+            raise self._error(error) from error
         return cast("A", asked.read(lines))
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
@@ -170,18 +168,9 @@ class PostgresTaskStore:
     async def _ask(self, asked: Asked) -> Lines:
         """The rows of a statement. It is repeated only if it was certainly not done."""
         async with self._turns:
-            turn, whole = 1, True
-            while True:
-                try:
-                    return await self._ask_once(asked, whole=whole)
-                except self._server.driver.Error as error:
-                    # The schema may vanish during a connection: then it is created again, once.
-                    gone = (error.sqlstate in NO_SCHEMA or error.sqlstate == _OTHER_PLAN) and whole
-                    if turn == _TURNS or not (gone or error.sqlstate in ROLLED_BACK):
-                        raise
-                    whole = not gone
-                await anyio.sleep(random.uniform(0, 0.01 * 2**turn))  # noqa: S311 - no secret
-                turn += 1
+            return await self._server.retried(
+                lambda whole: self._ask_once(asked, whole=whole), _TURNS, _VANISHED
+            )
 
     async def _ask_once(self, asked: Asked, *, whole: bool) -> Lines:
         # Taken out while in use, so that after any failure nobody else reads its answer.
@@ -212,14 +201,7 @@ class PostgresTaskStore:
         return connection
 
     def _error(self, error: Exception) -> StoreError:
-        code = sqlstate(error)
-        if code in _UNFIT or (not code and isinstance(error, self._server.driver.DataError)):
-            return self._unfit(self._server.said(error))
-        return self._server.error(error)
-
-    def _unfit(self, said: str) -> StoreError:
-        remedy = "omit the character U+0000 and lone surrogates, and keep numbers below 2**31"
-        return StoreError(self.url, f"{said}; nothing was done: {remedy}")
+        return self._server.error_of_values(error, "2**31")
 
     def _error_within(self, error: Exception) -> StoreError:
         return self._conflict(error) if sqlstate(error) in ROLLED_BACK else self._error(error)
@@ -227,7 +209,7 @@ class PostgresTaskStore:
     def _conflict(self, error: Exception) -> TransactionConflict:
         return TransactionConflict(
             self.url,
-            f"{self._server.said(error)} ({_code(error)}); nothing was done: begin the transaction again",
+            f"{self._server.message(error)} ({_code(error)}); nothing was done: begin the transaction again",
         )
 
 
@@ -255,8 +237,6 @@ _BEGIN: Final[dict[Isolation, bytes]] = {
     "repeatable read": b"begin isolation level repeatable read",
     "serializable": b"begin isolation level serializable",
 }
-# Texts and numbers that the server can't hold.
-_UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
 
 
 async def _rows(connection: Connection, asked: Asked) -> Lines:

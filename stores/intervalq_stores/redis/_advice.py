@@ -40,8 +40,8 @@ async def rights(client: Caller, node: Address) -> tuple[str, str]:
     """A rating of the rights of this user."""
     try:
         user = (await client.call("ACL", "WHOAMI", node=node)).decode(errors="replace")
-        said = await client.call("ACL", "GETUSER", user, node=node)
-        found = dict(zip(said[::2], said[1::2], strict=False))
+        answer = await client.call("ACL", "GETUSER", user, node=node)
+        found = dict(zip(answer[::2], answer[1::2], strict=False))
         # Redis 6 returns a list of patterns.
         everything = found[b"commands"] == b"+@all" and found[b"keys"] in (b"~*", [b"*"])
     except Unauthorized:

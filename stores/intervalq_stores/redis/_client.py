@@ -17,7 +17,8 @@ from intervalq.errors import BackendUnsupported, InvalidOption, MissingExtra
 from intervalq.store import shown_url
 from intervalq_stores._transport import is_near, warn_of_password
 from intervalq_stores.redis._advice import TLS, host_of, is_encrypted, rights, way
-from intervalq_stores.redis._ports import Address, Script, Trip
+from intervalq_stores.redis._ports import Address, Trip
+from intervalq_stores.redis._scripts import Script
 
 if TYPE_CHECKING:
     from intervalq_stores.redis._connection import Server

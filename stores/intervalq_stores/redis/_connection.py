@@ -31,8 +31,9 @@ from intervalq.errors import (
 )
 from intervalq.store import shown_url
 from intervalq_stores._transport import TLSFault
-from intervalq_stores.redis._link import WITHIN, Link, connect, drop, limit
-from intervalq_stores.redis._ports import Address, Script, Trip
+from intervalq_stores.redis._pipeline import WITHIN, PipelinedConnection, connect, drop, limit
+from intervalq_stores.redis._ports import Address, Trip
+from intervalq_stores.redis._scripts import Script
 
 _REDIRECTS: Final = 5  # in a row; after more, the nodes disagree with each other
 
@@ -107,7 +108,7 @@ class Server:
             "socket_timeout": None,  # each command has its own
             "socket_connect_timeout": WITHIN,
         }
-        self._links: dict[Address, Link] = {}
+        self._connections: dict[Address, PipelinedConnection] = {}
         self._homes: list[Address] = [None]  # nodes to ask about the cluster, the best first
         self._slots: list[Address] = []  # the node of each of a cluster's slots
         self._looking: asyncio.Task[None] | None = None
@@ -116,14 +117,14 @@ class Server:
         """Run a script on the node that has `key`; a node that redirects us has not run it."""
         with self._translated():
             if not self._cluster:
-                return await self._link(None).run(script, *arguments)
+                return await self._to(None).run(script, *arguments)
             if not self._slots:
                 await self._look()
             slot = key_slot(key.encode())
             node, asking = self._slots[slot], False
             for _ in range(_REDIRECTS):
                 try:
-                    return await self._link(node).run(script, *arguments, asking=asking)
+                    return await self._to(node).run(script, *arguments, asking=asking)
                 except driver.MovedError as moved:
                     node, asking = (moved.host or self._host(node), moved.port), False
                     if self._slots:
@@ -140,7 +141,7 @@ class Server:
     async def call(self, *command: str, node: Address = None) -> Any:  # noqa: ANN401
         """Do a command that isn't about one queue, on the given node or any."""
         with self._translated():
-            answer, _ = await self._link(node).call(*command)
+            answer, _ = await self._to(node).call(*command)
             return answer
 
     async def nodes(self) -> list[Address]:
@@ -153,9 +154,9 @@ class Server:
 
     async def close(self) -> None:
         """Close all connections."""
-        links, self._links, self._slots = self._links, {}, []
-        for link in links.values():
-            await link.close()
+        connections, self._connections, self._slots = self._connections, {}, []
+        for connection in connections.values():
+            await connection.close()
 
     @asynccontextmanager
     async def subscribed(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -221,7 +222,7 @@ class Server:
             self._homes.remove(home)
             self._homes.append(home)  # if it stalls, the next call begins with another one
             try:
-                ranges, _ = await self._link(home).call("CLUSTER", "SLOTS")
+                ranges, _ = await self._to(home).call("CLUSTER", "SLOTS")
             except (driver.ConnectionError, OSError) as error:
                 problem = error
             except driver.ResponseError as error:
@@ -244,10 +245,10 @@ class Server:
         """The host of a node that gave only a port, which means the host that was asked."""
         return str(self._options.get("host", "localhost")) if node is None else node[0]
 
-    def _link(self, node: Address) -> Link:
-        if node not in self._links:
-            self._links[node] = Link(lambda: self._connection(node))
-        return self._links[node]
+    def _to(self, node: Address) -> PipelinedConnection:
+        if node not in self._connections:
+            self._connections[node] = PipelinedConnection(lambda: self._connection(node))
+        return self._connections[node]
 
     def _connection(self, node: Address) -> AbstractConnection:
         there = {} if node is None else {"host": node[0], "port": node[1]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha1
 from typing import Any, Protocol, TypeAlias
 
 # Answers are `Any`, because only the sender of a command knows their types.
@@ -12,14 +11,6 @@ Address: TypeAlias = tuple[str, int] | None
 
 Trip: TypeAlias = tuple[int, int]
 """When a command was sent, and when its answer arrived: see `Answer.trip`."""
-
-
-class Script:
-    """A script and the digest by which a server finds it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class Caller(Protocol):

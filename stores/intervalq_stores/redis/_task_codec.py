@@ -64,16 +64,16 @@ def asked(command: Command[Any]) -> tuple[str, Arguments]:
 
 def _modify(command: Modify) -> Arguments:
     parts = (command.inserts, command.changes, command.deletes, command.depends)
-    said: Arguments = [command.session, _flag(command.force), *(str(len(part)) for part in parts)]
+    arguments: Arguments = [command.session, _flag(command.force), *(str(len(part)) for part in parts)]
     for insert in command.inserts:
-        said += _insert(insert)
+        arguments += _insert(insert)
     for change in command.changes:
-        said += _change(change)
+        arguments += _change(change)
     for delete in command.deletes:
-        said += delete.id, f"x{delete.version}"
+        arguments += delete.id, f"x{delete.version}"
     for depend in command.depends:
-        said += depend.id, f"x{depend.version}"
-    return said
+        arguments += depend.id, f"x{depend.version}"
+    return arguments
 
 
 def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
@@ -141,7 +141,7 @@ def _short(*names: str) -> None:
 
 
 def _work(command: Work) -> Arguments:
-    said: Arguments = [
+    arguments: Arguments = [
         command.session,
         str(command.limit),
         _maybe(command.lease),
@@ -153,9 +153,9 @@ def _work(command: Work) -> Arguments:
         *command.begun,
     ]
     for part in command.settled:
-        said += (part.id, f"x{part.version}") if type(part) is Delete else _change(cast("Change", part))
+        arguments += (part.id, f"x{part.version}") if type(part) is Delete else _change(cast("Change", part))
     _short(command.session, *command.queues)
-    return [*said, *random.sample(command.queues, len(command.queues))]
+    return [*arguments, *random.sample(command.queues, len(command.queues))]
 
 
 def _begin(command: Begin) -> Arguments:

@@ -1,20 +1,20 @@
--- One command on one ledger: `apply` of intervalq/ledger/rules.py said again, for Redis >= 6.2 and Valkey. The
--- reasons stand there, and the suite of ledgers holds both to the same answers.
+-- One command on one ledger: repeats `apply` of intervalq/ledger/rules.py, which has the reasons, for Redis >= 6.2 and
+-- Valkey. The conformance suite of ledgers compares the answers of both.
 --
--- The whole command is one atomic step: every read and every check comes before the first write, because the
--- server doesn't undo a script that fails.
+-- The whole command is one atomic step: every read and every check comes before the first write, because the server
+-- doesn't roll back a script that fails.
 --
 -- KEYS[1]  intervalq:{LEDGER}:ledger:meta      HASH  version, created, cancelled (0 or 1), done, failed (how
 --                                                    many rows), and expires, if it does
 -- KEYS[2]  intervalq:{LEDGER}:ledger:sessions  ZSET  session -> when it lapses
 -- KEYS[3]  intervalq:{LEDGER}:ledger:open      HASH  row key -> c or s, ATTEMPT:AT:SESSION
 -- KEYS[4]  intervalq:{LEDGER}:ledger:rows      HASH  row key -> d or f, ATTEMPT:AT:VALUE
---          Rows that have ended are apart from those that have not, so that counting looks only at these. Who
---          ended a row isn't kept: no answer depends on it. The four expire at the same instant.
+--          Ended rows are kept apart from open ones, so that counting only reads the open ones. Which session ended
+--          a row is not kept: no answer depends on it. The four keys expire at the same instant.
 --          While a cluster moves their slot to another node, it may refuse a command (TRYAGAIN) for a moment.
 -- ARGV[1]  the command: claim, start, record, release, beat, leave, cancel, expire, forget, look, count, drop
 -- ARGV[2]  the server's clock in microseconds; empty, outside of tests: TIME
--- ARGV[3]  and on, by the command:
+-- ARGV[3]  and following, by command:
 --            claim    session, expiry, started, again, KEY...          flags are 0 or 1
 --            start    session, expiry, KEY...
 --            record   session, expiry, then KEY, failed, VALUE of each row
@@ -23,16 +23,16 @@
 --            leave    session
 --            cancel   on
 --            expire   at, or empty
---            forget   the kinds to remove, parted by commas, then KEY...
+--            forget   the kinds to remove, separated by commas, then KEY...
 --            look     cursor, limit
 -- Answer   { now, found, cancelled, removed, verdicts, rows, cursor, summary }
 --            verdicts  kind, attempt, failed, value of each row; kinds are mine, known, busy, unknown, and
---                      `kept`: known, as this `record` says it
+--                      `kept`: known, and this `record` wrote it
 --            rows      key, how it is shown, attempt, value, at of each
 --            summary   created, expires or '', done, failed, claimed, started, unknown, sessions
--- Errors   CORRUPT (not a ledger of ours), NEWER (its layout is), RANGE (a number that can't be kept)
+-- Errors   CORRUPT (not our ledger), NEWER (a newer layout), RANGE (a number that can't be stored)
 --
--- Times are whole microseconds. Numbers are doubles, exact to 2^53, and leave here as RESP integers or '%.0f'.
+-- Times are whole microseconds. Numbers are doubles, exact to 2^53, and are returned as RESP integers or as '%.0f'.
 
 local FOREVER = 9007199254740991
 local LAYOUT = 1
@@ -44,7 +44,7 @@ local function corrupt(why)
   error({ err = 'CORRUPT ' .. why })
 end
 
--- A command that reads.
+-- Call a reading command.
 local function ask(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
@@ -68,14 +68,14 @@ local function written(number)
   return string.format('%.0f', number)
 end
 
--- What one command may hand to the server at a time.
+-- The most arguments for one call of the server.
 local function in_parts(list, step, use)
   for i = 1, #list, step do use(i, math.min(i + step - 1, #list)) end
 end
 
--- --- what the ledger is ----------------------------------------------------------------------------
+-- --- the ledger ------------------------------------------------------------------------------------
 
--- What it knows beside its rows; nil: there is none.
+-- Its fields; nil: there is no such ledger.
 local function read_meta()
   local flat = ask('HGETALL', META)
   if #flat == 0 then return nil end
@@ -106,8 +106,8 @@ local function row_of(text, ended)
 end
 
 local now = tonumber(ARGV[2])
-local step = { changed = {}, changes = 0 }  -- what this command does; rows of it are kept at the end
-local rows = {}                             -- row key -> row, or false: of all keys that it names
+local step = { changed = {}, changes = 0 }  -- what this command changes; it is written at the end
+local rows = {}                             -- row key -> row, or false, for all keys that the command names
 local live = {}                             -- session -> whether it is alive
 
 local function read_rows(keys)
@@ -129,7 +129,7 @@ local function is_live(session)
   return live[session]
 end
 
--- The row of a key from now on; false: there is none.
+-- Set the row of a key; false: remove it.
 local function put(key, row)
   if step.changed[key] == nil then
     step.changed[key] = rows[key]  -- as it is stored
@@ -145,7 +145,7 @@ local function verdict(list, kind, attempt, failed, value)
   list[n + 1], list[n + 2], list[n + 3], list[n + 4] = kind, attempt or 0, failed or 0, value or ''
 end
 
--- What is to be done about a row, for one who doesn't hold it; false: it may be claimed.
+-- The verdict about a row for a session that doesn't hold it; false: it may be claimed.
 local function judged(list, row, again)
   if row.ended then
     verdict(list, 'known', row.attempt, row.stage == 'failed' and 1 or 0, row.value)
@@ -208,8 +208,8 @@ local function shown(row)
   return row.stage == 'started' and 'unknown' or 'free'
 end
 
--- A page of the rows. Those that have not ended come first: a row only moves from there to the others, so that
--- none is passed over while it does.
+-- A page of the rows. Open rows come first: a row only moves from there to the ended ones, so none is skipped if it
+-- moves between two pages.
 local function page(answer, cursor, limit)
   local where, at = string.match(cursor, '^([or])(%d+)$')
   if cursor ~= '' and not where then error({ err = 'RANGE no page begins at this cursor' }) end
@@ -272,7 +272,7 @@ local function write_rows()
   end
 end
 
--- Expiry follows the server's clock: where a test says what time it is, that clock has nothing to say.
+-- Keys expire by the server's clock, so not where a test sets the time.
 local function expire_keys(meta, changed)
   if ARGV[2] ~= '' then return end
   for _, key in ipairs(KEYS) do
@@ -366,7 +366,7 @@ local function apply(op)
   answer.found, answer.cancelled = 1, meta.cancelled
   do_rows(op, meta, answer, fresh)
 
-  -- What needs memory comes first: a server without any refuses a script's first write, but no later one.
+  -- Writes that need memory come first: a server that is out of memory refuses a script's first write, but no later one.
   if fresh then
     redis.call('HSET', META, 'version', LAYOUT, 'created', written(now), 'cancelled', 0, 'done', 0, 'failed', 0)
     redis.call('UNLINK', SESSIONS, OPEN, ROWS)  -- of one whose first key was lost
@@ -387,7 +387,7 @@ if not now then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
--- Errors are returned, not thrown: their code comes first then, with Redis 6.2 too, which throws texts.
+-- Errors are returned, not raised, so that their code comes first in Redis 6.2, too, which raises texts.
 local ok, result = pcall(apply, ARGV[1])
 if ok or type(result) == 'table' then return result end
 return { err = string.match(result, '%-(%u+ .*)') or 'ERR ' .. result }

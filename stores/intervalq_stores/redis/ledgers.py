@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from intervalq.errors import CorruptState
@@ -29,7 +27,7 @@ from intervalq.ledger.rules import (
     Verdict,
 )
 from intervalq_stores.redis._client import Client
-from intervalq_stores.redis._ports import Script
+from intervalq_stores.redis._scripts import script
 
 _NAME: Final = re.compile(rb"intervalq:\{([^{}]+)\}:ledger:meta")
 _PARTS: Final = ("meta", "sessions", "open", "rows")
@@ -50,7 +48,9 @@ class RedisLedgerStore:
         keys = [_key(ledger, part) for part in _PARTS]
         clock = "" if now is None else str(now)
         op, *arguments = _asked(command)
-        reply, _ = await self._server.run(keys[0], _script(), str(len(keys)), *keys, op, clock, *arguments)
+        reply, _ = await self._server.run(
+            keys[0], script("ledgers.lua"), str(len(keys)), *keys, op, clock, *arguments
+        )
         try:
             return _answer(command, reply)
         except UnicodeDecodeError:
@@ -79,11 +79,6 @@ class RedisLedgerStore:
 
 def _key(ledger: str, part: str) -> str:
     return f"intervalq:{{{ledger}}}:ledger:{part}"  # the text in braces determines the cluster's slot
-
-
-@cache
-def _script() -> Script:
-    return Script(files("intervalq_stores.redis").joinpath("ledgers.lua").read_text(encoding="utf-8"))
 
 
 def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one a command

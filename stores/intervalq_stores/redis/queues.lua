@@ -1,86 +1,6 @@
--- One step on one queue: `apply` of intervalq/rules.py said again, for Redis >= 6.2 and Valkey. The reasons
--- stand there, functions have the same names, and the conformance suite holds them to the same answers.
---
--- KEYS[1]  intervalq:{QUEUE}  HASH, the record:
---            version                 whole number, the layout of the record
---            generation              text, random
---            interval, tolerance     microseconds
---            burst, max_running      whole numbers
---            ephemeral               0 or 1
---            ticket, current         tickets, whole numbers
---            void                    revoked_through, a ticket
---            due, at                 microseconds on the queue's clock; at: current_due
---            held, late, error       lengths in microseconds; held: held_total, late: late_total
---            held_since              microseconds on the server's clock; empty: not held
---            held_until, error_until, seen
---                                    microseconds on the server's clock; seen: last_now
---            running:TICKET          when the lease of a running job lapses, microseconds on the server's
---                                    clock; only with max_running
---          A record of layout 1 has no late, error and error_until: they are 0.
---          Leases have no key of their own: one key is moved, evicted and expired as a whole, and a cluster
---          serves it while it moves a slot, which it refuses with two keys of which one doesn't exist.
--- ARGV[1]  the command, JSON of Command.to_dict()
--- ARGV[2]  the server's clock in microseconds; empty, outside of tests: TIME
--- Answer   { now, refused, healed, woken, granted {ticket...}, missed {ticket...}, at_once, first ticket,
---            first due, count, costs {cost...}, begun, state }; flags are 0 or 1, a first ticket of 0 is none,
---            and a state is {} for none or
---            { generation, held_since or '', {ticket, until, ticket, until...}, NUMBERS... }
--- Errors   CORRUPT (not a record of ours), NEWER (its layout is), RANGE (the step leads out of the numbers)
--- Channel  intervalq:{QUEUE}:wake  gets an empty message when a step ended a hold
---
--- Numbers are doubles, exact to 2^53. They leave here as RESP integers or by '%.0f' only: tostring and cjson
--- round at 14 digits. The server doesn't undo a script that fails: every check comes before the first write.
-
-local FOREVER = 9007199254740991
-local LAYOUT = 2
-local IDLE_KEPT = 60000000
-local MAX_TICKETS = 1000
-local ERROR_KEPT = 60000000
-
--- Fields of the record that are whole numbers, with the least that each may be (clocks may start anywhere).
--- The first five are the settings, in the order of the command; answers have them all in this one.
-local NUMBERS = {
-  'interval', 'burst', 'max_running', 'tolerance', 'ephemeral',
-  'ticket', 'due', 'current', 'at', 'void', 'held', 'held_until', 'seen', 'late', 'error', 'error_until',
-}
-local LEAST = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER, 0, 0, -FOREVER }
-local FIELDS = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
-local NEW = { 'late', 'error', 'error_until' }  -- those that layout 1 doesn't have
+-- One step on one queue: repeats `apply` of intervalq/rules.py, behind queues_record.lua and queues_limits.lua.
 
 -- --- the record as it is stored --------------------------------------------------------------------
-
-local function corrupt(why)
-  error({ err = 'CORRUPT ' .. why })
-end
-
-local function whole(text, name, least, most)
-  if not text or #text > 17 or not string.find(text, '^-?%d+$') then
-    corrupt("'" .. name .. "' must be a whole number")
-  end
-  local value = tonumber(text)
-  if value < least or value > most then corrupt("'" .. name .. "' is out of range") end
-  return value
-end
-
-local function written(number, name)
-  if number < -FOREVER or number > FOREVER then
-    error({ err = "RANGE '" .. name .. "' would be more than a store can hold" })
-  end
-  return string.format('%.0f', number)
-end
-
--- Whether it is UTF-8: what is no text could not be shown, after the step was done.
-local function is_text(bytes)
-  if not string.find(bytes, '[\128-\255]') then return true end
-  for _, sequence in ipairs({
-    '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
-    '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
-    '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
-  }) do
-    bytes = string.gsub(bytes, sequence, '.')
-  end
-  return not string.find(bytes, '[\128-\255]')
-end
 
 -- The record as a table of texts, an empty one if there is none; and how many fields it has.
 local function fields()
@@ -113,8 +33,8 @@ local function version_of(stored)
   return version
 end
 
--- The state that `stored` holds (nil: none), as State.from_dict would check it; its numbers once more, if it
--- has this layout; and whether it has fields beside those that every record has.
+-- The state that `stored` holds (nil: none), as State.from_dict would check it; its numbers once more, if they
+-- are all there; and whether it has fields beside those that every such record has.
 local function read(stored, size)
   if size == 0 then return nil, nil, false end
   local version = version_of(stored)
@@ -133,7 +53,12 @@ local function read(stored, size)
   if state.current > state.ticket or state.void > state.ticket then
     corrupt("'current' and 'void' can't be above 'ticket'")
   end
-  local more = size > FIELDS - (version == 1 and #NEW or 0)
+  local known = FIELDS - (version == 1 and #NEW or 0)
+  if version > WITHOUT_LIMITS then
+    state.limits = new_limits()
+    known = known + state.limits.read(state, stored)
+  end
+  local more = size > known
   if more then
     for name, text in pairs(stored) do
       local ticket = string.match(name, '^running:(.*)$')
@@ -142,22 +67,10 @@ local function read(stored, size)
       end
     end
   end
-  return state, version == LAYOUT and before or nil, more
+  return state, version > 1 and before or nil, more
 end
 
 -- --- the rules -------------------------------------------------------------------------------------
-
-local function clock_of(state, now) return (state.held_since or now) - state.held end
-
-local function full(state) return state.max_running > 0 and state.leases >= state.max_running end
-
-local function tolerance(state)
-  local window = state.burst * state.interval
-  local agreed = math.min(state.tolerance, window)
-  return agreed > 0 and agreed or math.floor(window / 10)
-end
-
-local function credit(state) return (state.burst - 1) * state.interval end
 
 local function full_until(state)
   if not full(state) then return 0 end
@@ -167,10 +80,31 @@ local function full_until(state)
   return ends[state.leases - state.max_running + 1]
 end
 
+local function revoke_all(state)
+  if state.limits then state.limits.revoke(state) end
+  state.void = state.ticket
+  state.due = state.at
+end
+
+-- Before a hold of this length moves slots; a negative one moves them back.
+local function moved(state, length)
+  if state.limits and state.limits.moved(state, length) then revoke_all(state) end
+end
+
+local function resumed(state, now)
+  local length = now - state.held_since
+  moved(state, length)
+  state.held = state.held + length
+  state.held_since = nil
+end
+
 local function settle(state, now)
   local back = state.seen - now
   if back > 0 then
+    moved(state, -back)
+    if state.limits then state.limits.stepped(state, now) end
     state.held = state.held - back
+    if state.limits then state.stepped = state.stepped + back end
     if state.held_since then state.held_since = state.held_since - back end
     local ends = state.held_until > 0 and state.held_until < FOREVER
     if ends then state.held_until = state.held_until - back end
@@ -180,31 +114,33 @@ local function settle(state, now)
   state.seen = now
   if state.held_since then
     local stop = math.max(state.held_until, full_until(state))
-    if stop <= now then
-      state.held = state.held + stop - state.held_since
-      state.held_since = nil
-    end
+    if stop <= now then resumed(state, stop) end
   end
   if state.error > 0 and state.error_until <= now then state.error, state.error_until = 0, 0 end
   if state.held_until <= now then state.held_until = 0 end
   for ticket, lapse in pairs(state.running) do
     if lapse <= now then set_lease(state, ticket, nil) end
   end
+  if state.limits then state.limits.age(state) end
 end
 
 local function lapses(state)
   if state.ephemeral == 0 or state.held_since or state.leases > 0 then return FOREVER end
-  return math.min(FOREVER, state.due + state.held + (state.burst + 1) * state.interval + IDLE_KEPT)
+  local slots = state.due + state.held + (state.burst + 1) * state.interval
+  return math.min(FOREVER, slots + (state.limits and state.limits.kept(state) or 0) + IDLE_KEPT)
 end
 
 local function fresh(command, now)
-  local interval, burst = unpack(command.settings)
+  local interval, burst, limits = command.settings[1], command.settings[2], command.settings[SETTINGS + 1]
   local due = command.generation and now or now - burst * interval
   local state = {
     generation = command.nonce, ticket = 0, due = due, current = 0, at = due, void = 0, held = 0,
     held_until = 0, seen = now, late = 0, error = 0, error_until = 0, running = {}, leases = 0,
   }
-  for i, value in ipairs(command.settings) do state[NUMBERS[i]] = value end
+  for i = 1, SETTINGS do state[NUMBERS[i]] = command.settings[i] end
+  if limits then
+    state.stepped, state.limits = 0, new_limits().fresh(limits, now, command.generation)
+  end
   return state
 end
 
@@ -213,16 +149,17 @@ local function recheck(state, now)
   if stop and not state.held_since then
     state.held_since = now
     state.void = math.max(state.void, state.current)
+    if state.limits then state.limits.hold(state) end
   elseif not stop and state.held_since then
-    state.held = state.held + now - state.held_since
-    state.held_since = nil
+    resumed(state, now)
   end
 end
 
--- Slots are lists { ticket, due, cost }, as in the command; the cost is left out if it is one.
+-- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is left out if it is one and no
+-- units follow.
 local function go(state, slot, now, lease)
   state.current = math.max(state.current, slot[1])
-  state.at = math.max(state.at, slot[2] + ((slot[3] or 1) - 1) * state.interval)
+  state.at = math.max(state.at, math.min(FOREVER, slot[2] + ((slot[3] or 1) - 1) * state.interval))
   if state.max_running > 0 then
     set_lease(state, slot[1], now + lease)
     recheck(state, now)
@@ -230,32 +167,35 @@ local function go(state, slot, now, lease)
 end
 
 local function give_back(state, slots)
-  local last = state.ticket
+  local last, before = state.ticket, state.due
   for i = #slots, 1, -1 do
     local ticket, due = slots[i][1], slots[i][2]
-    if ticket ~= last or ticket <= state.void then return end
+    if ticket ~= last or ticket <= state.void then break end
+    if state.limits and due <= state.due then state.limits.give_back(slots[i]) end
     state.due = math.min(state.due, due - state.interval)
     last = last - 1
   end
+  if state.limits and state.due < before and last <= math.max(state.current, state.void) then
+    state.due = math.min(state.due, state.at)
+  end
 end
 
-local function revoke_all(state)
-  state.void = state.ticket
-  state.due = state.at
-end
-
-local function set_back(state, length)
+local function set_back(state, length, slots)
   state.held = state.held + length
   state.late = state.late + length
+  if state.limits then state.limits.set_back(state, slots) end
 end
 
 local function heal(state, mark)
   if not mark or (mark[1] <= state.ticket and mark[3] <= state.late) then return 0 end
   if mark[1] > state.ticket then
+    if state.limits then state.limits.heal(state, mark) end
     state.ticket = mark[1]
     state.due = math.max(state.due, mark[2])
   end
-  set_back(state, math.max(0, mark[3] - state.late))
+  local length = math.max(0, mark[3] - state.late)
+  moved(state, length)
+  set_back(state, length, {})
   return 1
 end
 
@@ -306,10 +246,10 @@ local function are_late(state, command, slots, now)
     and are_last(state, slots)
 end
 
-local function set_back_for(state, slot, notice, now)
-  set_back(state, now - state.held + notice - end_of(state, slot))
+local function set_back_for(state, slots, length, now)
+  set_back(state, length, slots)
   if state.held_since then state.held_since = now end
-  state.void = math.max(state.void, slot[1] - 1)
+  state.void = math.max(state.void, slots[1][1] - 1)
 end
 
 -- Grants the listed slots; gives those that are missed.
@@ -319,8 +259,13 @@ local function use(state, command, answer, now)
   if are_late(state, command, slots, now) then
     local mark = command.high_water_mark
     if not mark or mark[3] ~= state.late or now > command['until'] then return {} end
-    set_back_for(state, slots[1], command.notice, now)
-    answer.at_once = 1
+    local length = now - state.held + command.notice - end_of(state, slots[1])
+    if not (state.limits and state.limits.are_passed(state, slots, length)) then
+      set_back_for(state, slots, length, now)
+      answer.at_once = 1
+    elseif held then
+      return {}
+    end
   end
   local earliest, kept = clock_of(state, now) - tolerance(state) - credit(state), {}
   for _, slot in ipairs(slots) do
@@ -343,59 +288,72 @@ local function use(state, command, answer, now)
   return missed
 end
 
--- What new tickets cost: `ones` more of them, behind those in the list, cost one each.
+-- What new tickets cost, omitted ones cost one; and how many there are to be.
 local function costs_of(command, missed)
   local costs = {}
   for i, slot in ipairs(missed) do costs[i] = slot[3] or 1 end
   for i = 1, math.min(#command.costs, command.take) do costs[#costs + 1] = command.costs[i] end
-  return costs, math.max(0, #missed + command.take - #costs)
+  return costs, math.min(MAX_TICKETS, #missed + command.take)
 end
 
--- Where the slots of those tickets begin that have room, in slots behind the first one, and where the last ends.
--- Counted in slots, and compared before they are added up: no sum is larger than a double holds.
-local function starts_of(costs, ones, room)
-  local starts, total = {}, 0
-  for i = 1, math.min(MAX_TICKETS, #costs + ones) do
-    local cost = costs[i] or 1
-    if cost > room - total then break end
-    starts[i] = total
-    total = total + cost
+-- The slots of new tickets, each directly behind those of the one before, as far as numbers go. Costs are compared
+-- before they are added up: no sum is larger than a double holds.
+local function in_row(due, costs, count, step)
+  local dues, room = {}, math.floor((FOREVER - due) / step)
+  if #costs == 0 then
+    for i = 1, math.min(count, room) do dues[i] = due + (i - 1) * step end
+    return dues
   end
-  return starts, total
+  for i = 1, count do
+    local cost = costs[i] or 1
+    if cost > room then break end
+    dues[i] = due
+    due, room = due + cost * step, room - cost
+  end
+  return dues
 end
 
 local function take(state, command, missed, answer, now)
   local clock, step = clock_of(state, now), state.interval
   local free = state.due + step
   local due = math.max(free, clock + math.max(0, command.notice - tolerance(state)) - credit(state))
+  local costs, count = costs_of(command, missed)
+  local at_once, dues = free <= clock
+  if state.limits then
+    local has_room
+    dues, answer.units, has_room = state.limits.fit(state, command, missed, costs, count, due, clock)
+    answer.dues, at_once = dues, at_once and has_room
+  else
+    dues = in_row(due, costs, count, step)
+  end
+  count = #dues
+  if count == 0 then return end
   local reach, mark = command.reach, command.high_water_mark
   if mark and mark[1] ~= state.ticket then reach = math.min(reach, command.notice) end
-  local costs, ones = costs_of(command, missed)
-  local starts, total = starts_of(costs, ones, math.floor((FOREVER - due) / step))
-  local count = #starts
-  if count == 0 then return end
-  answer.first, answer.due, answer.count = state.ticket + 1, due, count
+  answer.first, answer.due, answer.count = state.ticket + 1, dues[1], count
   state.ticket = state.ticket + count
-  state.due = due + (total - 1) * step
-  if total > count then
+  state.due = dues[count] + ((costs[count] or 1) - 1) * step
+  local plain = true
+  for i = 1, math.min(count, #costs) do plain = plain and costs[i] == 1 end
+  if not plain then
     for i = 1, count do answer.costs[i] = costs[i] or 1 end
   end
-  reach = math.floor((clock + reach - due) / step)
-  local near = reach < 0 and 0 or count
-  while near > 0 and starts[near] > reach do near = near - 1 end
+  local near, last = 0, clock + reach
+  while near < count and dues[near + 1] <= last do near = near + 1 end
   local granted = #answer.granted
   while answer.begun < near and not state.held_since do
     local n = state.max_running > 0 and answer.begun + 1 or near
     answer.begun = n
-    go(state, { answer.first + n - 1, due + starts[n] * step, costs[n] }, now, command.lease)
+    go(state, { answer.first + n - 1, dues[n], costs[n] }, now, command.lease)
   end
-  if answer.begun > 0 and granted == 0 and free <= clock then answer.at_once = 1 end
+  if answer.begun > 0 and granted == 0 and at_once then answer.at_once = 1 end
 end
 
 local function advance(state, command, answer, now)
   local known = command.generation == state.generation
   if known then
     answer.healed = heal(state, command.high_water_mark)
+    if state.limits and command.settled then state.limits.settle(state, command.settled) end
     give_back(state, command.release)
   end
   if command.error > 0 then note_error(state, command.error, now) end
@@ -410,10 +368,33 @@ local function advance(state, command, answer, now)
   if not state.held_since then take(state, command, missed, answer, now) end
 end
 
+-- Whether settings of a command have the same limits.
+local function same_limits(state, settings)
+  local limits = settings[SETTINGS + 1]
+  if state.limits and limits then return state.limits.are(limits) end
+  return not state.limits and not limits
+end
+
+-- Other limits, with what was counted in their cells. All the fields are written, and those that are left deleted.
+local function respread(state, settings)
+  local before = state.limits
+  state.has_others = true
+  state.limits = #settings > 0 and new_limits().respread(state, settings, before) or nil
+  state.stepped = state.limits and state.stepped or 0
+end
+
 local function configure(state, command)
   local interval, burst = command.interval or state.interval, command.burst or state.burst
-  if interval > state.interval or burst ~= state.burst then revoke_all(state) end
+  local are_void = interval > state.interval or burst ~= state.burst
+  local late = tolerance(state) + credit(state)
   state.interval, state.burst = interval, burst
+  local early = state.limits and late - tolerance(state) - credit(state) or 0
+  local limits = command.limits
+  if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
+  else limits = nil end
+  if are_void or early > 0 then revoke_all(state) end
+  if early > 0 then state.limits.prolong(state, early) end
+  if limits then respread(state, limits) end
   state.max_running = command.max_running or state.max_running
   if state.max_running == 0 then state.running, state.leases = {}, 0 end
 end
@@ -433,10 +414,12 @@ local function in_parts(command, arguments)
   end
 end
 
--- Keeps `state`. Only what differs from `stored` is written, or from `before`, which has the numbers of it; it is
--- nil for a record that is new, or had another layout, and is written whole. `more`: `stored` has other fields
--- too. Every text is made before the first write.
-local function keep(state, stored, more, before)
+local function layout_of(state) return state.limits and state.limits.layout() or WITHOUT_LIMITS end
+
+-- Keeps `state` until it `lapses`. Only what differs from `stored` is written, or from `before`, which has the
+-- numbers of it; it is nil for a record that is new, or had no such numbers, and is written whole. `more`:
+-- `stored` has other fields too. Every text is made before the first write.
+local function keep(state, stored, more, before, lapses)
   local changed, gone, n, is_new = {}, {}, 0, not before
   local function put(name, text)
     changed[n + 1], changed[n + 2] = name, text
@@ -450,10 +433,13 @@ local function keep(state, stored, more, before)
   local held_since = state.held_since and written(state.held_since, 'held_since') or ''
   if is_new or held_since ~= stored.held_since then put('held_since', held_since) end
   if is_new then
-    put('version', written(LAYOUT, 'version'))
+    put('version', written(layout_of(state), 'version'))
     put('generation', state.generation)
   end
-  if more or state.leases > 0 then
+  local has_others = state.has_others
+  if has_others then put('version', written(layout_of(state), 'version')) end
+  if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
+  if more or has_others or state.leases > 0 then
     local record = { version = true, generation = true, held_since = true }
     for i = 1, #NUMBERS do record[NUMBERS[i]] = true end
     for ticket, lapse in pairs(state.running) do
@@ -462,18 +448,17 @@ local function keep(state, stored, more, before)
       if stored[name] ~= text then put(name, text) end
     end
     for name in pairs(stored) do
-      if not record[name] then gone[#gone + 1] = name end
+      if not record[name] and not (state.limits and state.limits.has(name)) then gone[#gone + 1] = name end
     end
   end
-  local lapse = lapses(state)
 
   -- HSET comes first: a server without memory refuses a script's first write, but no later one.
   in_parts('HSET', changed)
   in_parts('HDEL', gone)
   -- Expiry follows the server's clock: where a test says what time it is, that clock has nothing to say.
   if ARGV[2] == '' then
-    if lapse < FOREVER then
-      redis.call('PEXPIREAT', KEYS[1], written(math.ceil(lapse / 1000), 'lapses'))
+    if lapses < FOREVER then
+      redis.call('PEXPIREAT', KEYS[1], written(math.ceil(lapses / 1000), 'lapses'))
     elseif is_new or state.ephemeral == 1 then
       redis.call('PERSIST', KEYS[1])
     end
@@ -481,10 +466,10 @@ local function keep(state, stored, more, before)
 end
 
 local function same_settings(state, settings)
-  for i, value in ipairs(settings) do
-    if state[NUMBERS[i]] ~= value then return false end
+  for i = 1, SETTINGS do
+    if state[NUMBERS[i]] ~= settings[i] then return false end
   end
-  return true
+  return same_limits(state, settings)
 end
 
 local function reply(answer, state, now)
@@ -496,8 +481,13 @@ local function reply(answer, state, now)
     record = { state.generation, state.held_since or '', running }
     for i = 1, #NUMBERS do record[i + 3] = state[NUMBERS[i]] end
   end
-  return { now, answer.refused, answer.healed, answer.woken, answer.granted, answer.missed, answer.at_once,
+  local reply = { now, answer.refused, answer.healed, answer.woken, answer.granted, answer.missed, answer.at_once,
     answer.first, answer.due, answer.count, answer.costs, answer.begun, record }
+  if state and state.limits then
+    record[#record + 1], record[#record + 2] = state.stepped, state.limits.listed()
+    reply[#reply + 1], reply[#reply + 2] = answer.dues or {}, answer.units or {}
+  end
+  return reply
 end
 
 local function wake(answer)
@@ -513,7 +503,7 @@ local function apply(command, now)
   local was_held = state and state.held_since
   if state then
     settle(state, now)
-    if lapses(state) <= now then state, before, was_held = nil, nil, nil end
+    if lapses(state) <= now then state, before, was_held, more = nil, nil, nil, true end
   end
   if command.op == 'inspect' then return reply(answer, state, now) end
   if command.op == 'drop' then
@@ -525,7 +515,8 @@ local function apply(command, now)
   if is_new then
     if not settings then return reply(answer, nil, now) end
     state = fresh(command, now)
-  elseif command.attach and settings and not same_settings(state, settings) then
+  elseif settings and (command.op == 'advance' and not same_limits(state, settings)
+      or command.attach and not same_settings(state, settings)) then
     answer.refused = 1
     return reply(answer, state, now)
   end
@@ -548,7 +539,7 @@ local function apply(command, now)
   else
     error({ err = 'ERR no rule for ' .. command.op })
   end
-  keep(state, stored, more, before)
+  keep(state, stored, more, before, lapses(state))
   if was_held and not state.held_since then wake(answer) end
   return reply(answer, state, now)
 end

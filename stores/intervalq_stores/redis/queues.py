@@ -1,6 +1,6 @@
 """`redis://`, `rediss://`, `unix://`, `redis+cluster://`, `rediss+cluster://`: records in a Redis or Valkey.
 
-The server itself does every step, in one script: see `queues.lua`.
+The server itself does every step, in one script (queues_*.lua, queues.lua): see `queues_record.lua`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
 from intervalq_stores.redis._client import Client
-from intervalq_stores.redis._ports import Script
+from intervalq_stores.redis._scripts import script
 
 if TYPE_CHECKING:
     from intervalq_stores.redis._ports import Address
@@ -41,7 +39,9 @@ class RedisStore:
         record = _key(queue)
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
-        reply, trip = await self._server.run(record, _script(), "1", record, text, clock)
+        reply, trip = await self._server.run(
+            record, script("queues_record.lua", "queues_limits.lua", "queues.lua"), "1", record, text, clock
+        )
         try:
             return replace(_answer(reply), trip=trip)
         except (BadRecord, NewerRecord) as error:
@@ -105,20 +105,18 @@ def _key(queue: str) -> str:
     return f"intervalq:{{{queue}}}"  # the text in braces determines the cluster's slot
 
 
-@cache
-def _script() -> Script:
-    return Script(files("intervalq_stores.redis").joinpath("queues.lua").read_text(encoding="utf-8"))
-
-
 _FLAGS: Final = frozenset({"refused", "healed", "woken", "at_once"})
 _FIELDS: Final = (
     *("now", "refused", "healed", "woken", "granted", "missed", "at_once", "first", "due", "count", "costs"),
     *("begun", "state"),
 )
+_WITH_LIMITS: Final = (*_FIELDS, "dues", "units")
 _STORED: Final = (
     *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
     *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
 )
+_STORED_WITH_LIMITS: Final = (*_STORED, "stepped", "limits")
+_LIMIT: Final = ("most", "window", "unit", "jitter", "used", "ahead")
 """The meanings of the script's integers and texts, which the script documents."""
 
 
@@ -129,23 +127,26 @@ def _answer(reply: list[Any]) -> Answer:
         BadRecord, NewerRecord: as `Answer.from_dict` says.
     """
     try:
-        said = dict(zip(_FIELDS, reply, strict=True))
-        said |= {name: _flag(said[name]) for name in _FLAGS}
-        first, due, costs = said["first"], said.pop("due"), said["costs"]
-        said["first"] = [first, due, *costs[:1]] if first else None
-        said["state"] = _record(said["state"]) if said["state"] else None
+        fields = dict(zip(_FIELDS if len(reply) == len(_FIELDS) else _WITH_LIMITS, reply, strict=True))
+        fields |= {name: _flag(fields[name]) for name in _FLAGS}
+        first, due, costs = fields["first"], fields.pop("due"), fields["costs"]
+        fields["first"] = [first, due, *costs[:1]] if first else None
+        fields["state"] = _record(fields["state"]) if fields["state"] else None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRecord("it has another form, or its 'generation' isn't text") from error
-    return Answer.from_dict(said)
+    return Answer.from_dict(fields)
 
 
 def _flag(number: object) -> object:
     return bool(number) if number in (0, 1) else number
 
 
-def _record(said: list[Any]) -> dict[str, Any]:
-    record = dict(zip(_STORED, said, strict=True))
+def _record(fields: list[Any]) -> dict[str, Any]:
+    limited = len(fields) != len(_STORED)
+    record = dict(zip(_STORED_WITH_LIMITS if limited else _STORED, fields, strict=True))
     leases = record["running"]
+    if limited:
+        record["limits"] = [_limit(each) for each in record["limits"]]
     return record | {
         "version": LAYOUT,
         "generation": record["generation"].decode(),
@@ -153,6 +154,11 @@ def _record(said: list[Any]) -> dict[str, Any]:
         "ephemeral": _flag(record["ephemeral"]),
         "running": dict(zip(map(str, leases[::2]), leases[1::2], strict=True)),
     }
+
+
+def _limit(fields: list[Any]) -> dict[str, Any]:
+    limit = dict(zip(_LIMIT if len(fields) == len(_LIMIT) else (*_LIMIT, "edge"), fields, strict=True))
+    return limit | {"unit": limit["unit"].decode()}
 
 
 def _version(name: str, info: dict[str, str]) -> tuple[str, str]:

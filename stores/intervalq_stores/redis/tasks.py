@@ -10,15 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from functools import cache
-from importlib.resources import files
 from struct import error as struct_error
 from typing import Final, TypeVar, cast
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.tasks.rules import Command
 from intervalq_stores.redis._client import Client
-from intervalq_stores.redis._ports import Script
+from intervalq_stores.redis._scripts import Script, script
 from intervalq_stores.redis._task_codec import Unfit, answered, asked
 
 A = TypeVar("A")
@@ -54,8 +52,8 @@ class RedisTaskStore:
             name, arguments = asked(command)
             clock = "" if now is None else str(now)
             chance = str(random.getrandbits(31))
-            said = (str(len(_KEYS)), *_KEYS, name, clock, chance, self._cluster, *arguments)
-            reply, _ = await self._server.run(_KEYS[0], _script(name), *said)
+            sent = (str(len(_KEYS)), *_KEYS, name, clock, chance, self._cluster, *arguments)
+            reply, _ = await self._server.run(_KEYS[0], _script(name), *sent)
         except (UnicodeEncodeError, Unfit) as error:
             raise StoreError(self.url, f"{error}; nothing was done: omit that value") from error
         try:
@@ -93,12 +91,9 @@ class RedisTaskStore:
         await self._server.close()
 
 
-@cache
 def _script(name: str) -> Script:
     """The script of a command."""
-    return Script(
-        "".join(files("intervalq_stores.redis").joinpath(part).read_text("utf-8") for part in _PARTS[name])
-    )
+    return script(*_PARTS[name])
 
 
 def _files(*parts: str) -> tuple[str, ...]:

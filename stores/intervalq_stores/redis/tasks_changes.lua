@@ -1,9 +1,8 @@
--- What happens to one task, its line and its dedupe key, in the script of durable tasks: for commands that insert,
--- change and remove some. It comes after tasks_table.lua.
+-- Inserts, changes and removals of one task, with its line and its dedupe key. It comes after tasks_table.lua.
 
 -- --- lines of keys: new ones come at the end ---------------------------------------------------------
 
-local passed = {}  -- line -> the last text that this command has taken from its beginning
+local passed = {}  -- line -> the last text that this command has removed from its start
 
 local function first_in(line)
   while true do
@@ -61,7 +60,7 @@ local function mark_of(name)
   return marks[name]
 end
 
--- Who has a dedupe key, until when (nil: the task is there); no id: nobody.
+-- The id of the task that has a dedupe key, and until when (nil: as long as the task exists); no id: it is free.
 local function put_mark(name, id, ends)
   local before = mark_of(name)
   if before and before.ends then drop('m', 'm' .. stamp(before.ends) .. name) end
@@ -69,7 +68,7 @@ local function put_mark(name, id, ends)
   marks[name], marks_changed[name] = id and { id = id, ends = ends } or false, true
 end
 
--- Forget some of the marks that have ended, but those that this command is about.
+-- Remove some of the marks that have ended, except those that this command uses.
 local function sweep_marks(most)
   for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[m', '(m' .. stamp(now + 1), 'LIMIT', 0, most)) do
     local name = sub(member, 11)
@@ -84,7 +83,7 @@ local function sweep_marks(most)
   end
 end
 
--- As many as this command ends, and more: else more may end than beats forget.
+-- More than this command adds: else more marks may end than heartbeats remove.
 local function sweep_as_many()
   local ended = 0
   for name in pairs(marks_changed) do
@@ -95,9 +94,9 @@ end
 
 -- --- the clock -----------------------------------------------------------------------------------------
 
--- META keeps in mind, to the second, what the server's clock reads; and when it was last set back, and by how much.
--- Until it has come as far again, what was written before that waits by the clock as it would read else: `ahead` of
--- `now` by so much.
+-- META records, to the second, what the server's clock reads; and when it was last set back, and by how much. Until the
+-- clock has caught up, tasks that were written before the step go by the clock as it would read without it: `now` plus
+-- `ahead`.
 local SECOND = 1000000
 
 local function set_back(by)
@@ -118,7 +117,7 @@ local function read_clock()
   if not before then corrupt('what is known of the clock is broken') end
   before, from, behind = tonumber(before), tonumber(from), tonumber(behind)
   if now < before - SECOND then
-    -- What has waited since before an earlier step waits for what is left of both.
+    -- Tasks that waited before an earlier step wait for what is left of both steps.
     behind = before - now + (before < from + behind and behind or 0)
     from = now
     set_back(before - now)
@@ -174,12 +173,12 @@ local function change(row, part)
     return
   end
   arrived[queue], departed[row.queue] = true, true
-  if row.dedupe then  -- a dedupe key is one of its queue
+  if row.dedupe then  -- a dedupe key belongs to its queue
     put_mark(sized(row.queue) .. row.dedupe, row.id, now + row.dedupe_for)
     row.dedupe, row.dedupe_for = nil, 0
   end
   if row.key then
-    -- It leaves the line of its key in one queue, and goes to the end of that in the other.
+    -- It leaves the line of its key in one queue, and joins the end of that in the other.
     if not row.waiting then feed(line_of(row.queue, row.key)) end
     to_the_end(row, line_of(queue, row.key))
   end
@@ -193,13 +192,13 @@ local function many(count, read)
   return list
 end
 
--- The id; flags and the version; then a value for each flag but x and k. x: it is deleted. Else what changes: q
--- queue, j value, a at, d delay, t attempt, e error; k keeps the claim, l for so long.
+-- A part: the id; flags with the version; then a value for each flag except x and k. x deletes the task. The others
+-- change it: q queue, j value, a at, d delay, t attempt, e error; k keeps the claim, l for this long.
 local function read_part()
-  local id, said = argument(), argument()
-  if string.byte(said) == 120 then return { id = id, version = tonumber(sub(said, 2)), x = true } end
+  local id, change = argument(), argument()
+  if string.byte(change) == 120 then return { id = id, version = tonumber(sub(change, 2)), x = true } end
   local part = { id = id }
-  local flags, version = string.match(said, '^(%l*)(%-?%d+)$')
+  local flags, version = string.match(change, '^(%l*)(%-?%d+)$')
   part.version = tonumber(version)
   for i = 1, #flags do
     local flag = sub(flags, i, i)

@@ -9,7 +9,7 @@ local function queues_from(start, limit)
   return found
 end
 
--- Ids of a queue's tasks: the first of each of the two sorted kinds, and all that are claimed.
+-- Ids of a queue's tasks: the first ones of each of the two sorted kinds, and all claimed ones.
 local function ids_of(queue, limit, ids)
   for _, letter in ipairs({ 'r', 'w' }) do
     local start = prefix(letter, queue)
@@ -26,7 +26,7 @@ local function ids_of(queue, limit, ids)
   end
 end
 
--- More than the limit may come back: who asks sorts them, by bytes, which Lua may not do.
+-- It may return more than the limit: the client sorts them by bytes, which Lua may not do.
 local function select_tasks()
   local queue, session, limit, values = argument(), argument(), number() or -1, argument() == '1'
   local ids, found = {}, {}

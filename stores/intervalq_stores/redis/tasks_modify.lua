@@ -1,15 +1,16 @@
 -- Inserts, changes, deletes and depends, all or nothing. It comes after tasks_changes.lua.
 --
--- ARGV[5]  session, force, how many inserts, changes, deletes, depends; then the inserts (see `read_inserts`) and all
---          the others (see `read_part`)
+-- ARGV[5]  session, force, how many inserts, changes, deletes, depends; then the inserts (see `read_inserts`), and all
+--          others (see `read_part`)
 
 local function refuse(...)
   error({ refused = { ... } })
 end
 
--- The id, flags, and the packed task, whose `at` is a delay, or with flag a an instant. Other flags: s left out if
--- the id exists; d with a dedupe key; k with a key, whose line is replaced with r; i and a number: the limit of the
--- inbox. What is plain is made ready to be written at once, for there are many; its ids come back, and all the others.
+-- An insert: the id, flags, and the packed task, whose `at` is a delay, or with flag a an instant. Other flags: s: it
+-- is left out if the id exists; d: it has a dedupe key; k: it has a key, whose line it replaces with r; i and a number:
+-- the limit of the inbox. Inserts without any of these are prepared for writing at once, because there are many.
+-- Returns their ids, and all other inserts.
 local function read_inserts(n)
   local ids, others, plain = {}, {}, 0
   local instants, last, start = pack('>i8i8', now, now), nil, nil
@@ -59,7 +60,7 @@ local function existing_of(plain, others)
   return found
 end
 
--- The inserts without those that are left out, and what is there instead of these.
+-- The inserts that are not left out, and the tasks that exist instead of the others.
 local function new_ones(inserts, known)
   local left, existing, taken = {}, {}, {}
   for _, insert in ipairs(inserts) do
@@ -80,7 +81,7 @@ local function new_ones(inserts, known)
   return left, existing
 end
 
--- See that everything is there at its version, and nobody else's.
+-- Check that every task exists at its version, and that nobody else has claimed it.
 local function check(command, plain, others, known)
   local collisions, claims, twice = {}, {}, {}
   local failed = { changes = {}, deletes = {}, depends = {} }
@@ -107,7 +108,7 @@ local function check(command, plain, others, known)
   end
 end
 
--- See that no inbox gets more than its limit; tasks that this command takes away make room.
+-- Check that no inbox exceeds its limit; tasks that this command removes make room.
 local function check_inboxes(command, inserts)
   local sizes, away = {}, {}
   local function by(queue, key, difference)
@@ -135,11 +136,11 @@ local function check_inboxes(command, inserts)
     local queue, key = insert.row.queue, insert.row.key
     local line = key and line_of(queue, key)
     if insert.r then
-      local head = first_in(line)  -- only the first of a line may be somebody's
+      local head = first_in(line)  -- only the first of a line may be claimed
       local row = head and there(id_in(line, head))
       sizes[line] = row and held(row) and not away[row.id] and 1 or 0
     elseif key and insert.inbox and by(queue, key, 0) > insert.inbox then
-      -- One of them is first in line, and doesn't count as waiting.
+      -- One of them is the first in line, and doesn't count as waiting.
       refuse(2, queue, key, insert.inbox)
     end
     if key then by(queue, key, 1) end
@@ -188,13 +189,13 @@ local function modify()
     if rows[part.id] then remove(rows[part.id], true) end
   end
   for _, part in ipairs(command.changes) do
-    part.row = rows[part.id] or refuse(1, {}, { part.id }, {}, {}, {})  -- it is deleted, too
+    part.row = rows[part.id] or refuse(1, {}, { part.id }, {}, {}, {})  -- the command deletes it, too
     change(part.row, part)
     part.waiting = part.row.waiting
   end
   for _, insert in ipairs(left) do insert_one(insert) end
 
-  -- What went on with a key may have changed them once more: the last of a line may be the first now.
+  -- Later parts may have changed them again: the last of a line may be the first now.
   local placed, after = {}, {}
   for _, insert in ipairs(left) do
     local row = insert.row

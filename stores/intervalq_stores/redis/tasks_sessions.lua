@@ -1,4 +1,4 @@
--- Sessions begin, beat and end. It comes after tasks_changes.lua.
+-- Sessions: begin, heartbeat and end. It comes after tasks_changes.lua.
 --
 -- ARGV[5]  begin: id, host, pid, consumer, expiry. beat, end: id
 

@@ -1,44 +1,44 @@
 -- The tables of durable tasks in Redis >= 6.2 or Valkey: the first part of every script about them.
 --
--- Scripts say `apply` of intervalq/tasks/rules.py again. The reasons stand there, and the suite of task stores holds
--- both to the same answers. There is one for each kind of command, so that none begins with more than it needs:
--- this part, tasks_changes.lua where tasks change, and tasks_(modify|work|sessions|looks).lua.
+-- The scripts repeat `apply` of intervalq/tasks/rules.py, which has the reasons; the conformance suite of task stores
+-- compares the answers of both. Each kind of command has a script of its own, so that none loads more than it needs:
+-- this part, tasks_changes.lua if tasks change, and tasks_(modify|work|sessions|looks).lua.
 --
--- What a command changes is kept here first, and written at its end: the server doesn't undo a script that
+-- Changes are collected here first, and written at the end of the command: the server doesn't roll back a script that
 -- fails, so every read and every check comes before the first write.
 --
 -- KEYS[1]  intervalq:{tasks}:tasks     HASH  id -> a task, packed (see HEAD)
 -- KEYS[2]  intervalq:{tasks}:index     ZSET  all scores 0; texts in the order of their bytes, by the first letter:
 --            r QUEUE at id             free tasks                    c QUEUE claims      see `meta`
---            w QUEUE at id             tasks behind another          q queue             those that have tasks
+--            w QUEUE at id             tasks behind another          q queue             queues that have tasks
 --            s SESSION QUEUE id        claimed tasks                 e lapse session     when sessions lapse
---            l QUEUE until id          claims that end               i QUEUE session     who is idle
+--            l QUEUE until id          claims with a lease           i QUEUE session     idle sessions
 --            k QUEUE KEY place id      lines of keys                 m until MARK        marks that end
 --          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4.
 -- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
 -- KEYS[4]  intervalq:{tasks}:marks     HASH  QUEUE dedupe key -> when it ends, and the id of the task
 -- KEYS[5]  intervalq:{tasks}:meta      HASH  version; `h QUEUE`: how many tasks are claimed; `c QUEUE claims`: how
---                                            many tasks were claimed so often; `clock`: see `read_clock`
---          The keys are few and declared, and so a cluster that moves their slot refuses a script (TRYAGAIN)
---          before it has begun. A queue's key of its own would be missing in the middle of one.
+--                                            many tasks have this number of claims; `clock`: see `read_clock`
+--          The keys are few and declared, so a cluster that is moving their slot refuses a script (TRYAGAIN) before it
+--          begins. With a key for each queue, one could be missing in the middle of a script.
 -- ARGV[1]  the command
 -- ARGV[2]  the clock in microseconds; empty, outside of tests: that of the server
 -- ARGV[3]  a random whole number
 -- ARGV[4]  1: this is a cluster, whose other nodes may have listeners; else empty
--- ARGV[5]  and on: see the command. A flag is 1, or empty; so is a number that isn't given.
+-- ARGV[5]  and following: see the command. A flag is 1 or empty; a number that isn't given is empty.
 -- Answer   { 0, now, ... }: see _task_codec.py; or
 --          { 1, inserts, changes, deletes, depends, claims }, the ids of a DependencyError; or
 --          { 2, queue, key, limit } of an InboxFull
--- Errors   CORRUPT (not tables of ours), NEWER (their layout is), RANGE (a number that can't be kept)
+-- Errors   CORRUPT (not our tables), NEWER (a newer layout), RANGE (a number that can't be stored)
 -- Channel  intervalq:{tasks}:wake:SESSION gets an empty message when an idle session has something to claim
 --
--- Times are whole microseconds within 2^53, what a double has exactly.
+-- Times are whole microseconds below 2^53, which a double holds exactly.
 
 local FOREVER = 9007199254740991
 local MOST = 4294967295
 local LAYOUT = 2
-local SOON = 5000000  -- who is idle is told of what becomes ready within so long: by then it asks by itself
-local CHUNK = 2000    -- what is handed to the server at a time; Lua can't unpack much more
+local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
+local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
 
 local TASKS, INDEX, SESSIONS, MARKS, META = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now, random = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -53,7 +53,7 @@ local function out_of_range()
   error({ err = 'RANGE a number would be more than a store can hold; nothing was done' })
 end
 
--- A command that reads, after which the key is known to have the right type.
+-- Call a reading command, which also checks the type of the key.
 local seen = {}
 local function ask(command, key, ...)
   local reply = redis.pcall(command, key, ...)
@@ -69,8 +69,8 @@ local function in_chunks(list, use)
   for first = 1, #list, CHUNK do use(unpack(list, first, math.min(first + CHUNK - 1, #list))) end
 end
 
--- Whether the layout of these tables is to be written with what this command writes: there are none yet, or older
--- ones. What is there of layout 1 is as layout 2 has it.
+-- Whether this command also writes the version of the layout: there are no tables yet, or older ones. Everything in
+-- layout 1 is the same in layout 2.
 local function check_layout()
   local version = ask('HGET', META, 'version')
   if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
@@ -103,7 +103,7 @@ local function stamp(instant)
   return pack('>Bi8', instant < 0 and 0 or 1, instant)
 end
 
--- What all texts of one kind about one thing begin with.
+-- The prefix of all texts of one kind about one thing.
 local prefixes = { r = {}, w = {}, s = {}, l = {}, i = {}, c = {}, h = {}, [''] = {} }
 local function prefix(letter, name)
   local known = prefixes[letter]
@@ -115,7 +115,7 @@ local function prefix(letter, name)
   return text
 end
 
--- What META and the index call it that tasks of a queue were claimed so often.
+-- The field of META, and the text of the index, for tasks of a queue with this number of claims.
 local often = {}
 local function claimed_so_often(queue, claims)
   local names = often[queue]
@@ -140,7 +140,7 @@ local function instant_of(member, start)
   return instant
 end
 
--- What this command takes out of the index and puts into it; by prefix, too, to be counted and found.
+-- What this command removes from the index and adds to it; also by prefix, to be counted and found.
 local gone, gone_n = {}, {}
 local fresh, fresh_n, fresh_in = {}, {}, {}
 
@@ -178,7 +178,7 @@ local function count(start)
   return stored_count(start) - (gone_n[start] or 0) + (fresh_n[start] or 0)
 end
 
--- All texts that begin with this, as they are now; the new ones at the end.
+-- All texts with this prefix, as they are now; new ones come last.
 local function all(start)
   local list = {}
   for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255')) do
@@ -188,7 +188,7 @@ local function all(start)
   return list
 end
 
--- How many there are of something, kept in META: this command's differences.
+-- Counters in META: the differences that this command makes.
 local more = {}
 local function bump(name, by)
   more[name] = (more[name] or 0) + by
@@ -200,7 +200,7 @@ end
 -- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts, then the value.
 local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
 local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE = 1, 2, 4, 8, 16, 32, 64
-local FLAGS = 127  -- AHEAD: it is claimed, and not begun; in layout 1 a claim was an attempt
+local FLAGS = 127  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
 
 local function decoded(id, text)
   if #text < SIZE then corrupt('a task is too short') end
@@ -249,14 +249,14 @@ local function encoded(row)
   ) .. row.queue .. key .. session .. row.err .. dedupe .. row.json
 end
 
-local texts = {}     -- id -> a task as it is stored; false: there is none. What has not been looked at is nil.
-local rows = {}      -- id -> the task as it is now, of those that have been unpacked; false: there is none
-local changed = {}   -- id -> true, of those of `rows` to write
-local arrived, departed = {}, {}  -- queues that got tasks, and that lost some
+local texts = {}     -- id -> a task as it is stored; false: there is none; nil: it was not read
+local rows = {}      -- id -> the task as it is now, if it was unpacked; false: there is none
+local changed = {}   -- id -> true, for each of `rows` that is to be written
+local arrived, departed = {}, {}  -- queues that got tasks, and queues that lost some
 local ready_in = {}               -- queues in which something became ready
 
--- What to write about tasks that nothing else in this command concerns, as most do: id and text, ids to remove,
--- and texts of the index, each after its score.
+-- What to write about tasks that nothing else in this command concerns, which are the most: ids with texts, ids to
+-- remove, and texts of the index, each after its score.
 local sets, unsets, adds, drops = {}, {}, {}, {}
 
 local function fetch(ids)
@@ -288,8 +288,8 @@ local function there(id)
   return row_of(id) or corrupt('the index names a task that is not there')
 end
 
--- By how much the clock was set back since a task was written, until it has come as far again: see `read_clock`. What
--- the task waits for comes by so much sooner.
+-- By how much the clock was set back since a task was written; 0 once it has caught up: see `read_clock`. The task
+-- becomes ready that much sooner.
 local ahead, since = 0, 0
 local function lag(row)
   return (row.modified < since or row.modified > now) and ahead or 0
@@ -303,7 +303,7 @@ local function sooner(row)
   return row.at > now and row.at - lag(row) or row.at
 end
 
--- Where the index has it: each task is in one of three kinds.
+-- Its text in the index: each task has one, of three kinds.
 local function home(row)
   if row.session then
     local start = prefix('s', row.session)
@@ -329,7 +329,7 @@ local function each_text(row, use, by)
   if row.claims > 0 then bump(claimed_so_often(row.queue, row.claims), by) end
 end
 
--- Before a task changes, and after it has.
+-- Called before a task changes, and after.
 local function leave(row)
   each_text(row, drop, -1)
 end
@@ -339,7 +339,7 @@ local function enter(row)
   rows[row.id], changed[row.id] = row, true
 end
 
--- What a session has claimed, in whichever queue.
+-- The claims of a session, in all queues.
 local function of_session(id)
   local start, ids = prefix('s', id), {}
   for _, member in ipairs(all(start)) do
@@ -387,7 +387,7 @@ local function session_of(id)
   return sessions[id]
 end
 
--- Call it for each of the queues that a session is idle on, as it keeps them.
+-- Call a function for each of the queues that a session is idle on.
 local function each_idle(id, idle, use)
   local at = 1
   while at + 1 <= #idle do

@@ -1,14 +1,14 @@
--- Settle claims, each by itself, and claim the next tasks, in one step. It comes after tasks_changes.lua.
+-- Settle claims, each on its own, and claim the next tasks, in one step. It comes after tasks_changes.lua.
 --
--- ARGV[5]  session, limit, lease, most, idle, begins, how many have begun, how many are settled; ids of the former,
---          what the latter become (see `read_part`); the queues in random order
+-- ARGV[5]  session, limit, lease, most, idle, begins, how many have begun, how many are settled; the ids of the former,
+--          the parts that settle the latter (see `read_part`); the queues in random order
 
-local WINDOW = 16  -- a small claim begins with any of so many of the first tasks
+local WINDOW = 16  -- a small claim begins at random with one of this many first tasks
 
 -- --- plain tasks -------------------------------------------------------------------------------------
--- Most of all there are: a few parts of their texts are looked at and replaced, and they are never unpacked.
+-- Most tasks are plain ones: a few parts of their texts are read and replaced, and they are never unpacked.
 
--- How many more of a queue's tasks are claimed, and were so often, by what is done to one task after the other.
+-- Differences of a queue's counters of claimed tasks and of claims, collected over one task after the other.
 local run_queue, run_claims, run_length = nil, 0, 0
 local function end_run()
   if run_queue and run_length ~= 0 then
@@ -18,7 +18,7 @@ local function end_run()
   run_queue, run_length = nil, 0
 end
 
--- Remove a task that the session has claimed, if it has no key, no dedupe key, and no end of the claim; else false.
+-- Remove a task that the session has claimed, if it has no key, no dedupe key and no lease; else false.
 local function remove_plain(id, version_asked, session, start)
   local text = texts[id]
   if rows[id] ~= nil or not text or #text < SIZE then return false end
@@ -43,7 +43,7 @@ local function remove_plain(id, version_asked, session, start)
   return true
 end
 
--- Claim a task that is free; its text then. False: it isn't, or not as the index says.
+-- Claim a free task and return its text. False: it isn't free, or not as the index says.
 local function claim_plain(id, member, queue, session, ends, begins)
   local text = texts[id]
   if rows[id] ~= nil or not text or #text < SIZE then return false end
@@ -71,7 +71,7 @@ end
 
 -- --- claims ------------------------------------------------------------------------------------------
 
--- Texts of the index of tasks that are ready, by instant: of those that are free, and of claims that have ended.
+-- Texts of the index of ready tasks, by instant: free ones, and those whose lease has ended.
 local function ready(queue, limit)
   local found, kinds, mixed = {}, 0, false
   for _, letter in ipairs({ 'r', 'l' }) do
@@ -94,7 +94,7 @@ local function ready(queue, limit)
     if #found > before then kinds = kinds + 1 end
   end
   if mixed or kinds > 1 then
-    local start, instants = prefix('r', queue), {}  -- the other kind's is as long
+    local start, instants = prefix('r', queue), {}  -- the prefix of the other kind is as long
     for _, member in ipairs(found) do instants[member] = instant_of(member, start) end
     table.sort(found, function(one, other) return instants[one] < instants[other] end)
   end
@@ -102,8 +102,8 @@ local function ready(queue, limit)
   return found
 end
 
--- Ready tasks, as texts of the index, and their queues: the same share of each queue first, whatever their sizes,
--- and then what else there is.
+-- Ready tasks, as texts of the index, and their queues: first an equal share of each queue, whatever its size, then
+-- whatever else there is.
 local function choose(queues, limit)
   local chosen, of, more_chosen, of_more = {}, {}, {}, {}
   if limit < 1 or #queues == 0 then return chosen, of end
@@ -128,7 +128,8 @@ local function choose(queues, limit)
   return chosen, of
 end
 
--- Make ready what was written before the clock was set back, and would be ready else: so many tasks of each queue.
+-- Make tasks ready that were written before the clock was set back, and would be ready without that step: up to a
+-- number of each queue.
 local function catch_up(queues, limit)
   for _, queue in ipairs(queues) do
     for _, letter in ipairs({ 'r', 'l' }) do
@@ -167,7 +168,7 @@ local function claim_any(id, known_as, session, ends, begins)
   return encoded(row)
 end
 
--- Ids and texts of tasks, after they were claimed.
+-- Ids and texts of tasks after they were claimed.
 local function claim(chosen, of, session, lease, begins)
   local ids, list, ends, n, start = {}, {}, lease and now + lease, 0, prefix('s', session)
   for i, member in ipairs(chosen) do ids[i] = sub(member, #prefix('r', of[i]) + 10) end
@@ -190,7 +191,7 @@ local function claim(chosen, of, session, lease, begins)
   return list
 end
 
--- How long until a task of these queues becomes ready by itself; '': none does.
+-- How long until the next task of these queues becomes ready; '': there is none.
 local function wait_for(queues)
   local least
   for _, queue in ipairs(queues) do
@@ -213,7 +214,7 @@ local function wait_for(queues)
   return least and least - now or ''
 end
 
--- How many tasks the sessions of a consumer have.
+-- How many tasks the sessions of a consumer have claimed.
 local function held_by(consumer)
   local sum, flat = 0, ask('HGETALL', SESSIONS)
   for i = 1, #flat, 2 do
@@ -244,7 +245,7 @@ local function settle(parts, session)
   return lost
 end
 
--- The session began with these claims; which changes nothing that the index knows.
+-- Mark these claims of the session as begun, which changes nothing in the index.
 local function mark(ids, session)
   fetch(ids)
   for _, id in ipairs(ids) do

@@ -11,7 +11,7 @@ from intervalq_stores._files.locked_file import MAX_BYTES
 from intervalq_stores.sqlite._file import APPLICATION, BESIDE, LAYOUT, LONGEST, SCHEMA, SQLiteFile
 
 if TYPE_CHECKING:
-    import sqlite3  # a Python without it is told of in the module above
+    import sqlite3  # the module above reports a Python without it
 
 __all__ = ["BESIDE", "LAYOUT", "MAX_TEXT", "Change", "Database"]
 

@@ -11,7 +11,7 @@ from intervalq.errors import InsecurePath, InvalidOption, StoreTimeout
 from intervalq_stores._files.advice import NETWORK, file_system
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores._files.store import ThreadedFile, path_of
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.sqlite._file import BESIDE, SQLiteFile
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 
@@ -47,13 +47,16 @@ class SQLiteBase(ThreadedFile, Generic[D]):
         """Do jobs in the transaction that has begun, and commit it."""
 
     def _do(self, take: Callable[[], list[Job]]) -> None:
-        self._retried(lambda: self._attempt(take))
+        """Do the jobs as soon as no other program holds the database; each waiter has its own bound."""
+        self._refuse_network()
+        while not self._attempt(take) and self._thread.wanted():
+            time.sleep(_RETRY)
 
-    def _attempt(self, take: Callable[[], list[Job]]) -> bool | None:
+    def _attempt(self, take: Callable[[], list[Job]]) -> bool:
         with self._file.locked(), FORK_GUARD.inside():
             self._foreign = not self._database.begin(write=True)
             if self._foreign:
-                return None  # release the lock meanwhile, so that errors of its waiters name the right holder
+                return False  # the lock is free meanwhile, so errors of its waiters name the right holder
             try:
                 self._batch(take())
             except BaseException:

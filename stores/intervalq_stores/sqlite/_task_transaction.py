@@ -14,7 +14,7 @@ from intervalq.errors import InvalidOption, StoreError, StoreTimeout, Transactio
 from intervalq.store import wall_clock
 from intervalq.tasks.rules import Command
 from intervalq_stores._files.locked_file import SharedFile
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._task_batches import do
 from intervalq_stores.sqlite._task_database import TaskDatabase, check, layout_of, make
@@ -24,17 +24,6 @@ A = TypeVar("A")
 
 _RETRY: Final = 0.005
 """Seconds between two tries to get a database that another program holds."""
-
-
-def _no_step(state: object, now: int) -> tuple[None, None]:
-    raise NotImplementedError(f"{state} at {now}: a job of this kind has no step")
-
-
-class Signal(Job):
-    """A signal to a waiter on an event loop."""
-
-    def __init__(self) -> None:
-        super().__init__("", _no_step, None)
 
 
 class SQLiteTransaction:
@@ -54,8 +43,8 @@ class Holder:
     """Holds the lock and a transaction from `begun` until `end`. Created on the event loop."""
 
     def __init__(self, file: SharedFile, patience: float, why_held: Callable[[], str]) -> None:
-        self.begun = Signal()
-        self.ended = Signal()
+        self.begun = Job()
+        self.ended = Job()
         self.file = file
         self.database = TaskDatabase(file)
         self.foreign = False
@@ -80,10 +69,14 @@ class Holder:
         try:
             with self.file.locked():
                 if not self.begun.left:
-                    self._begin()
-                    self.begun.finish(None)
-                    self._end.wait()
-                    self._finish()
+                    try:
+                        self._begin()
+                        self.begun.finish(None)
+                        self._end.wait()
+                        self._finish()
+                    finally:
+                        with FORK_GUARD.inside():
+                            self.database.close()
         except BaseException as error:  # noqa: BLE001 - it is raised in the waiter
             failed = error
         self.begun.finish(failed)
@@ -102,18 +95,16 @@ class Holder:
             time.sleep(_RETRY)
 
     def _finish(self) -> None:
+        if not self._keep:
+            return
         with FORK_GUARD.inside():
-            try:
-                if self._keep:
-                    if not self.database.connection.in_transaction:
-                        raise StoreError(
-                            self.file.url,
-                            "a statement ended the transaction: don't use COMMIT and ROLLBACK in it; the end "
-                            "of its context does that",
-                        )
-                    self.database.commit()
-            finally:
-                self.database.close()
+            if not self.database.connection.in_transaction:
+                raise StoreError(
+                    self.file.url,
+                    "a statement ended the transaction: don't use COMMIT and ROLLBACK in it; the end of its "
+                    "context does that",
+                )
+            self.database.commit()
 
 
 # --- the user's own connection ---------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from anyio import to_thread
 from intervalq.errors import StoreError, StoreUnavailable
 from intervalq.ledger.rules import Answer, Command, Count, Drop, Look, apply
 from intervalq.store import wall_clock
+from intervalq_stores._files.jobs import LedgerJob
 from intervalq_stores._files.json_records import corrupt, newer
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.sqlite._file import SQLiteFile, code_of
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._ledger_rows import LAYOUT, SCHEMA, SQLiteBook, sweep
@@ -29,18 +30,6 @@ _SETTINGS: Final = (
     "PRAGMA cache_size = -16000",  # KiB: keys that are not in order touch many pages
     "PRAGMA wal_autocheckpoint = 4000",  # pages: fewer syncs, for a log of 16 MB at most
 )
-
-
-def _no_step(state: object, now: int) -> tuple[None, None]:
-    raise NotImplementedError(f"{state} at {now}: a job of this kind has no step")
-
-
-class _Asked(Job):
-    """A command on a ledger, and the waiter for its answer."""
-
-    def __init__(self, ledger: str, command: Command, now: int | None) -> None:
-        super().__init__(ledger, _no_step, now)
-        self.command = command
 
 
 class LedgerDatabase(SQLiteFile):
@@ -116,7 +105,7 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
         """See `LedgerStore.apply`. A command whose caller leaves while it waits for the lock is not done."""
         if isinstance(command, Look | Count):
             return await self._looked(lambda connection: _look(connection, ledger, command, now))
-        answer: Answer = await self._ask(_Asked(ledger, command, now))
+        answer: Answer = await self._ask(LedgerJob(ledger, command, now))
         return answer
 
     async def names(self) -> list[str]:
@@ -140,7 +129,7 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
         expired: int | None = None
         sweeps = 1
         for job in jobs:
-            assert isinstance(job, _Asked)
+            assert isinstance(job, LedgerJob)
             at = wall_clock() if job.now is None else job.now
             if isinstance(job.command, Drop):
                 sweeps = _SWEEPS_OF_A_DROP
@@ -153,15 +142,15 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
         self._database.commit()
 
     def _one(
-        self, connection: sqlite3.Connection, books: dict[str, SQLiteBook], job: _Asked, at: int
+        self, connection: sqlite3.Connection, books: dict[str, SQLiteBook], job: LedgerJob, at: int
     ) -> None:
         try:
             with self._database.explained():
                 connection.execute("SAVEPOINT intervalq")
-                if job.queue not in books:
-                    books[job.queue] = SQLiteBook(connection, job.queue)
-                job.answer = apply(books[job.queue], job.command, at)
-                books[job.queue].flush()
+                if job.ledger not in books:
+                    books[job.ledger] = SQLiteBook(connection, job.ledger)
+                job.answer = apply(books[job.ledger], job.command, at)
+                books[job.ledger].flush()
                 connection.execute("RELEASE intervalq")
         except Exception as error:
             books.clear()  # they have changes that are rolled back now
@@ -169,9 +158,9 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
                 raise  # with it, those before are undone, too
             connection.execute("ROLLBACK TO intervalq")
             connection.execute("RELEASE intervalq")
-            job.error, job.stands = self._told(error), True
+            job.error, job.stands = self._translated(error), True
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         if isinstance(error, UnicodeEncodeError | OverflowError):
             return StoreError(self.url, f"a text or number of this command can't be stored: {error}")
         return error

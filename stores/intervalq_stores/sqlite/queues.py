@@ -10,9 +10,10 @@ from typing import Final, TypeVar
 from intervalq.rules import State
 from intervalq.store import wall_clock
 from intervalq_stores._files.advice import Advice, advise
-from intervalq_stores._files.json_records import broken, parse, state_of
+from intervalq_stores._files.jobs import StepJob
+from intervalq_stores._files.json_records import broken, parse, renewed, state_of
 from intervalq_stores._files.store import FileStore, stamp
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._queue_database import Change, Database
 from intervalq_stores.sqlite._store import SQLiteBase
@@ -43,6 +44,7 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
         changes: dict[str, Change] = {}
         sweep: int | None = None
         for job in jobs:
+            assert isinstance(job, StepJob)
             known = changes.get(job.queue)
             text = known.text if known else self._database.read(job.queue)
             at = wall_clock() if job.now is None else job.now
@@ -58,7 +60,7 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
             job.stands = job.error is not None or not changes
         self._database.commit(changes, sweep)
 
-    def _step(self, job: Job, text: object, at: int) -> Change | None:
+    def _step(self, job: StepJob, text: object, at: int) -> Change | None:
         """Do a job on a record; None: it changed nothing."""
         data, before = self._record(job.queue, text)
         after, job.answer = job.step(before, at)
@@ -66,8 +68,8 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
             return None
         if after is None:
             return Change(None, None)
-        try:  # unknown fields are kept
-            written = json.dumps({**data, **after.to_dict()}, allow_nan=False)
+        try:
+            written = json.dumps(renewed(data, after), allow_nan=False)
         except (RecursionError, ValueError) as error:
             raise broken(job.queue, f"a field in it can't be written back: {error}", self.url) from error
         return Change.to(written, after)
@@ -117,8 +119,9 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
             names = database.names()
             for name in names:
                 self._record(name, database.read(name))
+            counted = "1 queue" if len(names) == 1 else f"{len(names)} queues"
             return [
-                ("ok", f"the database can be read and is intact: {len(names)} queues"),
+                ("ok", f"the database can be read and is intact; it has {counted}"),
                 ("ok", f"its journal mode is {database.journal_mode or 'wal, once it is created'}"),
             ]
 

@@ -15,20 +15,20 @@ from intervalq.store import wall_clock
 from intervalq.tasks.rules import Command, Count, QueueStats, Row, Select, Sessions, apply
 from intervalq.tasks.store import Isolation
 from intervalq_stores._files.advice import Advice, advise
-from intervalq_stores._worker_thread import Job
+from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._store import SQLiteBase
 from intervalq_stores.sqlite._task_batches import do
 from intervalq_stores.sqlite._task_database import TaskDatabase
 from intervalq_stores.sqlite._task_table import LAYOUT, SQLiteTable
-from intervalq_stores.sqlite._task_transaction import Holder, Signal, SQLiteTransaction, apply_on
+from intervalq_stores.sqlite._task_transaction import Holder, SQLiteTransaction, apply_on
 
 A = TypeVar("A")
 
 _EXAMPLE: Final = "sqlite:///path/app.db"
 
 
-class _Asked(Signal):
+class _Asked(Job):
     """A command, and the waiter for its answer."""
 
     def __init__(self, command: Command[Any], now: int | None) -> None:

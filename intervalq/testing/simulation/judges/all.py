@@ -10,7 +10,7 @@ from intervalq._queue.threads import EARLY
 from intervalq._shard.leases import LEASE
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.ends import closing, fates
-from intervalq.testing.simulation.judges.slots import placed, surely, told, void
+from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, candour, named
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
 from intervalq.testing.simulation.judges.wakefulness import freed, unused, wakeups
@@ -24,6 +24,9 @@ and once more as it woke late. Before each, five may only sharpen what it knows 
 
 FAR: Final = float("inf")
 
+_TURN: Final = 20e-6
+"""Seconds that a turn of the event loop takes, at least."""
+
 _TIMERS: Final = 0.1
 """Seconds by which a process asks earlier because its timers are late, at most."""
 
@@ -35,7 +38,7 @@ def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
     for court in (
         starts,
-        told,
+        announced,
         surely,
         void,
         placed,
@@ -107,7 +110,21 @@ def _lines(seen: Observer) -> Findings:
                 if (higher == 0 and second.number < first.number) or (
                     higher > 0 and second.added < _handed(began[0])
                 ):
+                    if _is_undecided(seen, first, second):
+                        continue
                     yield began[1].at, f"{named(began[0])} began before {named(began[1])}, which was first"
+
+
+def _is_undecided(seen: Observer, first: ObservedJob, second: ObservedJob) -> bool:
+    """Whether one of them had not joined the line when it came, so that the other may begin before it.
+
+    The store may be asked first if a job can begin in time; and a thread's joins in the next turn of the
+    loop.
+    """
+    if second.plan.way == "thread" and first.added <= second.added + _TURN:
+        return True
+    asked = [end for begin, end in seen.exchanges[second.process] if begin >= second.added]
+    return second.plan.timeout is not None and _handed(first.starts[0]) <= min(asked, default=0.0) + _TURN
 
 
 def _handed(start: Start) -> float:
@@ -143,15 +160,15 @@ def holds(seen: Observer, plan: Plan) -> Findings:
         for start in seen.starts:
             if not begin + GRAIN < start.at < end - GRAIN:
                 continue
-            told = start.grants[-1].at if start.grants else begin
+            granted = start.grants[-1].at if start.grants else begin
             notice = max((grant.notice for grant in start.grants), default=0.0)
             lead = _lead(seen, start.job.process, start.at) + notice
             soon = lead + _late(seen, plan, start)
             unaware = seen.limited and bool(start.grants) and start.grants[-1].unaware
-            if told > begin or (start.at > begin + soon and not unaware):
+            if granted > begin or (start.at > begin + soon and not unaware):
                 yield (
                     start.at,
-                    f"{named(start)} began {start.at - begin:.6f} s after a hold began, told at {told:.6f}",
+                    f"{named(start)} began {start.at - begin:.6f} s after a hold did, granted {granted:.6f}",
                 )
 
 
@@ -167,9 +184,9 @@ def limits(seen: Observer, _: Plan) -> Findings:
     for place, start in enumerate(seen.starts):
         if not start.grants or not start.grants[-1].settings.max_running:
             continue
-        told = start.grants[-1].at
+        granted = start.grants[-1].at
         freed = [at for at, most in seen.limits[start.record] if not most]  # from then on nothing is counted
-        end = min([start.ended, *(at for at in (*disturbed, *freed) if at >= told)])
+        end = min([start.ended, *(at for at in (*disturbed, *freed) if at >= granted)])
         end = min(end, seen.died.get(start.job.process, FAR))
         end = min(end, _out_of_reach(seen, start.job.process, start.at) + LEASE / 1e6)
         if len(seen.issues[start.slot]) > 1:
@@ -285,16 +302,18 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
 
     Judged where nothing was in the way of its process, which asks faster than slots follow each other. What
     others took before its own ticket was issued comes first: `lookahead` of each, and as many again for what
-    they take while its question is on its way.
+    they take while its question is on its way. Who wakes too late for a slot that it was granted waits anew.
     """
     if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
         return
     options = {each.name: each.options.get("lookahead", 16) for each in plan.processes}
+    lateness = {each.name: each.lateness for each in plan.processes}
     missed = {miss.process for miss in seen.misses}
     ahead: dict[Process, float] = {}
     for start in seen.starts:
         process = start.job.process
-        first = max(start.job.added, ahead.get(process, 0.0))
+        lost = _lost_last(seen, process, start.at, lateness[process.name])
+        first = max(start.job.added, ahead.get(process, 0.0), lost)
         ahead[process] = start.at
         # One that stood still came too late for slots and waits again; it may see so itself, without asking.
         if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
@@ -318,6 +337,22 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
             most = options.get(rival.name)
             if most is not None and count > 2 * most + 2:
                 yield start.at, f"{named(start)} had to wait for {count} jobs of {rival.name}"
+
+
+def _lost_last(seen: Observer, process: Process, until: float, lateness: float) -> float:
+    """When the last slot was over that a process did not use, with timers that are later than it lasted."""
+    used = {start.slot for start in seen.starts}
+    return max(
+        (
+            grants[-1].slot + grants[-1].latest
+            for slot, grants in seen.grants.items()
+            if slot not in used
+            and grants[-1].process is process
+            and grants[-1].slot < until
+            and grants[-1].latest < lateness
+        ),
+        default=0.0,
+    )
 
 
 def _held(seen: Observer, plan: Plan, begin: float, end: float) -> float:

@@ -45,10 +45,9 @@ def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
 def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
     """Whether a job was in line when its handle was closed, and let those begin that were.
 
-    One that has begun and is to be tried again is waited for only if it isn't its caller's; nor is one whose
-    thread comes too late for its slot after all others have begun.
+    One that has begun and is to be tried again is waited for only if it isn't its caller's.
     """
-    is_waited_for = job.plan.way == "add" or not (job.starts or job.came_late)
+    is_waited_for = job.plan.way == "add" or not job.starts
     return seen.drains[job.process] and job.added < seen.closed[job.process] and is_waited_for
 
 

@@ -17,7 +17,7 @@ _LULL: Final = 1.0
 """Seconds after which a process has no tickets any more for jobs that might have come."""
 
 
-def told(seen: Observer, plan: Plan) -> Findings:
+def announced(seen: Observer, plan: Plan) -> Findings:
     """The slot that a job is told is the one that it begins in: it has come, and is within its tolerance.
 
     Where the slot may be used before it comes, what is told is when it was granted: that may be long ago.
@@ -42,7 +42,8 @@ def void(seen: Observer, plan: Plan) -> Findings:
     del plan
     ways = Ways(seen)
     for start in seen.starts:
-        process, issued = start.job.process, min(seen.issues[start.slot], default=start.at)
+        process = start.job.process
+        issued = seen.own[process].get(start.slot, start.at)
         heard = [grant.heard for grant in start.grants]
         asked = max((sent for sent, back in seen.exchanges[process] if back in heard), default=0.0)
         for step, by in seen.steps:
@@ -66,7 +67,9 @@ def placed(seen: Observer, plan: Plan) -> Findings:
         if plan.processes[0].turn is not None or _stood_still(seen, process, job.added, at):
             continue
         had = [back - sent for sent, back in seen.exchanges[process]]
-        if at - job.added > 8 * max(had, default=0.0) + _SOON:
+        # A question without an answer is in its way: a process asks one at a time.
+        behind = sum(max(0.0, min(end, at) - max(job.added, sent)) for sent, end in seen.withdrawn[process])
+        if at - job.added - behind > 8 * max(had, default=0.0) + _SOON:
             yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
         began = job.starts[0].at if job.starts else job.ended
         if not any(disturbed) and job.expects is None and began > at and _is_first(seen, job, at):
@@ -81,7 +84,7 @@ def _is_first(seen: Observer, job: ObservedJob, at: float) -> bool:
     """Whether no other job of its process was in line from a while before a job was added to an instant."""
     for other in seen.jobs:
         if other.process is job.process and other is not job and other.added <= at:
-            left = other.starts[0].at if other.starts else other.ended
+            left = other.starts[-1].at if other.starts else other.ended
             if left >= job.added - _LULL:
                 return False
     return True

@@ -122,9 +122,9 @@ class Starts:
 
     def _is_of_lost_record(self, start: Start) -> bool:
         """Whether a job began that was granted before its record was gone, when there was a new one."""
-        seen, told = self._seen, max((grant.at for grant in start.grants), default=start.at)
+        seen, granted = self._seen, max((grant.at for grant in start.grants), default=start.at)
         gone = [at for at in seen.losses if at not in seen.failovers]
-        return any(told <= at <= start.at for at in gone)
+        return any(granted <= at <= start.at for at in gone)
 
     # --- one start against its slot -----------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Starts:
     def _end(self, start: Start, grant: Grant) -> float:
         """Until when a job may begin that moves the slots behind its own: the end of the last one in a row.
 
-        These must have been granted to the same process by then.
+        These must have been granted to the same process by then, and may have been granted again since.
         """
         if grant.settings.burst > 1:
             return 0.0
@@ -161,9 +161,12 @@ class Starts:
             behind = [
                 other
                 for other in self._seen.grants.get((start.record, ticket), ())
-                if other.process is grant.process and other.heard is not None and other.heard <= start.at
+                if other.process is grant.process
+                and other.heard is not None
+                and other.heard <= start.at
+                and abs(other.slot - last.slot - step) <= GRAIN
             ]
-            if not behind or abs(behind[-1].slot - last.slot - step) > GRAIN:
+            if not behind:
                 return self._over(last)
             last, ticket = behind[-1], ticket + 1
 
@@ -197,7 +200,7 @@ class Starts:
                 continue
             if self._excuses(near[0], start):
                 fault = self._between(near[0], start)
-                if fault is not None and _told(start) <= fault < start.at and _told(near[0]) > fault:
+                if fault is not None and _granted(start) <= fault < start.at and _granted(near[0]) > fault:
                     continue  # this is the one that is out of place
                 kept = [(start, 0.0)]
                 continue
@@ -229,7 +232,7 @@ class Starts:
         interval = max(_interval(first), _interval(start))
         wide = max(_tolerance(first), _tolerance(start))
         in_row = paid - before > _step(first, start) + GRAIN and burst == 1
-        error = max(self.error(_told(first), first), self.error(_told(first), start))
+        error = max(self.error(_granted(first), first), self.error(_granted(first), start))
         needed = paid - before - (burst - 1) * interval - (2 if in_row else 1) * wide - 2 * error
         lacks = needed - (start.at - first.at) * self._rate - GRAIN
         if lacks > 0:
@@ -240,7 +243,7 @@ class Starts:
 
     def _between(self, first: Start, start: Start) -> float | None:
         """The first fault between the grant of one start and another start."""
-        begin = min(_told(first), _told(start))
+        begin = min(_granted(first), _granted(start))
         return next((fault.at for fault in self._faults if begin <= fault.at <= start.at), None)
 
     def _excuses(self, first: Start, start: Start) -> bool:
@@ -252,9 +255,8 @@ class Starts:
         """
         if id(start) in self._excused:
             return True
-        begin = min(
-            [_told(first), _told(start), *self._seen.issues[first.slot], *self._seen.issues[start.slot]]
-        )
+        asked = (*self._seen.issues[first.slot], *self._seen.issues[start.slot])
+        begin = min(_granted(first), _granted(start), *asked)
         for fault in self._faults:
             if not fault.left or not begin - _UNSEEN <= fault.at <= start.at:
                 continue
@@ -330,14 +332,8 @@ def candour(seen: Observer) -> Findings:
     for (at, record, error, least), (asked, process) in zip(seen.errors, seen.reports, strict=True):
         if process is None:
             continue
-        backs = [back for _, back in seen.exchanges[process] if back <= asked]
-        # The question was made up before it was its turn to be sent: others may have been answered meanwhile,
-        # and just before such an answer least was known. Bounds are whole microseconds, rounded up each time.
-        known = 1.5 * max(
-            blur(seen, process, since, answered=answered)
-            for since in (asked, *backs[-8:])
-            for answered in (True, False)
-        )
+        # Bounds are whole microseconds, rounded up each time. An answer may come at the same instant.
+        known = 1.5 * max(blur(seen, process, asked, answered=answered) for answered in (True, False))
         if error > known + GRAIN or (error > 0 and known * 3 < least * 2 - GRAIN):
             yield (
                 at,
@@ -366,7 +362,7 @@ def named(start: Start) -> str:
     return f"job {job.number} of {job.process.name} ({ticket}, at {start.at:.6f})"
 
 
-def _told(start: Start) -> float:
+def _granted(start: Start) -> float:
     return min((grant.at for grant in start.grants), default=start.at)
 
 

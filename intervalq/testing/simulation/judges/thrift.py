@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Final
 
-from intervalq.testing.simulation.facts import ObservedJob, Start
+from intervalq.testing.simulation.facts import Miss, ObservedJob, Start
 from intervalq.testing.simulation.judges.starts import Findings, Starts, blur, named
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
@@ -73,8 +73,11 @@ def expected(seen: Observer, plan: Plan) -> Findings:
         return
     if _TRIPS * _slowest(seen) > plan.interval:
         return  # a slot may be over by the time that its process knows the clock
+    late = _late_by(plan, min(seen.tolerances.values(), default=0.0))
     for start in seen.starts:
         ticket = start.job.expects
+        if start.job.process.name in late:
+            continue
         if ticket is not None and start is start.job.starts[0] and start.ticket != ticket:
             yield (
                 start.at,
@@ -85,7 +88,9 @@ def expected(seen: Observer, plan: Plan) -> Findings:
 def turns(seen: Observer, plan: Plan) -> Findings:
     """With a `lookahead` of one, processes take turns: none begins twice while another one's job waits.
 
-    It waited for two intervals by then: what was taken before it came is used before it.
+    It waited for two intervals by then, and before the second one was taken, or the first one granted: what
+    was taken before it came is used before it. A ticket in the place of one that was missed is no second one,
+    and a process that misses a ticket from before the second one has had its turn.
     """
     if not _is_calm(seen, plan) or _TRIPS * _slowest(seen) > plan.interval or plan.burst > 1:
         return
@@ -96,11 +101,25 @@ def turns(seen: Observer, plan: Plan) -> Findings:
             own[start.job.process].append(start)
     for process, starts in own.items():
         for first, second in pairwise(starts):
+            taken = max([*seen.issues[second.slot][:1], *(grant.at for grant in first.grants[:1])])
+            since = min(first.at - 2 * plan.interval, taken)
+            if any(miss.process is process and miss.at in seen.issues[second.slot] for miss in seen.misses):
+                continue
             for other, others in own.items():
                 if other is process or any(first.at < start.at < second.at for start in others):
                     continue
-                if _is_waiting(seen, other, first.at - 2 * plan.interval, second.at):
+                if any(miss.process is other and _is_turn(seen, miss, since, second) for miss in seen.misses):
+                    continue  # it woke too late for its slot, and has lost its turn
+                if _is_waiting(seen, other, since, second.at):
                     yield second.at, f"{named(second)} began after {named(first)}, and {other.name} waits"
+
+
+def _is_turn(seen: Observer, miss: Miss, since: float, second: Start) -> bool:
+    """Whether a missed ticket was before that of a start, though it may be missed only afterwards."""
+    if since <= miss.at <= second.at:
+        return True
+    is_before = miss.slot[0] == second.record and miss.slot[1] < second.ticket
+    return is_before and miss.at > second.at and seen.issues[miss.slot][0] < second.at
 
 
 def _is_waiting(seen: Observer, process: Process, begin: float, end: float) -> bool:
@@ -109,7 +128,10 @@ def _is_waiting(seen: Observer, process: Process, begin: float, end: float) -> b
 
 
 def asked(seen: Observer, plan: Plan) -> Findings:
-    """A process asks a few times for a job at most, once more when nobody waits any more, and at first."""
+    """A process asks a few times for a job at most, once more when nobody waits any more, and at first.
+
+    What its users ask is not its own.
+    """
     if not _is_calm(seen, plan):
         return
     each = _EACH if plan.interval >= _SHORT else 2 * _EACH
@@ -122,6 +144,7 @@ def asked(seen: Observer, plan: Plan) -> Findings:
         if process.name == "operator":
             continue
         most = (each + _looks(seen, process)) * began[process] + _rows(seen, process) + _FIRST
+        most += sum(who == process.name for _, who, _, _ in plan.verbs)
         if len(questions) > most:
             yield (
                 questions[-1],
@@ -131,13 +154,18 @@ def asked(seen: Observer, plan: Plan) -> Findings:
 
 def _lost_to_late_timers(seen: Observer, plan: Plan) -> Counter[Process]:
     """How many slots processes did not use or were granted again, where timers may be late for a slot."""
-    late = {each.name for each in plan.processes if each.lateness > plan.interval / 2}
+    late = _late_by(plan, plan.interval / 2)
     used = {start.slot for start in seen.starts}
     lost: Counter[Process] = Counter()
     for slot, grants in seen.grants.items():
         if grants[-1].process.name in late:
             lost[grants[-1].process] += len(grants) - (slot in used)
     return lost
+
+
+def _late_by(plan: Plan, seconds: float) -> set[str]:
+    """The processes whose timers may be later than so much."""
+    return {each.name for each in plan.processes if each.lateness > seconds}
 
 
 def _slowest(seen: Observer) -> float:

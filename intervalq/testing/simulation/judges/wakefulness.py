@@ -22,7 +22,7 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
     """A process with jobs that wait asks at once when it is told that the queue goes on."""
     if any(process.turn is not None for process in plan.processes):
         return
-    for at, process in seen.told:
+    for at, process in seen.released:
         end = at + _SOON
         if _is_away(seen, process, at, end) or not _waits(seen, process, at, end):
             continue

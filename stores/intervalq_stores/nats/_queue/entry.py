@@ -19,11 +19,14 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    Limit,
     Mark,
     Reclaim,
     Resume,
     Settings,
+    Settled,
     Slot,
+    layout_of,
 )
 from intervalq_stores.nats._queue.step import Entry, Full, Plain, fingerprint, others
 
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
 STEP: Final = "Iq-Step"
 """The header that has the command: a list is a plain entry, an object is any other."""
 
-_LAYOUT: Final = 2
-"""Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name."""
+_LAYOUT: Final = 4
+"""Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name.
+
+Layout 3 added limits, layout 4 the edges of limits. An entry has the oldest layout that its limits need."""
 
 _BEFORE: Final = 6
 """The number of parts of a plain entry of layout 1."""
@@ -68,18 +73,22 @@ def written(step: Plain | Full) -> str:
     """The value of the header."""
     if isinstance(step, Plain):
         generation = "null" if step.generation is None else json.dumps(step.generation)
-        pairs = [slot[:2] if slot.cost == 1 else slot for slot in step.slots]
+        pairs = [slot[: 2 if slot.cost == 1 else 3] for slot in step.slots]
         slots = json.dumps(pairs, separators=(",", ":")) if pairs else "[]"
         now = "null" if step.now is None else step.now
         ahead = "null" if step.ahead is None else step.ahead
         behind = "" if step.last is None else f",{step.last},{step.notice}"
-        return f"[{_LAYOUT},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
-    said: dict[str, Any] = {"v": _LAYOUT, **step.command.to_dict()}
+        return f"[{layout_of(())},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
+    command = step.command
+    layout = layout_of(() if command.settings is None else command.settings.limits)
+    if isinstance(command, Configure) and command.limits is not None:
+        layout = max(layout, 3, layout_of(command.limits))
+    fields: dict[str, Any] = {"v": layout, **command.to_dict()}
     if step.now is not None:
-        said["now"] = step.now
+        fields["now"] = step.now
     if step.reset:
-        said["reset"] = True
-    text = json.dumps(said, separators=(",", ":"))
+        fields["reset"] = True
+    text = json.dumps(fields, separators=(",", ":"))
     return f"z{base64.b64encode(zlib.compress(text.encode())).decode()}" if len(text) > _LONG else text
 
 
@@ -111,8 +120,8 @@ def entry(message: Msg) -> Entry:
 def read(sequence: int, at: int, increment: str, data: bytes, text: str) -> Entry:
     """See `entry`."""
     try:
-        said = json.loads(_unpacked(text) if text[:1] == "z" else text)
-        step = _plain(said) if isinstance(said, list) else _full(said)
+        fields = json.loads(_unpacked(text) if text[:1] == "z" else text)
+        step = _plain(fields) if isinstance(fields, list) else _full(fields)
         found = Entry(sequence, at, int(increment), _value(data), step)
     except (Newer, Broken):
         raise
@@ -137,10 +146,10 @@ def ends_hold(text: str) -> bool:
             text = _unpacked(text)
         if not text.startswith("{"):
             return False
-        said = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError, zlib.error):
         return False
-    return said.get("op") in _WAKING or bool(said.get("reset"))
+    return fields.get("op") in _WAKING or bool(fields.get("reset"))
 
 
 def is_ephemeral(step: Plain | Full) -> bool:
@@ -169,12 +178,12 @@ def _unpacked(text: str) -> str:
     return whole.decode()
 
 
-def _plain(said: list[Any]) -> Plain:
-    if _whole(said[0]) > _LAYOUT:
-        raise Newer(f"an entry has layout {said[0]}, this version of intervalq knows up to {_LAYOUT}")
-    if len(said) == _BEFORE:
-        said = [*said, None]
-    _, now, take, reach, generation, slots, ahead, *behind = said
+def _plain(fields: list[Any]) -> Plain:
+    if _whole(fields[0]) > _LAYOUT:
+        raise Newer(f"an entry has layout {fields[0]}, this version of intervalq knows up to {_LAYOUT}")
+    if len(fields) == _BEFORE:
+        fields = [*fields, None]
+    _, now, take, reach, generation, slots, ahead, *behind = fields
     last, notice = behind or (None, 0)
     if generation is not None and type(generation) is not str:
         raise Broken("its generation isn't text")
@@ -190,17 +199,17 @@ def _plain(said: list[Any]) -> Plain:
     )
 
 
-def _full(said: object) -> Full:
-    if not isinstance(said, dict):
+def _full(fields: object) -> Full:
+    if not isinstance(fields, dict):
         raise Broken("it is no command")
-    layout = _whole(said.pop("v"))
+    layout = _whole(fields.pop("v"))
     if layout > _LAYOUT:
         raise Newer(f"an entry has layout {layout}, this version of intervalq knows up to {_LAYOUT}")
-    if layout == 1 and "mark" in said:
-        said["high_water_mark"] = said.pop("mark")
-    now, reset, kind = said.pop("now", None), said.pop("reset", False), _KINDS[said.pop("op")]
+    if layout == 1 and "mark" in fields:
+        fields["high_water_mark"] = fields.pop("mark")
+    now, reset, kind = fields.pop("now", None), fields.pop("reset", False), _KINDS[fields.pop("op")]
     return Full(
-        kind(**{name: _field(name, value) for name, value in said.items()}),
+        kind(**{name: _field(name, value) for name, value in fields.items()}),
         None if now is None else _whole(now),
         reset is True,
     )
@@ -219,13 +228,31 @@ def _text(value: object) -> str:
     return value
 
 
-def _settings(value: list[int]) -> Settings:
-    interval, burst, max_running, tolerance, ephemeral = [_whole(number) for number in value]
-    return Settings(interval, burst, max_running, tolerance, bool(ephemeral))
+def _settings(value: list[Any]) -> Settings:
+    interval, burst, max_running, tolerance, ephemeral = [_whole(number) for number in value[:5]]
+    limits = tuple([limit for several in value[5:] for limit in _limits(several)])
+    return Settings(interval, burst, max_running, tolerance, bool(ephemeral), limits)
+
+
+def _limits(several: list[list[Any]]) -> tuple[Limit, ...]:
+    return tuple(
+        [
+            Limit(_whole(most), _whole(window), _text(unit), _whole(jitter), *_numbers(edge))
+            for most, window, unit, jitter, *edge in several
+        ]
+    )
 
 
 def _slots(pairs: list[list[int]]) -> tuple[Slot, ...]:
-    return tuple([Slot(*map(_whole, pair)) for pair in pairs])
+    return tuple([_slot(*pair) for pair in map(_numbers, pairs)])
+
+
+def _slot(ticket: int, due: int, cost: int = 1, *units: int) -> Slot:
+    return Slot(ticket, due, cost, units)
+
+
+def _settled(due: int, lag: int, *more: int) -> Settled:
+    return Settled(due, lag, more)
 
 
 def _numbers(several: list[int]) -> tuple[int, ...]:
@@ -248,8 +275,11 @@ _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
     ),
     **dict.fromkeys(("release", "slots"), _slots),
     **dict.fromkeys(("costs", "ended", "running"), _numbers),
+    "settled": lambda lists: tuple([_settled(*_numbers(several)) for several in lists]),
+    "units": lambda lists: tuple([_numbers(several) for several in lists]),
     **dict.fromkeys(("generation", "nonce"), _text),
     "high_water_mark": lambda numbers: Mark(*_numbers(numbers)),
     "settings": _settings,
+    "limits": _limits,
     "attach": lambda value: value is True,
 }

@@ -42,6 +42,7 @@ def _takes_plain(state: State | None) -> bool:
         state is not None
         and state.held_since is None
         and not state.settings.max_running
+        and not state.settings.limits
         and not state.held_until
         and not state.running
     )
@@ -86,6 +87,8 @@ def _is_simple(state: State, command: Advance, late: int) -> bool:
     """Whether, until `late`, the command results in nothing but granted slots and new tickets."""
     if command.attach or command.release or command.error or command.costs.count(1) != len(command.costs):
         return False
+    if command.settings is not None and command.settings.limits:
+        return False  # the record has none, and its sender must hear of that
     if late < state.last_now or (state.error and state.error_until <= late):
         return False
     mark = command.high_water_mark
@@ -296,7 +299,9 @@ def beginning(log: list[Entry]) -> list[Entry]:
 
 
 _NUMBERS: Final = tuple(
-    f.name for f in fields(State) if f.name not in {"generation", "settings", "held_since", "running"}
+    f.name
+    for f in fields(State)
+    if f.name not in {"generation", "settings", "held_since", "running", "usage"}
 )
 
 
@@ -305,6 +310,9 @@ def _fits(state: State) -> bool:
     numbers: list[int] = [getattr(state, name) for name in _NUMBERS]
     numbers += [settings.interval, settings.burst, settings.max_running, settings.tolerance]
     numbers += state.running.values()
+    for use in state.usage:
+        for cell in (*use.used, *use.ahead):
+            numbers += cell
     if state.held_since is not None:
         numbers.append(state.held_since)
     return all(-FOREVER <= number <= FOREVER for number in numbers)

@@ -9,7 +9,7 @@ from intervalq.rules import Command, Drop, Slot, State
 ONE: Final = 1 << 53
 """The increment of every entry: it counts one entry."""
 
-TOLD: Final = 1 << 96
+GRANTING: Final = 1 << 96
 """The additional increment of a plain entry that may grant slots."""
 
 _OTHERS: Final = 139
@@ -38,7 +38,7 @@ class Plain(NamedTuple):
     @property
     def increment(self) -> int:
         """By how much it increments the counter."""
-        return ONE + self.take if self.now is None else TOLD + ONE + self.take
+        return ONE + self.take if self.now is None else GRANTING + ONE + self.take
 
 
 class Full(NamedTuple):
@@ -89,7 +89,7 @@ def entries(value: int) -> int:
     return value >> 53 & _ENTRIES
 
 
-def told(value: int) -> int:
+def granting(value: int) -> int:
     """How many of the plain entries may have granted slots, in a sum."""
     return value >> 96 & _ENTRIES
 

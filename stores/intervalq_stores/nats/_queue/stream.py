@@ -102,7 +102,7 @@ class History:
     async def streams(self) -> list[dict[str, Any]]:
         """Create the two streams unless they exist, and return how they are stored."""
         made = [await self.server.ensure(config, _NEEDED[config["name"]], "pacing") for config in _STREAMS]
-        return [said["config"] for said in made]
+        return [stream["config"] for stream in made]
 
     def forget(self) -> None:
         """The streams may be gone."""
@@ -203,11 +203,11 @@ class History:
         headers = found[0].headers or {}
         with_state = "the checkpoint"
         try:
-            said = json.loads(found[0].data)
-            if said["v"] > _LAYOUT:
-                raise self._newer(token, f"{with_state} has layout {said['v']}")
-            state = None if said["state"] is None else State.from_dict(said["state"])
-            position = Position(state, int(said["value"]), int(said["sequence"]))
+            checkpoint = json.loads(found[0].data)
+            if checkpoint["v"] > _LAYOUT:
+                raise self._newer(token, f"{with_state} has layout {checkpoint['v']}")
+            state = None if checkpoint["state"] is None else State.from_dict(checkpoint["state"])
+            position = Position(state, int(checkpoint["value"]), int(checkpoint["sequence"]))
             return Checkpoint(position, int(headers["Nats-Sequence"]))
         except NewerRecord as newer:
             raise self._newer(token, newer) from newer
@@ -218,13 +218,13 @@ class History:
 
     async def save(self, token: str, position: Position, before: Checkpoint | None) -> None:
         """Replace the checkpoint, unless there is one of a later entry of the same log."""
-        said = {
+        checkpoint = {
             "v": _LAYOUT,
             "state": None if position.state is None else position.state.to_dict(),
             "value": str(position.value),
             "sequence": position.sequence,
         }
-        data = json.dumps(said, separators=(",", ":")).encode()
+        data = json.dumps(checkpoint, separators=(",", ":")).encode()
         for _ in range(_TRIES):
             if before is not None and await self._is_later(token, before.position, position):
                 return
@@ -259,18 +259,18 @@ class History:
         found: list[str] = []
         while True:
             asked = {"subjects_filter": f"{_SUBJECTS[LOG]}*", "offset": len(found)}
-            said = await self.server.ask(f"STREAM.INFO.{LOG}", asked)
-            more = said["state"].get("subjects") or {}
+            answer = await self.server.ask(f"STREAM.INFO.{LOG}", asked)
+            more = answer["state"].get("subjects") or {}
             found += [subject.removeprefix(_SUBJECTS[LOG]) for subject in more]
-            if not more or len(found) >= said.get("total", 0):
+            if not more or len(found) >= answer.get("total", 0):
                 return found
 
     async def clock(self) -> tuple[int, int, int]:
         """When the request was sent, when the answer came, and what the server's clock read in between."""
         await self.prepare()
         sent = stopwatch()
-        said = await self.server.ask(f"STREAM.INFO.{LOG}")
-        return sent, stopwatch(), nats_queue_entry.micros(said["ts"])
+        answer = await self.server.ask(f"STREAM.INFO.{LOG}")
+        return sent, stopwatch(), nats_queue_entry.micros(answer["ts"])
 
     @staticmethod
     def subject(token: str) -> str:
@@ -284,12 +284,12 @@ class History:
 
     async def _ask(self, token: str, asked: dict[str, Any]) -> Entry | None:
         try:
-            said = await self.server.ask(f"STREAM.MSG.GET.{LOG}", asked)
+            answer = await self.server.ask(f"STREAM.MSG.GET.{LOG}", asked)
         except Refused as refused:
             if refused.code != _NO_MESSAGE:
                 raise
             return None
-        message = said["message"]
+        message = answer["message"]
         lines = base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")[1:]
         headers = dict(line.split(": ", 1) for line in lines if ": " in line)
 

@@ -98,7 +98,7 @@ class Claims:
         return rows
 
     async def _claim(self, rows: list[Row], queue: str, wanted: int, work: Work) -> None:
-        """Add so many of one queue, or all that there are. What came too early makes room for others."""
+        """Add up to that many of one queue. What came too early makes room for others."""
         end = len(rows) + wanted
         while len(rows) < end:
             wanted = end - len(rows)
@@ -233,7 +233,7 @@ class Claims:
         return bool(anew) or len(fresh) < len(pulled.messages)
 
     async def _restored(self, anew: Sequence[Part], stale: Sequence[Msg]) -> None:
-        """Store anew what was not for a call that left meanwhile: else it is nobody's for the ack wait."""
+        """Store again what came for a call that has left: else it stays undelivered for the ack wait."""
         await self._stream.removed([sequence for message in stale for sequence in over_of(message)])
         await restore(self._stream, anew)
 

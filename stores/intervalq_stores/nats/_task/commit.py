@@ -7,28 +7,26 @@ one counts, every message is stored with the sequence that its sender has seen (
 server, over all messages of a step), and there are two ways to replace a message:
 
 - Messages that consumers don't deliver (tasks that wait for a token, marks of dedupe keys, locks) are removed
-by
-  their successor, a rollup: at once, and for good. The removal of a task is recorded by such a message, too
-  (see `_task.lines` for how long), so that it can be part of a step with other changes. - Messages that
-  consumers deliver (tasks without a key, tokens) are not: by a rollup, the server would forget what other
-  workers have pending. The successor is stored above the message and names it in `Iq-Over`; likewise, a task
-  that gets a token names the place where it waited. Then these are removed by their sequences. The removal of
-  a task is recorded by such a successor, too, which is removed after it.
+  by their successor, a rollup: at once, and for good. The removal of a task is recorded by such a message,
+  too (see `_task.lines` for how long), so that it can be part of a step with other changes.
+- Messages that consumers deliver (tasks without a key, tokens) are not: by a rollup, the server would forget
+  what other workers have pending. The successor is stored above the message and names it in `Iq-Over`;
+  likewise, a task that gets a token names the place where it waited. Then these are removed by their
+  sequences. The removal of a task is recorded by such a successor, too, which is removed after it.
 
 A step is done when its messages are stored, all or none. The replaced messages are removed before the caller
-is told, and before the new messages are replaced. If a process, a server or a connection dies in between:
+has its answer, and before the new messages are replaced. If a process, server or connection dies in between:
 
 - before the messages are stored: nothing was done, and the task is delivered again.
 - before the old message is removed: it still exists, below its successor. Nobody can change it any more,
-because
-  it isn't the last one. Whoever gets the successor removes it: for a task without a key before working on it,
-  for a token before the token ends. A token is worked on only if it is the last message of its subject, so
-  the tasks of a key keep their order. This needs no query if this process of the server has stored the token
-  and delivers it for the first time, and no revocation was received: then nothing can be above it. A task
-  without a key may run once more, and its acknowledgement is `ClaimLost`: nobody was told before that it had
-  ended. But if the server was killed in between, it delivers both as if for the first time. So messages that
-  existed when a session began, while some subjects had several messages, are also worked on only if they are
-  the last of their subjects.
+  because it isn't the last one. Whoever gets the successor removes it: for a task without a key before
+  working on it, for a token before the token ends. A token is worked on only if it is the last message of its
+  subject, so the tasks of a key keep their order. This needs no query if this process of the server has
+  stored the token and delivers it for the first time, and no revocation was received: then nothing can be
+  above it. A task without a key may run once more, and its acknowledgement is `ClaimLost`: no caller was
+  told before that it had ended. But if the server was killed in between, it delivers both as if for the first
+  time. So messages that existed when a session began, while some subjects had several messages, are also
+  worked on only if they are the last of their subjects.
 - before the message that records the removal of a task is removed: it is delivered, and removed then.
 
 If the answer is lost, the step is tried again. If an acknowledgement finds no message, an earlier one was

@@ -188,12 +188,20 @@ class Holdings:
                 held.asked += 1  # also if it fails now, and is asked for again
         # A failed call is repeated as a whole, though some of its parts may be done.
         lost = await self._settle([part for part in settled if (part.id, part.version) not in self._done])
-        for part in settled:  # only now, when nothing fails any more: else the next call doesn't know of them
-            self._done.discard((part.id, part.version))
-            known = self._lost.pop((part.id, part.version), None)
+        for part in settled:
+            known = self._lost.get((part.id, part.version))
             # What is asked for again counts as done if it is lost; so the session ends where that isn't true.
             self.overdue = self.overdue or (known is not None and known.asked > 1)
         return lost
+
+    def answered(self, settled: Sequence[Delete | Change]) -> None:
+        """Forget the outcome of settlements, when nothing in the call that asked for them can fail any more.
+
+        Until then the next call has to know of them: it would take a loss for something done.
+        """
+        for part in settled:
+            self._done.discard((part.id, part.version))
+            self._lost.pop((part.id, part.version), None)
 
     async def _settle(self, settled: Sequence[Delete | Change]) -> list[str]:
         connection = await self.connection()

@@ -84,6 +84,6 @@ class Idle:
         rows, self._brought = self._brought, []
         mine = [row for row in rows if row.id in self._claims.holdings.held]
         if mine:  # otherwise the connection may already be closed, and must not be created again
-            await self._claims.holdings.settle(
-                [Change(row.id, row.version, attempt=row.attempt - row.begun) for row in mine]
-            )
+            back = [Change(row.id, row.version, attempt=row.attempt - row.begun) for row in mine]
+            await self._claims.holdings.settle(back)
+            self._claims.holdings.answered(back)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
+
+from nats.aio.msg import Msg
 
 from intervalq.tasks.rules import Count, QueueStats, Row, Select
 from intervalq.tasks.store import Position, Pulled
+from intervalq_stores.nats import _batch as batch
+from intervalq_stores.nats._batch import Conflict
 from intervalq_stores.nats._names import decoded, encoded
 from intervalq_stores.nats._task.claims import Claims
-from intervalq_stores.nats._task.message import PREFIX, STREAM, lines_of, rests
+from intervalq_stores.nats._task.message import PREFIX, STREAM, is_gone, lines_of, over_of, rests
 from intervalq_stores.nats._task.stream import Stream
 
 _EXACT: Final = 1000
 """The most tasks of a queue whose figures are exact. Those of larger queues include some tasks that have just
 been removed, and, for each idle key, the last one that was removed from its inbox."""
+
+_AT_ONCE: Final = 250
+"""How many messages are asked for at once."""
 
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
@@ -40,9 +49,44 @@ async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -
 
 
 async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
-    """See `Count`. Of a small queue the tasks are looked at; of others it is said what the consumer knows.
+    """See `Count`. That a named queue is empty is certain, with replicas, too: workers end then."""
+    found = await _counted(stream, command)
+    if stream.is_replicated:
+        for queue in {*command.names} - {stats.name for stats in found}:
+            if left := await _left(stream, queue):
+                found.append(QueueStats(queue, left, ready=left))
+    found.sort(key=lambda stats: stats.name)
+    return tuple(found if command.limit is None else found[: command.limit])
 
-    Then tasks whose time has not come count as ready until a worker was told so, and after that as claimed.
+
+async def _left(stream: Stream, queue: str) -> int:
+    """How many tasks a queue has, whichever replica answers, claimed or not.
+
+    Consumers and replicas may be behind the leader, and a former leader behind another. So what was read
+    counts only if a conditional message confirms that it was up to date.
+    """
+    patterns = [f"{PREFIX}.{kind}.{encoded(queue)}.>" for kind in "wk"]
+    while True:
+        tops = [(await stream.last(pattern))[0] for pattern in patterns]
+        subjects = [subject for pattern in patterns for subject in await stream.subjects(pattern)]
+        found: dict[int, Msg] = {}
+        for start in range(0, len(subjects), _AT_ONCE):
+            lasts = await asyncio.gather(*map(stream.last, subjects[start : start + _AT_ONCE]))
+            found |= {sequence: message for sequence, message in lasts if message is not None}
+        over = {sequence for message in found.values() for sequence in over_of(message)}
+        if left := {sequence for sequence, message in found.items() if not is_gone(message)} - over:
+            return len(left)
+        if {*tops} <= {0, *found}:
+            with suppress(Conflict):
+                conditions = [batch.seen(pattern, top) for pattern, top in zip(patterns, tops, strict=True)]
+                await batch.store(stream.server, conditions)
+                return 0
+
+
+async def _counted(stream: Stream, command: Count) -> list[QueueStats]:
+    """The figures of queues: a small one's tasks are read, of a larger one the consumer's counters.
+
+    By these, tasks whose time has not come count as ready until they are first delivered, then as claimed.
     """
     found: list[QueueStats] = []
     for info in await stream.consumers():
@@ -59,8 +103,7 @@ async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
             stats = _of(queue, rows + await stream.rows(lines_of(queue), None), info, stream.now())
         if stats.size:
             found.append(stats)
-    found.sort(key=lambda stats: stats.name)
-    return tuple(found if command.limit is None else found[: command.limit])
+    return found
 
 
 def _of(queue: str, rows: Sequence[Row], info: Any, now: int) -> QueueStats:  # noqa: ANN401 - the server's
@@ -126,5 +169,5 @@ async def pulled(stream: Stream, queues: Sequence[str]) -> dict[str, Pulled]:
     return found
 
 
-def _position(said: Any) -> Position:  # noqa: ANN401 - the server's
-    return Position(said["consumer_seq"], said["stream_seq"])
+def _position(reply: Any) -> Position:  # noqa: ANN401 - the server's
+    return Position(reply["consumer_seq"], reply["stream_seq"])

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from intervalq.errors import CorruptState
 from intervalq.tasks.rules import Row, sound
-from intervalq_stores.nats._client import said
+from intervalq_stores.nats._client import header
 from intervalq_stores.nats._names import decoded, encoded
 from intervalq_stores.nats._url import Headers
 
@@ -164,7 +164,7 @@ def is_task(subject: str) -> bool:
 
 def is_gone(message: Msg) -> bool:
     """Whether a message is a tombstone."""
-    return said(message, _GONE) is not None
+    return header(message, _GONE) is not None
 
 
 def matches(subject: str, pattern: str) -> bool:
@@ -180,7 +180,7 @@ def matches(subject: str, pattern: str) -> bool:
 
 def over_of(message: Msg) -> list[int]:
     """The sequences of messages that a message replaces, if they may still exist."""
-    words = (said(message, OVER) or "").split()
+    words = (header(message, OVER) or "").split()
     return [int(word) for word in words if word.isdecimal() and word.isascii()]
 
 
@@ -199,7 +199,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
     """
     try:
         kind, queue, name, *rest = subject[len(PREFIX) + 1 :].split(".")
-        text = said(message, _META)
+        text = header(message, _META)
         if text is None and not rest:  # most of them
             return Row(
                 decoded(name), sequence, decoded(queue), stored, message.data.decode(),

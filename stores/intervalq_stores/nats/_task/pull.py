@@ -198,9 +198,9 @@ class Puller:
 
         async def ask() -> None:
             answer = await self.connection.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{self._consumer}")
-            said = json.loads(answer.data)
-            limit = said.get("config", {}).get("max_ack_pending", -1)
-            if not over.done() and 0 < limit <= said["num_ack_pending"]:
+            reply = json.loads(answer.data)
+            limit = reply.get("config", {}).get("max_ack_pending", -1)
+            if not over.done() and 0 < limit <= reply["num_ack_pending"]:
                 over.set_result(f"408 {_WAIT_FOR_ROOM}")
 
         if not over.done():
@@ -213,11 +213,11 @@ class Puller:
     def _came(self, message: Msg) -> None:
         over = self._over
         self._heard = stopwatch()
-        said = None if message.data else status(message)
-        if said is not None:
-            if over is not None and not over.done() and said != "100":
+        code = None if message.data else status(message)
+        if code is not None:
+            if over is not None and not over.done() and code != "100":
                 self._stands = False
-                over.set_result(f"{said} {(message.headers or {}).get('Description', '')}")
+                over.set_result(f"{code} {(message.headers or {}).get('Description', '')}")
             return
         if over is None:
             self.give_back(message)

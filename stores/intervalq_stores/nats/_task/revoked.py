@@ -162,12 +162,12 @@ class Revocations:
             self._deleted.add(json.loads(message.data)["seq"])
 
     def _is_purged(self, message: Msg) -> None:
-        said: object = {}  # the server takes a request that isn't JSON to mean everything
+        request: object = {}  # the server takes a request that isn't JSON to mean everything
         with suppress(ValueError):
-            said = json.loads(message.data)
-        if isinstance(said, list):
+            request = json.loads(message.data)
+        if isinstance(request, list):
             return  # the server refuses requests with wrong types, too
-        some = said if isinstance(said, dict) else {}
+        some = request if isinstance(request, dict) else {}
         pattern, below = some.get("filter") or ">", some.get("seq") or sys.maxsize
         if isinstance(pattern, str) and isinstance(below, int):
             self._doubt(pattern, below)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from intervalq.errors import TransactionConflict, UnsupportedOperation
 from intervalq.tasks.rules import Change, Delete, Row, changed
 from intervalq_stores.nats._batch import Conflict
-from intervalq_stores.nats._client import said
+from intervalq_stores.nats._client import header
 from intervalq_stores.nats._connection import Connection, NobodyThereError
 from intervalq_stores.nats._task.commit import commit
 from intervalq_stores.nats._task.held import Held
@@ -62,7 +62,7 @@ async def move(stream: Stream, held: Held, part: Delete | Change, connection: Co
             if last > held.sequence:
                 await stream.removed([held.sequence])
             if last != held.sequence:
-                return message is not None and said(message, BY) == me
+                return message is not None and header(message, BY) == me
         else:
             return True
     raise TransactionConflict(

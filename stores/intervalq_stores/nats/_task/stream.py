@@ -390,8 +390,3 @@ def _microseconds(text: str) -> int:
     whole, _, rest = text.rstrip("Z").partition(".")
     seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
     return seconds * 1_000_000 + int(f"{rest:0<6}"[:6])
-
-
-def compact(value: Any) -> bytes:  # noqa: ANN401 - JSON
-    """JSON without whitespace."""
-    return json.dumps(value, separators=(",", ":")).encode()

@@ -16,19 +16,16 @@ from typing import Any, Final
 
 import anyio
 
-from intervalq.store import Step
+from intervalq.store import stopwatch
 
 _LINGER: Final = 1.0
 """Seconds after which an idle thread ends; a new one costs about 0.1 ms."""
 
 
 class Job:
-    """A step to do, with its waiter and its outcome. Created on the event loop of the waiter."""
+    """The waiter for a piece of work, and its outcome. Created on the event loop of the waiter."""
 
-    def __init__(self, queue: str, step: Step[Any], now: int | None) -> None:
-        self.queue = queue
-        self.step = step
-        self.now = now
+    def __init__(self) -> None:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.stands = False
@@ -36,6 +33,8 @@ class Job:
         self.taken = False
         """Whether the thread has begun with its batch."""
         self.finished = False
+        self.finished_at = 0
+        """When it was, on `stopwatch`: its waiter may hear of it later."""
         self.left = False
         """Whether nobody waits any more, so that it must not be begun."""
         self._done = anyio.Event()
@@ -53,7 +52,7 @@ class Job:
         """Wake the waiter; `error` is that of the batch."""
         if error is not None and not self.stands:
             self.error = error
-        self.finished = True
+        self.finished, self.finished_at = True, stopwatch()
         with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
             self._call_soon(self._done.set)
 
@@ -67,6 +66,7 @@ class WorkerThread:
         Args:
             do: gets a function that takes the waiting jobs, to be called when they can be done. It sets each
                 job's answer or error; an error that it raises is that of all jobs that don't stand by then.
+                It may return without a call once nobody waits.
             rest: called in the same thread before it ends. It must not raise.
         """
         self.pid = os.getpid()
@@ -93,6 +93,12 @@ class WorkerThread:
                 self._thread = thread
             self._jobs.append(job)
             self._changed.notify()
+
+    def wanted(self) -> bool:
+        """Whether anybody waits for a job that isn't taken; jobs whose waiters have left are forgotten."""
+        with self._changed:
+            self._jobs = [job for job in self._jobs if not job.left]
+            return bool(self._jobs)
 
     def close(self) -> None:
         """End the thread once its jobs are done; a new job starts another."""

@@ -14,7 +14,8 @@ from redis import exceptions as driver
 from redis.asyncio.connection import AbstractConnection
 
 from intervalq.store import stopwatch
-from intervalq_stores.redis._ports import Script, Trip
+from intervalq_stores.redis._ports import Trip
+from intervalq_stores.redis._scripts import Script
 from intervalq_stores.redis._tls import bound, secured
 
 WITHIN: Final = 5.0
@@ -42,7 +43,7 @@ class _Call:
             self.outcome.set_result((answer, (self.sent, received)))
 
 
-class Link:
+class PipelinedConnection:
     """A connection that is opened when it is needed, for all callers of one event loop.
 
     Nothing is sent twice. Background tasks exist only while commands are unsent or unanswered.

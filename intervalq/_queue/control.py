@@ -1,0 +1,161 @@
+"""The verbs that act on a whole queue, for every handle everywhere: pause, cool down, configure, inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from intervalq._queue.handle import Handle
+from intervalq._queue.inspect import QueueState, inspected, outstanding
+from intervalq._queue.options import Cost, Duration, Rate, check_burst, options, whole
+from intervalq._shard.wait_queue import Waiter
+from intervalq._spec import parse
+from intervalq._spec.limits import Limit, limit_of, rules_of
+from intervalq.errors import InvalidOption, QueueNotFound
+from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
+
+
+class Control(Handle):
+    """The part of an `IntervalQueue` that acts on the queue's record instead of on this handle's jobs."""
+
+    async def start(self) -> None:
+        """Let the jobs of this handle begin, and those of its keys, that were kept by `start=False`."""
+        self._options = replace(self._options, start=True)
+        if self.shard_here is not None:
+            self.shard().start()
+        if "blocking" in self.__dict__:  # the same handle for plain functions
+            self.__dict__["blocking"].start()
+        for child in list(self._children.values()):
+            await child.start()
+
+    async def pause(self) -> None:
+        """Stop every shard of the queue until somebody resumes it.
+
+        Jobs whose slots are already granted may still begin: for up to 50 ms or two round trips, and for up
+        to 100 ms more in a process that wakes late. Slots move by the length of the pause, and keep their
+        order.
+        """
+        await self._command(Hold())
+
+    async def resume(self) -> None:
+        """End every pause and cool-down at once; the queue goes on at its pace, without a burst."""
+        await self._command(Resume())
+
+    async def cool_down(self, seconds: Duration) -> None:
+        """Stop every shard of the queue for a while, as a server's Retry-After requests.
+
+        If several pauses and cool-downs overlap, the one that ends last counts.
+        """
+        await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
+
+    async def configure(
+        self,
+        *,
+        interval: Duration | None = None,
+        rate: Rate | None = None,
+        burst: int | None = None,
+        max_running: int | None = None,
+        limits: Iterable[str | Limit] | None = None,
+    ) -> None:
+        """Change the queue for everybody, while it runs; None leaves a setting as it is.
+
+        A longer interval applies at once: waiting jobs take new tickets. A shorter one applies after the
+        slots that are already handed out. `max_running=0` removes the limit. The queue of each key is
+        configured separately.
+
+        Args:
+            interval: see `IntervalQueue`.
+            rate: see `IntervalQueue`.
+            burst: see `IntervalQueue`.
+            max_running: see `IntervalQueue`.
+            limits: all the limits from now on; none removes them. One of the same unit and window as before
+                keeps what was counted. A new one takes over what another limit of its unit counted, or counts
+                from now on. Waiting jobs take new tickets. Jobs of a handle that doesn't know a unit take
+                none of it.
+        """
+        checked = options(
+            self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
+            tolerance=None, max_running=None, timeout=None, retries=0, backoff=0, retry_after=False,
+        )  # fmt: skip
+        command = Configure(
+            interval=checked.interval,
+            burst=None if burst is None else whole("burst", burst, 1),
+            max_running=None if max_running is None else whole("max_running", max_running, 0),
+            limits=None if limits is None else rules_of(limits),
+        )
+        before = (await self._command(Inspect(), may_be_new=True)).state
+        if before is not None:
+            settings = before.settings
+            if settings.limits and settings.interval == 1 and (command.interval or command.burst):
+                raise InvalidOption(
+                    f"queue {self.name!r} has limits and no interval, which can't be changed while it "
+                    "runs: drop it, and create it with both"
+                )
+            if settings.limits and settings.interval == 1 and command.limits == ():
+                raise InvalidOption(f"queue {self.name!r} has no interval: it needs at least one limit")
+            check_burst(command.interval or settings.interval, command.burst or settings.burst)
+            # From now on this handle uses the queue's settings instead of its own.
+            self.shard().connection.adopt(settings, self._options.counted)
+        answer = await self._command(command)
+        if answer.state is not None:
+            settings, mine = answer.state.settings, self._options
+            units = tuple([limit.unit for limit in settings.limits])
+            # The first ones stay where they are, because waiting jobs say in their order what they take.
+            counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
+            self.shard().connection.adopt(settings, counted)
+            self._options = replace(
+                mine,
+                interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
+                tolerance=settings.tolerance, limits=settings.limits, counted=counted,
+            )  # fmt: skip
+
+    async def known_limits(self) -> tuple[Limit, ...]:
+        """Internal: the queue's limits as `configure` takes them."""
+        state = (await self._command(Inspect())).state
+        limits = () if state is None else state.settings.limits
+        return tuple([limit_of(limit) for limit in limits])
+
+    async def reclaim(self) -> int:
+        """Free the slots of shards that died, and return how many tickets were outstanding.
+
+        Live shards lose their tickets, too, and take new ones by themselves.
+        """
+        before = await self._command(Inspect(), may_be_new=True)
+        await self._command(Reclaim())
+        return 0 if before.state is None else outstanding(before.state)
+
+    async def drop(self) -> None:
+        """Remove the queue's record from the store. The next job creates it again."""
+        await self.shard().command(Drop())
+
+    async def inspect(self) -> QueueState:
+        """The queue as the store has it, and the live figures of this handle.
+
+        Raises:
+            QueueNotFound: the store has no such queue.
+        """
+        answer = await self._command(Inspect())
+        return inspected(self.shard(), answer)
+
+    async def quote(self, cost: Cost = 1) -> float | None:
+        """Seconds until a job would begin that came now, behind those that wait; it takes nothing.
+
+        0: it would begin at once. None: nobody knows, because the queue is paused until somebody resumes it,
+        or at its limit of running jobs.
+
+        Args:
+            cost: that of the job, also `{"tokens": 1200}`; see `IntervalQueue.add`.
+
+        Raises:
+            InvalidOption: a job of this cost can never begin.
+            QueueNotFound: the store has no such queue, and this handle has no interval to create it with.
+        """
+        slots, units = self._options.units(cost)
+        await self._command(Inspect(), may_be_new=True)
+        return self.shard().deadlines.wait(Waiter(cost=slots, units=units))
+
+    async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
+        answer = await self.shard().command(command)
+        if answer.state is None and not (may_be_new and self._options.interval is not None):
+            raise QueueNotFound(self.name)
+        return answer

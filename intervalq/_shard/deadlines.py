@@ -1,0 +1,233 @@
+"""When a job that comes now could begin, and which waiting jobs are known to get their slots too late."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Final
+
+import anyio
+
+from intervalq._shard.connection import Connection
+from intervalq._shard.grants import Grants
+from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._spec.standing import Line
+from intervalq._timing.clock import Clock
+from intervalq.errors import SlotTimeout, StoreUnavailable
+from intervalq.rules import FOREVER, Answer, Command, Inspect, Slot, State, Units
+
+_FRESH: Final = 50_000
+"""An answer that is younger, in microseconds, is not asked for again before a job is refused."""
+
+
+class Deadlines:
+    """Refuses jobs that can't begin in time, before they take a ticket or as soon as its slot is known.
+
+    Slots may come later than they seem to now, for example because of a pause, but hardly earlier: then a
+    hold was ended, or other processes gave their last slots back.
+
+    Args:
+        clock: the process's own clock.
+        connection: has the record, as the last answer showed it.
+        line: the waiting jobs.
+        grants: the shard's slots.
+        time: the store's clock.
+        send: sends a command to the queue's record.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        connection: Connection,
+        line: WaitQueue,
+        grants: Grants,
+        time: StoreTime,
+        send: Callable[[Command], Awaitable[Answer]],
+    ) -> None:
+        self._clock = clock
+        self._connection = connection
+        self._line = line
+        self._grants = grants
+        self._time = time
+        self._send = send
+        self._looking: anyio.Event | None = None  # set when the question under way is answered, or failed
+
+    def wait(self, waiter: Waiter) -> float | None:
+        """Seconds until a job could begin if it came now, by the last answer; None: nobody knows.
+
+        That is so while the queue is paused without an end, or at its limit of running jobs.
+        """
+        state = self._connection.state
+        if state is None:
+            return 0.0
+        if state.held_since is not None and (state.full or state.held_until >= FOREVER):
+            return None
+        at = self._clock.now()
+        return self._left(self._begins(self._next_due(waiter, state, at), state, at), at)
+
+    def note(self, waiter: Waiter) -> None:
+        """Note when a job comes that wants to begin within a time."""
+        if waiter.latest is None and waiter.within is not None:
+            waiter.latest = self._clock.now() + waiter.within
+            self._line.has_deadlines = True
+
+    def refuse_behind_own(self, waiter: Waiter) -> bool:
+        """Refuse a job that is about to join the line if slots of this shard alone show that it is late."""
+        state, slots = self._connection.state, self._grants.granted_count + len(self._grants.tickets)
+        behind = self._line.waiting - slots
+        is_last = not self._line.has_behind(waiter.order)
+        if waiter.latest is None or state is None or behind < 0 or not slots or not is_last:
+            return False
+        last = self._grants.last()
+        at = self._clock.now()
+        begins = self._begins(last.due + (last.cost + behind) * state.settings.interval, state, at)
+        if begins <= self._limit(waiter, at):
+            return False
+        waiter.error = self._error(waiter, begins, at)
+        return True
+
+    async def refuse_early(self, waiter: Waiter) -> None:
+        """Refuse a job that would begin too late, before it joins the line and takes a ticket.
+
+        Else, processes that are asked for more than the queue's pace would waste slots: a ticket that is
+        given back leaves its slot empty if others took tickets after it.
+
+        Raises:
+            SlotTimeout: a slot comes too late.
+        """
+        error, is_fresh = self._refusal(waiter), self._clock.now() - self._connection.heard_at <= _FRESH
+        if not (error is not None and is_fresh) and (error is not None or self._was_close(waiter)):
+            try:
+                await self._look()
+            except StoreUnavailable:
+                return  # it waits for the store as other jobs do
+            error = self._refusal(waiter)
+        if error is not None:
+            raise error
+
+    async def _look(self) -> None:
+        """Ask for the record; jobs that come meanwhile share the answer."""
+        came = self._clock.now()
+        while self._connection.heard_at < came:
+            if self._looking is None:
+                self._looking = looking = anyio.Event()
+                try:
+                    await self._send(Inspect())
+                finally:
+                    self._looking = None
+                    looking.set()
+                return
+            await self._looking.wait()  # if that question has failed, this job asks itself
+
+    def check(self) -> None:
+        """After an answer: refuse the jobs whose tickets turn out to have slots that come too late."""
+        state = self._connection.state
+        if state is None or not self._line.has_deadlines:
+            return
+        at = self._clock.now()
+        late: list[tuple[Waiter, float]] = []
+        slots = [*self._grants.coming()]
+        used, free, soonest = 0, Line(state, self._free(state, at)), at + self._time.notice(at)
+        for waiter in self._line.in_order():
+            place = next((i for i in range(used, len(slots)) if waiter.fits(slots[i])), None)
+            if place is not None:
+                due = slots[place].due
+            elif state.held_since is not None:
+                due = free.next(waiter.cost, self._units(waiter))  # tickets are taken when the hold ends
+            else:
+                break
+            if waiter.latest is not None:
+                begins = self._begins(due, state, at)
+                if begins > max(waiter.latest, soonest):
+                    late.append((waiter, begins))  # whoever waits behind it gets its slot
+                    continue
+            if place is None:
+                free.take(waiter.cost, self._units(waiter), due)
+            else:
+                used = place + 1
+        for waiter, begins in late:
+            self._line.remove(waiter)
+            waiter.error = self._error(waiter, begins, at)
+            waiter.wake()
+
+    def _refusal(self, waiter: Waiter) -> SlotTimeout | None:
+        state = self._connection.state
+        if waiter.latest is None or state is None:
+            return None
+        at = self._clock.now()
+        begins = self._begins(self._next_due(waiter, state, at), state, at)
+        return self._error(waiter, begins, at) if begins > self._limit(waiter, at) else None
+
+    def _limit(self, waiter: Waiter, at: int) -> int:
+        """The latest instant for a slot: even an idle queue gives none before its answer arrives."""
+        assert waiter.latest is not None
+        return max(waiter.latest, at + self._time.notice(at))
+
+    def _error(self, waiter: Waiter, begins: float, at: int) -> SlotTimeout:
+        assert waiter.within is not None
+        state = self._connection.state
+        is_known = state is None or state.held_since is None or 0 < state.held_until < FOREVER
+        after = self._left(begins, at) if is_known else None
+        return SlotTimeout(self._connection.queue, waiter.within / 1e6, after, at_once=True)
+
+    def _was_close(self, waiter: Waiter) -> bool:
+        """Whether, at the last answer, the next slot but one would have been too late for such a job.
+
+        Then it is likely that others have taken the next one since, so that a ticket would be taken in vain.
+        """
+        state, then = self._connection.state, self._connection.heard_at
+        if waiter.within is None or state is None:
+            return False
+        begins = self._begins(self._next_due(waiter, state, then, another=True), state, then)
+        return begins > then + waiter.within
+
+    def _begins(self, due: int, state: State, at: int) -> float:
+        """The earliest instant, on the process's own clock, for a slot to come."""
+        instant = due + state.held_total
+        if state.held_since is None:
+            return self._time.clock.perhaps(instant)
+        # A pause without an end may be ended now, and a running job may end: then the answer takes its time.
+        ends = self._time.clock.perhaps(state.held_until) if 0 < state.held_until < FOREVER else at
+        return max(ends, at + self._time.notice(at) + 1) + max(0, instant - state.held_since)
+
+    def _left(self, begins: float, at: int) -> float:
+        """Seconds after which a slot has surely come."""
+        ahead = begins - at - self._time.notice(at)
+        return 0.0 if ahead <= 0 else (begins + self._time.clock.error(round(begins)) - at) / 1e6
+
+    def _free(self, state: State, at: int) -> int:
+        """The first slot by the pace, on the queue's clock, that nobody has a ticket for."""
+        now = state.clock(self._time.clock.earliest(at))
+        return max(now - state.credit, state.due + state.settings.interval)
+
+    def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:
+        """The slot, on the queue's clock, of a job that joins the line now; `another`: of a second one."""
+        line, grants, step = self._line, self._grants, state.settings.interval
+        coming, ahead = grants.coming(), list[Waiter]()
+        if line.mixed or waiter.cost > 1 or waiter.units or line.has_behind(waiter.order):
+            for each in line.in_order():
+                if each.order < waiter.order and _first(coming, each) is None:
+                    ahead.append(each)
+            before = sum([each.cost for each in ahead])
+            slot = _first(coming, waiter)
+        else:
+            before = max(0, line.waiting - grants.granted_count - len(grants.tickets))
+            slot = next(islice(coming, line.waiting, None), None)
+        if slot is not None:
+            return slot.due + another * step
+        free = Line(state, self._free(state, at))
+        if not state.settings.limits:
+            return free.due + (before + another) * step
+        for each in ahead or [waiter] * before:  # where they aren't listed, all take the same
+            free.place(each.cost, self._units(each))
+        return [free.place(waiter.cost, self._units(waiter)) for _ in range(1 + another)][-1]
+
+    def _units(self, waiter: Waiter) -> Units:
+        return self._connection.ordered(waiter.cost, waiter.units)
+
+
+def _first(slots: Iterator[Slot], waiter: Waiter) -> Slot | None:
+    """The next of the slots that has room for the job; those before it are used up."""
+    return next((slot for slot in slots if waiter.fits(slot)), None)

@@ -1,0 +1,104 @@
+"""Other settings for a queue that is in use, as pure functions.
+
+A limit is known by its unit and its window. One that stays, with another number of units or another jitter,
+keeps what it counted. A new one takes over what the limit of the same unit counted whose window is next to
+its own; if there is none, it counts from now on. Whatever moves into other cells moves up: it counts for
+longer than it did, never for less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, repeat
+
+from intervalq._spec import windows
+from intervalq._spec.commands import Advance, Configure
+from intervalq._spec.record import STARTS, Limit, Settings, Slot, State, Units, Usage
+from intervalq._spec.windows import end_of_cell, put
+
+
+def revoke_all(state: State) -> State:
+    """The record without the tickets that aren't granted."""
+    return replace(windows.revoke(state), revoked_through=state.ticket, due=state.current_due)
+
+
+def configured(state: State, command: Configure) -> State:
+    """The record with other settings."""
+    old = state.settings
+    limits = old.limits if command.limits is None else command.limits
+    new = Settings(
+        old.interval if command.interval is None else command.interval,
+        old.burst if command.burst is None else command.burst,
+        old.max_running if command.max_running is None else command.max_running,
+        old.tolerance,
+        old.ephemeral,
+        old.limits,
+    )
+    running = state.running if new.max_running else {}
+    after = replace(state, settings=new, running=running)
+    early = windows.lateness(state) - windows.lateness(after) if old.limits else 0
+    if new.interval > old.interval or new.burst != old.burst or early > 0 or limits != old.limits:
+        # The slots handed out may be too close together for the new settings; or, with more credit, a slot
+        # that was already missed, and whose place is taken, would count as in time again; or jobs in granted
+        # slots may begin later than the units of a new one allow for.
+        after = revoke_all(after)
+    if early > 0:
+        after = windows.prolong(after, early)
+    return after if limits == old.limits else _respread(after, limits)
+
+
+def _respread(state: State, limits: tuple[Limit, ...]) -> State:
+    """The record with other limits, and what was counted in their cells."""
+    usage = tuple([_usage(limit, state) for limit in limits])
+    settings = replace(state.settings, limits=limits)
+    return replace(state, settings=settings, usage=usage, stepped=state.stepped if limits else 0)
+
+
+def _usage(limit: Limit, state: State) -> Usage:
+    known = [
+        each for each in zip(state.settings.limits, state.usage, strict=True) if each[0].unit == limit.unit
+    ]
+    if not known:
+        return Usage()
+    # The next longer window has seen all that counts, a shorter one only a part of it.
+    source, use = min(
+        known, key=lambda each: (each[0].window < limit.window, abs(each[0].window - limit.window))
+    )
+    if source.cell == limit.cell:
+        return use
+    ahead: tuple[tuple[int, int], ...] = ()
+    for end, units in use.ahead:  # of granted slots only: if limits change, the others are revoked
+        ahead = put(ahead, end_of_cell(limit, min(end - 1, state.current_due)), units)
+    return Usage(tuple([(end, units, end_of_cell(limit, due - 1)) for end, units, due in use.used]), ahead)
+
+
+def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit]) -> Advance:
+    """The command with its units in the order of these limits, not of others, of which these are the units.
+
+    What a ticket doesn't say, it takes none of, but of limits that count starts, its cost.
+    """
+    if before == tuple([limit.unit for limit in after]):
+        return command
+
+    def slots(several: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        return tuple([slot._replace(units=ordered(slot.cost, slot.units, before, after)) for slot in several])
+
+    units = [
+        ordered(cost, each, before, after)
+        for cost, each in zip(chain(command.costs, repeat(1)), command.units, strict=False)
+    ]
+    settled = [each._replace(more=ordered(0, each.more, before, after)) for each in command.settled]
+    return replace(
+        command,
+        release=slots(command.release),
+        slots=slots(command.slots),
+        units=tuple(units),
+        settled=tuple(settled),
+    )
+
+
+def ordered(cost: int, units: Units, before: tuple[str, ...], after: Sequence[Limit]) -> Units:
+    """What a ticket takes, in the order of these limits, not of others, of which `before` are the units."""
+    taken = {STARTS: cost} | dict(zip(before, chain(units, repeat(0)), strict=False))
+    return tuple([taken.get(limit.unit, 0) for limit in after]) if units else ()

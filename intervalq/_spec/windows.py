@@ -1,0 +1,357 @@
+"""Limits beside the interval: at most so many units in any window of a length, as pure functions.
+
+A ticket takes units of each limit when it is issued, at its slot. They count until the slot is a window old,
+so a new slot is the earliest instant at which it fits with all that counts then.
+
+Units are kept in cells of a 64th of the window, and count until the end of their cell is a window old: exact
+in the direction that matters, and a 64th of a limit is wasted at most. Of each limit there are two lists. The
+units of slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their
+slots. Once a slot is over, its units are *used*: they lie on the store's clock, and age in real time even
+while the queue is held. A job may begin late by the tolerance and the credit of a burst, and by what its
+process doesn't know of the store's clock, so the windows are longer by these.
+
+A job may take another number of units than its ticket did. The difference is settled in the slot's cell,
+and the windows are then as if it had been known.
+
+Of a limit with an edge, the windows are fixed: its units count until an edge, the first one that neither a
+late job nor its call can have passed. `edges` has what holds do to them.
+
+Whatever isn't known exactly counts for longer than it should, never for less: a slot that was never used, or
+a cell that was merged with a later one. One case is not covered: jobs of a full queue (`max_running`) whose
+grants were lost, and are asked for again after the tolerance or the burst was configured to be larger, may
+begin as late as the new settings allow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import TypeAlias
+
+from intervalq._spec.record import (
+    FOREVER,
+    MOST_CELLS,
+    STARTS,
+    Limit,
+    Mark,
+    Settings,
+    Settled,
+    Slot,
+    State,
+    Units,
+    Usage,
+)
+
+Cells: TypeAlias = tuple[tuple[int, int], ...]
+UsedCells: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+def lateness(state: State) -> int:
+    """How long after its slot a job may begin: by the tolerance, saved-up credit, and the error of clocks."""
+    return state.tolerance + state.credit + 2 * state.error
+
+
+def kept(state: State) -> int:
+    """How long after its slot a unit may still count; 0 without limits."""
+    return max((_span(limit, state) + limit.cell for limit in state.settings.limits), default=0)
+
+
+def end_of_cell(limit: Limit, due: int) -> int:
+    """Where the cell that contains an instant ends."""
+    return min(FOREVER, (due // limit.cell + 1) * limit.cell)
+
+
+def fresh(settings: Settings, now: int, *, was_lost: bool) -> tuple[Usage, ...]:
+    """What counts in a new record: nothing, or everything if it replaces one that was lost."""
+    return tuple(Usage(used=((now, limit.most, now),)) if was_lost else Usage() for limit in settings.limits)
+
+
+def age(state: State) -> State:
+    """Let slots that are over count by the store's clock, and forget what no window contains any more.
+
+    Those behind the last granted one are kept: if that is granted late, they come again.
+    """
+    clock, late, lag = state.clock(state.last_now), lateness(state), state.lag
+
+    def aged(_: int, limit: Limit, use: Usage) -> Usage:
+        over = [cell for cell in use.ahead if cell[0] + late <= clock]
+        used = use.used
+        for end, units in over:
+            used = put_used(used, (end + lag, units, end))
+        ends = expiry(limit, state)
+        kept = tuple(
+            cell for cell in used if ends(cell[0] - lag) > clock - late or cell[2] > state.current_due
+        )
+        return Usage(kept, use.ahead[len(over) :])
+
+    return changed(state, aged)
+
+
+def hold(state: State) -> State:
+    """When a hold begins: granted slots stay where they are, so their units do, too.
+
+    Other slots move. Where both share a cell, it moves with them.
+    """
+    lag = state.lag
+    are_others = max(state.current, state.revoked_through) < state.ticket
+
+    def held(_: int, limit: Limit, use: Usage) -> Usage:
+        last = end_of_cell(limit, state.current_due) - (limit.cell if are_others else 0)
+        return stayed(use, last, lag)
+
+    return changed(state, held)
+
+
+def stayed(use: Usage, last: int, lag: int) -> Usage:
+    """The usage after slots in the cells up to the last one stayed where they are, by the store's clock."""
+    used = use.used
+    for end, units in use.ahead:
+        if end <= last:
+            used = put_used(used, (end + lag, units, end))
+    return Usage(used, tuple(cell for cell in use.ahead if cell[0] > last))
+
+
+def set_back(state: State, slots: Sequence[Slot] = ()) -> State:
+    """After the queue's clock was set back: slots that were over lie ahead again.
+
+    Args:
+        state: the record.
+        slots: those that are granted late now: their units may have been forgotten.
+    """
+    over, limits = state.clock(state.last_now) - lateness(state), state.settings.limits
+
+    def again(place: int, limit: Limit, use: Usage) -> Usage:
+        ahead = use.ahead
+        for _, units, end in use.used:
+            if end > over:
+                ahead = put(ahead, end, units)
+        known = {end for end, _ in ahead}
+        for slot in slots:
+            if (end := end_of_cell(limit, slot.due)) not in known:
+                ahead = put(ahead, end, of_each(limits, slot.cost, slot.units)[place])
+        return Usage(tuple(cell for cell in use.used if cell[2] <= over), ahead)
+
+    return changed(state, again)
+
+
+def fit(
+    state: State, costs: Sequence[int], units: Sequence[Units], due: int, clock: int
+) -> tuple[State, list[int], bool]:
+    """Find slots for new tickets from `due` on, one behind the other, where every limit has room for them.
+
+    Returns the record that counts them, their slots, as far as numbers go, and whether the first ticket would
+    have had room when the queue's clock read `clock`.
+    """
+    limits, step, dues = state.settings.limits, state.settings.interval, list[int]()
+    windows = windows_of(state)
+    soonest = min(due, clock)
+    for cost, taken in zip(costs, chain(units, repeat(())), strict=False):
+        each = [*zip(windows, of_each(limits, cost, taken), strict=True)]
+        if not dues:
+            soonest = max([window.earliest(some, soonest) for window, some in each])
+            due = max(due, soonest)
+        due = max([window.earliest(some, due) for window, some in each])
+        if due + cost * step > FOREVER:
+            break
+        for window, some in each:
+            window.take(some, due)
+        dues.append(due)
+        due += cost * step
+    return replace(state, usage=tuple(window.usage for window in windows)), dues, soonest <= clock
+
+
+def windows_of(state: State) -> list[Window]:
+    """The windows of all limits, in their order."""
+    lag = state.held_total + state.stepped
+    pairs = zip(state.settings.limits, state.usage, strict=True)
+    return [Window(limit, use, expiry(limit, state), lag) for limit, use in pairs]
+
+
+class Window:
+    """One limit, for slots that come one after the other."""
+
+    def __init__(self, limit: Limit, use: Usage, expiry: Callable[[int], int], lag: int) -> None:
+        self.usage = use
+        self.limit = limit
+        self._expiry = expiry
+        self._cells = sorted([*((end - lag, units) for end, units, _ in use.used), *use.ahead])
+        self._first = 0  # the first cell that still counts
+        self.counted = sum(units for _, units in self._cells)
+
+    def earliest(self, units: int, at: int) -> int:
+        """From `at` on, the first instant that has room for so many units; no later call may have less."""
+        units = min(units, self.limit.most)
+        while self._first < len(self._cells):
+            end, held = self._cells[self._first]
+            until = self._expiry(end)
+            if until > at:
+                if units == 0 or self.counted + units <= self.limit.most:
+                    break
+                at = until
+            self._first += 1
+            self.counted -= held
+        return at
+
+    def take(self, units: int, due: int) -> None:
+        """Count units at a slot; no later call may have an earlier one."""
+        if units:
+            end = end_of_cell(self.limit, due)
+            self.usage = self.usage._replace(ahead=put(self.usage.ahead, end, units))
+            self._cells.append((end, units))
+            self.counted += units
+
+
+def give_back(state: State, slot: Slot) -> State:
+    """Stop counting the units of a slot that won't be used."""
+    taken = of_each(state.settings.limits, slot.cost, slot.units)
+    return changed(
+        state,
+        lambda place, limit, use: use._replace(
+            ahead=_without(use.ahead, end_of_cell(limit, slot.due), taken[place])
+        ),
+    )
+
+
+def settle(state: State, settled: Sequence[Settled]) -> State:
+    """Correct what slots took whose jobs' costs are known now, as far as it still counts.
+
+    Holds may have split the cell of a slot. The slot is in the first part that was over after its grant.
+    """
+    over = state.clock(state.last_now) - lateness(state)
+
+    def corrected(place: int, limit: Limit, use: Usage) -> Usage:
+        ends = expiry(limit, state)
+        for due, lag, each in settled:
+            end, more = end_of_cell(limit, due), each[place] if place < len(each) else 0
+            if not more or ends(end + lag - state.lag) <= over:
+                continue
+            part = next(
+                (i for i, cell in enumerate(use.used) if cell[2] == end and cell[0] >= end + lag), None
+            )
+            if part is not None:
+                use = use._replace(used=_added(use.used, part, more))
+            elif more < 0:
+                use = use._replace(ahead=_without(use.ahead, end, -more))
+            elif end > over or any(cell[0] == end for cell in use.ahead):
+                use = use._replace(ahead=put(use.ahead, end, more))
+            else:
+                use = use._replace(used=put_used(use.used, (end + state.lag, more, end)))
+        return use
+
+    return changed(state, corrected) if settled else state
+
+
+def revoke(state: State) -> State:
+    """Stop counting the units of all slots behind the last granted one."""
+    return changed(
+        state,
+        lambda _, limit, use: use._replace(
+            ahead=tuple(cell for cell in use.ahead if cell[0] <= end_of_cell(limit, state.current_due))
+        ),
+    )
+
+
+def heal(state: State, mark: Mark) -> State:
+    """Count what the record has lost: one start for each ticket, and of other units as much as there is."""
+
+    def lost(limit: Limit) -> int:
+        return min(limit.most, mark.ticket - state.ticket) if limit.unit == STARTS else limit.most
+
+    return changed(
+        state,
+        lambda _, limit, use: use._replace(ahead=put(use.ahead, end_of_cell(limit, mark.due), lost(limit))),
+    )
+
+
+def prolong(state: State, length: int) -> State:
+    """Count granted slots for longer: their jobs may begin later than the present settings allow.
+
+    Nothing else may be ahead: slots that aren't granted were revoked.
+    """
+    lag = state.lag
+
+    def prolonged(_: int, __: Limit, use: Usage) -> Usage:
+        used: UsedCells = ()
+        for end, units, due in (*use.used, *((end + lag, units, end) for end, units in use.ahead)):
+            used = put_used(used, (end + length, units, due))
+        return Usage(used)
+
+    return changed(state, prolonged)
+
+
+def changed(state: State, change: Callable[[int, Limit, Usage], Usage]) -> State:
+    """The record with other usage: of each limit, by its place."""
+    limits = state.settings.limits
+    if not limits:
+        return state
+    pairs = enumerate(zip(limits, state.usage, strict=True))
+    return replace(state, usage=tuple(change(place, limit, use) for place, (limit, use) in pairs))
+
+
+def of_each(limits: Sequence[Limit], cost: int, units: Units) -> list[int]:
+    """How much a ticket takes of each limit. One without units takes its cost of those that count starts."""
+    if not units:
+        return [cost if limit.unit == STARTS else 0 for limit in limits]
+    return [taken for _, taken in zip(limits, chain(units, repeat(0)), strict=False)]
+
+
+def _span(limit: Limit, state: State) -> int:
+    """How long units count after the end of their cell; at most so long in fixed windows."""
+    return limit.window + limit.jitter + lateness(state) + state.error
+
+
+def expiry(limit: Limit, state: State) -> Callable[[int], int]:
+    """Until when the units of a cell count, by where it ends; both on the queue's clock."""
+    span = _span(limit, state)
+    if limit.edge is None:
+        return lambda end: end + span
+    edge, window, held, error = limit.edge, limit.window, state.held_total, state.error
+    late = limit.jitter + lateness(state)
+
+    def until(end: int) -> int:
+        at = end + held + late
+        return at + (edge - at) % window - held + error
+
+    return until
+
+
+def put(cells: Cells, end: int, units: int) -> Cells:
+    """Add units to the cell with this end, or with the last one that a store can hold."""
+    if not units:
+        return cells
+    end = min(FOREVER, end)
+    place = bisect_left(cells, (end,))
+    if place < len(cells) and (cells[place][0] == end or len(cells) >= MOST_CELLS):
+        return (*cells[:place], (cells[place][0], cells[place][1] + units), *cells[place + 1 :])
+    if len(cells) >= MOST_CELLS:  # there is no room: the cell that ends later counts for both
+        return (*cells[:-1], (end, cells[-1][1] + units))
+    return (*cells[:place], (end, units), *cells[place:])
+
+
+def put_used(cells: UsedCells, cell: tuple[int, int, int]) -> UsedCells:
+    """Add a cell of slots that are over."""
+    cell = min(FOREVER, cell[0]), cell[1], cell[2]
+    place = bisect_left(cells, cell[:1])
+    if place < len(cells) and (cells[place][0] == cell[0] or len(cells) >= MOST_CELLS):
+        end, units, due = cells[place]
+        return (*cells[:place], (end, units + cell[1], max(due, cell[2])), *cells[place + 1 :])
+    if len(cells) >= MOST_CELLS:  # there is no room: the cell that ends later counts for both
+        _, units, due = cells[-1]
+        return (*cells[:-1], (cell[0], units + cell[1], max(due, cell[2])))
+    return (*cells[:place], cell, *cells[place:])
+
+
+def _added(cells: UsedCells, place: int, more: int) -> UsedCells:
+    """Add units to one of the cells, or take them out of it; without any, it is none."""
+    end, units, due = cells[place]
+    left = ((end, units + more, due),) if units + more > 0 else ()
+    return (*cells[:place], *left, *cells[place + 1 :])
+
+
+def _without(cells: Cells, end: int, units: int) -> Cells:
+    """Take units out of the cell with this end; if it was merged with another one, they stay."""
+    return tuple(
+        (each, held - units if each == end else held) for each, held in cells if each != end or held > units
+    )

@@ -1,0 +1,63 @@
+"""Heartbeats: what this process holds in a store until some time is renewed before that time comes.
+
+Sessions of tasks, locks, Spark tasks with a ledger and drivers of pipelines are kept alive so. The leases of
+running jobs are not; `_shard/leases.py` says why.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+_SURE: Final = 0.75
+"""The part of the expiry for which a renewal is relied upon, as a process may stand still after it looked."""
+
+
+class Heartbeat:
+    """Renews something that expires, again and again, until it is stopped or lost. Times are in seconds.
+
+    Args:
+        renew: renews it once; returns whether it is still held. What it raises ends the heartbeat.
+        expiry: how long after a renewal it expires.
+        times: how many heartbeats there are within the expiry, so that some may be late or lost.
+    """
+
+    def __init__(self, renew: Callable[[], Awaitable[bool]], expiry: float, times: int = 5) -> None:
+        self._renew = renew
+        self._expiry = expiry
+        self._pause = expiry / times
+        self._renewed = -math.inf
+        self._is_stopped = False
+        self._sleep = anyio.CancelScope()
+
+    def renewed(self, sent: float) -> None:
+        """Note that another command, sent at `sent` of `time.monotonic`, has renewed it, too."""
+        self._renewed = sent
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any renewal was noted."""
+        return self._renewed > -math.inf
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it can't have expired, by the renewals that were noted."""
+        return time.monotonic() - self._renewed < self._expiry * _SURE
+
+    def stop(self) -> None:
+        """Send no more heartbeats; one that is in flight is still waited for."""
+        self._is_stopped = True
+        self._sleep.cancel()
+
+    async def run(self) -> None:
+        """Send heartbeats; returns once it is stopped or lost."""
+        is_held = True
+        while is_held and not self._is_stopped:
+            with anyio.CancelScope() as self._sleep:
+                await anyio.sleep(self._pause)
+            if not self._is_stopped and time.monotonic() - self._renewed >= self._pause / 2:
+                is_held = await self._renew()

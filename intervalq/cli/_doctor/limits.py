@@ -1,0 +1,55 @@
+"""What is wrong with the limits of a queue's record. Pure, but for the look at the records."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from intervalq._queue.keys import shown
+from intervalq._spec import parse
+from intervalq._spec.limits import text
+from intervalq.rules import STARTS, Inspect, Settings
+from intervalq.store import Store
+
+_MOST: Final = 1_000
+"""The most records to look at."""
+
+_LOCAL: Final = ("memory:", "sqlite:", "file:", "json:")
+
+Finding = tuple[str, str]
+"""`ok`, `warning` or `error`, and a sentence."""
+
+
+async def examine_limits(store: Store) -> list[Finding]:
+    """What is wrong with the limits of all the queues of a store."""
+    found = list[Finding]()
+    is_remote = not store.url.startswith(_LOCAL)
+    for name in (await store.names())[:_MOST]:
+        state = (await store.apply(name, Inspect())).state
+        if state is not None:
+            found += about_limits(shown(name), state.settings, is_remote=is_remote)
+    return found
+
+
+def about_limits(name: str, settings: Settings, *, is_remote: bool) -> list[Finding]:
+    """What is wrong with the limits of one queue."""
+    found = list[str]()
+    has_pace = settings.interval > 1
+    for limit in settings.limits:
+        named = text(limit)
+        if limit.unit == STARTS and has_pace:
+            if limit.most * settings.interval < limit.window:
+                found.append(
+                    f"the limit {named} allows less than its pace of one start in "
+                    f"{parse.text(settings.interval)}: with a backlog, it always binds, and jobs begin in "
+                    f"bursts; a pace of {limit.most}/{parse.text(limit.window)} spreads them"
+                )
+            if settings.burst > limit.most:
+                found.append(
+                    f"its burst of {settings.burst} is larger than the limit {named}, so it can never be used"
+                )
+    if is_remote and settings.limits and not any(limit.jitter for limit in settings.limits):
+        found.append(
+            "none of its limits has a jitter: a server may see more calls in a window than began in one, if"
+            " some travel longer than others; see `Limit(..., jitter=)`"
+        )
+    return [("warning", f"queue {name!r}: {what}") for what in found]

@@ -1,0 +1,84 @@
+"""The tokens of a request: the most that it can take, and what its answer says it used, once that is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Final, cast
+
+import httpx
+
+from intervalq._queue.slot import Slot
+from intervalq.errors import InvalidOption, QueueClosed
+
+_ANSWER: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+"""The fields of a request that bound the length of the answer."""
+
+
+def most_tokens(request: httpx.Request, answer: int = 4_096) -> int:
+    """The most tokens that a request can take: the bytes of its body, and the longest answers.
+
+    Args:
+        request: its body is a JSON object. Without a body, it takes none; one that is streamed has no bytes.
+        answer: the length of an answer whose request doesn't bound it.
+    """
+    try:
+        body = request.content
+        fields = json.loads(body) if body else {_ANSWER[0]: 0}
+    except (httpx.RequestNotRead, ValueError):
+        body, fields = b"", None
+    fields = fields if isinstance(fields, dict) else {}
+    longest = next((fields[name] for name in _ANSWER if isinstance(fields.get(name), int)), answer)
+    count = fields["n"] if isinstance(fields.get("n"), int) else 1
+    return len(body) + max(0, longest) * max(1, count)
+
+
+def settle_when_read(slot: Slot, response: httpx.Response) -> None:
+    """Settle the tokens that a JSON body names, now or when it has been read; no events of a stream."""
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return
+    if response.is_stream_consumed:
+        _settle(slot, response)
+    else:
+        response.stream = _Read(slot, response)
+
+
+def _settle(slot: Slot, response: httpx.Response) -> None:
+    try:
+        used = response.json()["usage"]["total_tokens"]
+    except (ValueError, LookupError, TypeError, httpx.DecodingError):
+        return
+    with suppress(InvalidOption, QueueClosed):  # no number, or no estimate that it could correct
+        slot.settle(tokens=used)
+
+
+class _Read(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """The stream of a body, of which a copy is kept until it has ended."""
+
+    def __init__(self, slot: Slot, response: httpx.Response) -> None:
+        self._slot, self._headers, self._stream = slot, response.headers, response.stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        parts: list[bytes] = []
+        async for part in cast("httpx.AsyncByteStream", self._stream):
+            parts.append(part)
+            yield part
+        self._ended(parts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        parts: list[bytes] = []
+        for part in cast("httpx.SyncByteStream", self._stream):
+            parts.append(part)
+            yield part
+        self._ended(parts)
+
+    def _ended(self, parts: list[bytes]) -> None:
+        with suppress(httpx.DecodingError):  # the caller sees it, too
+            _settle(self._slot, httpx.Response(200, headers=self._headers, content=b"".join(parts)))
+
+    async def aclose(self) -> None:
+        await cast("httpx.AsyncByteStream", self._stream).aclose()
+
+    def close(self) -> None:
+        cast("httpx.SyncByteStream", self._stream).close()

@@ -1,0 +1,23 @@
+"""What all conformance suites share: the URL of the store, and an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+
+class Suite:
+    """The fixtures of a suite; `store_url` is for its users to give."""
+
+    @pytest.fixture
+    def store_url(self) -> str:
+        """The URL of the store."""
+        raise NotImplementedError("give a store_url fixture")
+
+    @pytest.fixture
+    def portal(self) -> Iterator[BlockingPortal]:
+        """An event loop in a thread, for tests that hypothesis drives."""
+        with start_blocking_portal() as portal:
+            yield portal

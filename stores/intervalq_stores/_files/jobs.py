@@ -1,0 +1,31 @@
+"""What the worker thread of a file is given to do: a step on the record of a queue, a command on a ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intervalq.ledger.rules import Command
+from intervalq.store import Step
+from intervalq_stores._files.worker_thread import Job
+
+
+class StepJob(Job):
+    """A step on the record of a queue."""
+
+    def __init__(self, queue: str, step: Step[Any], now: int | None) -> None:
+        super().__init__()
+        self.queue = queue
+        self.step = step
+        self.now = now
+
+
+class LedgerJob(Job):
+    """A command on a ledger."""
+
+    def __init__(self, ledger: str, command: Command, now: int | None) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.command = command
+        self.now = now
+        self.made = False
+        """Whether it created the ledger."""

@@ -1,0 +1,225 @@
+-- Advance: use granted slots, issue tickets, grant what is due.
+
+-- intervalq._use: the answer with the listed slots granted, or found dead; or neither.
+create or replace function intervalq._use(a intervalq._answer, command jsonb, now bigint, known boolean)
+returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    r intervalq.queues := a.state;
+    held constant boolean := r.held_since is not null;
+    listed constant jsonb := command -> 'slots';
+    slots constant jsonb := case when known then intervalq._usable(r, listed, now) else '[]' end;
+    due bigint := slots -> 0 ->> 1;
+    notice constant bigint := command ->> 'notice';
+    overdue bigint;
+    earliest bigint;
+    t bigint;
+    cost bigint;
+    kept bigint[] := '{}';
+begin
+    if held and slots = '[]' then
+        return a;
+    end if;
+    if (slots -> 0 ->> 0)::bigint > r.current and due > intervalq._clock(r, now) + (command ->> 'ahead')::bigint then
+        return a;  -- too far ahead: its sender has not heard that the queue's clock was set back
+    end if;
+    if intervalq._is_late(r, due, notice, now) and command ? 'until'
+        and intervalq._are_last(slots, r.current)
+    then
+        if now > (command ->> 'until')::bigint
+            or (command -> 'high_water_mark' ->> 2)::bigint is distinct from r.late
+        then
+            return a;  -- a copy, or sent before a late grant was heard of: it is asked again
+        end if;
+        overdue := now - r.held + notice - intervalq._ends(r, due);
+        if r.limits is null or not intervalq._are_passed(r, slots, overdue) then
+            r := intervalq._set_back_for(r, slots, overdue, now);
+            a.at_once := true;
+        elsif held then
+            return a;
+        end if;
+    end if;
+    earliest := intervalq._clock(r, now) - intervalq._tolerance(r) - intervalq._credit(r);
+    for i in 0 .. jsonb_array_length(slots) - 1 loop
+        due := slots -> i ->> 1;
+        continue when due < earliest;
+        t := slots -> i ->> 0;
+        kept := kept || t;
+        if held or r.held_since is null then  -- each may be the last one that the limit allows
+            cost := slots -> i ->> 2;
+            if cost > 1 then
+                -- One that was issued with a shorter interval may end beyond all numbers.
+                due := least(9007199254740991, due + (cost - 1)::numeric * r.interval);
+            end if;
+            r := intervalq._go(r, t, due, now, (command ->> 'lease')::bigint);
+            a.granted := a.granted || t;
+        end if;
+    end loop;
+    a.state := r;
+    if not held and cardinality(kept) < jsonb_array_length(listed) then
+        for i in 0 .. jsonb_array_length(listed) - 1 loop
+            t := listed -> i ->> 0;
+            if t <> all (kept) then
+                a.missed := a.missed || t;
+            end if;
+        end loop;
+    end if;
+    return a;
+end
+$$;
+
+
+-- intervalq._costs: what the first of the new tickets cost, in slots; the others cost one.
+--   missed: slots that new tickets take the place of; given: the costs of the command
+create or replace function intervalq._costs(missed jsonb, given jsonb) returns bigint[]
+language sql immutable
+return array(
+    select coalesce((x.slot ->> 2)::bigint, 1)
+    from jsonb_array_elements(missed) with ordinality as x (slot, n) order by x.n
+) || array(
+    select x.cost::bigint
+    from jsonb_array_elements_text(given) with ordinality as x (cost, n) order by x.n
+);
+
+
+-- intervalq._starts: where the slots of `wanted` tickets begin, in slots behind the first one, and behind the
+-- last of them: as far as there is `room`. In slots and numeric: costs times intervals would overflow.
+create or replace function intervalq._starts(costs bigint[], wanted bigint, room bigint) returns bigint[]
+language sql immutable
+return array(
+    select x.start::bigint
+    from (
+        select i, sum(case i when 0 then 0 else coalesce(costs[i], 1) end) over (order by i) as start
+        from generate_series(0, wanted::integer) as i
+    ) as x
+    where x.start <= room order by x.i
+);
+
+
+-- intervalq._take: the answer with new tickets issued, and those granted whose slots are near.
+--   costs: what the first of them cost; null: one slot each
+create or replace function intervalq._take(
+    a intervalq._answer, command jsonb, now bigint, costs bigint[], wanted bigint
+) returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    r intervalq.queues := a.state;
+    clock constant bigint := intervalq._clock(r, now);
+    free constant bigint := r.due + r.interval;
+    notice constant bigint := greatest(0, (command ->> 'notice')::bigint - intervalq._tolerance(r));
+    due constant bigint := greatest(free, clock + notice - intervalq._credit(r));
+    room constant bigint := (9007199254740991 - due) / r.interval;
+    reach constant bigint := clock - due + case (command -> 'high_water_mark' ->> 0)::bigint <> r.ticket
+        when true then least((command ->> 'reach')::bigint, (command ->> 'notice')::bigint)
+        else (command ->> 'reach')::bigint
+    end;
+    t constant bigint := r.ticket;
+    starts bigint[];  -- null: each one slot behind the one before
+    near bigint := 0;
+begin
+    if costs is not null then
+        starts := intervalq._starts(costs, wanted, room);
+    end if;
+    a.count := greatest(0, coalesce(cardinality(starts) - 1, least(wanted, room)));
+    if a.count = 0 then
+        return a;
+    end if;
+    a.first := array[t + 1, due, coalesce(costs[1], 1)];
+    r.ticket := t + a.count;
+    r.due := due + (coalesce(starts[a.count + 1], a.count) - 1) * r.interval;
+    if starts[a.count + 1] > a.count then
+        a.costs := array(select starts[i + 1] - starts[i] from generate_series(1, a.count) as i order by i);
+    end if;
+    if reach >= 0 and starts is null then
+        near := least(a.count, reach / r.interval + 1);
+    elsif reach >= 0 then
+        near := (select count(*) from unnest(starts[:a.count]) as x (s) where x.s <= reach / r.interval);
+    end if;
+    while a.begun < near and r.held_since is null loop
+        a.begun := case when r.max_running > 0 then a.begun + 1 else near end;
+        r := intervalq._go(
+            r, t + a.begun, due + (coalesce(starts[a.begun + 1], a.begun) - 1) * r.interval, now,
+            (command ->> 'lease')::bigint
+        );
+    end loop;
+    if a.begun > 0 and a.granted = '{}' and free <= clock then
+        a.at_once := true;
+    end if;
+    a.state := r;
+    return a;
+end
+$$;
+
+
+-- intervalq._known: the answer after what a sender says that knows the record: its mark, and slots that it
+-- gives back.
+create or replace function intervalq._known(a intervalq._answer, command jsonb) returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    r intervalq.queues := a.state;
+    mark constant jsonb := command -> 'high_water_mark';
+begin
+    if (mark ->> 0)::bigint > r.ticket or (mark ->> 2)::bigint > r.late then
+        a.healed := true;
+        r := intervalq._heal(r, mark);
+    end if;
+    if r.limits is not null and command ? 'settled' then
+        r := intervalq._correct(r, command -> 'settled');
+    end if;
+    if command -> 'release' <> '[]' then
+        r := intervalq._give_back(r, command -> 'release', -9007199254740991);
+    end if;
+    a.state := r;
+    return a;
+end
+$$;
+
+
+-- intervalq._advance: `rules.Advance`.
+create or replace function intervalq._advance(a intervalq._answer, command jsonb, now bigint)
+returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    known constant boolean := coalesce(command ->> 'generation' = (a.state).generation, false);
+    reported constant bigint := command ->> 'error';
+    take constant bigint := command ->> 'take';
+    wanted bigint := least(1000, take);
+    missed jsonb := '[]';
+    costs bigint[];
+begin
+    if known then
+        a := intervalq._known(a, command);
+    end if;
+    if reported > 0 and reported >= (a.state).error then
+        a.state.error := reported;
+        a.state.error_until := now + 60000000;
+    end if;
+    if command -> 'slots' <> '[]' then
+        a := intervalq._use(a, command, now, known);
+    end if;
+    if a.missed <> '{}' then
+        missed := intervalq._listed(command -> 'slots', a.missed);
+        wanted := least(1000, take + cardinality(a.missed));
+        if known then
+            -- One that was granted before may have been used: this may be an old request.
+            a.state := intervalq._give_back(a.state, missed, (a.state).current);
+        end if;
+    end if;
+    if wanted = 0 or (a.state).held_since is not null then
+        return a;
+    end if;
+    if missed <> '[]' or command -> 'costs' <> '[]' then
+        costs := intervalq._costs(missed, command -> 'costs');
+    end if;
+    if (a.state).limits is not null then
+        return intervalq._take_limited(
+            a, command, now, costs, intervalq._units(missed, command -> 'units', wanted), wanted
+        );
+    end if;
+    return intervalq._take(a, command, now, costs, wanted);
+end
+$$;

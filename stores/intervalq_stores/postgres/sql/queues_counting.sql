@@ -1,0 +1,436 @@
+-- Limits: counting what was taken, and finding when there is room.
+
+-- intervalq._taken: how much tickets take of each limit, one ticket after the other. One without units takes
+-- its cost of each limit that counts starts.
+--   costs, units: of the first tickets; the others cost one, and have no units
+create or replace function intervalq._taken(r intervalq.queues, costs bigint[], units jsonb, wanted bigint)
+returns bigint[]
+language plpgsql immutable
+as $$
+declare
+    kinds constant integer := cardinality(r.limits);
+    starts boolean[] := '{}';
+    taken bigint[] := '{}';
+    each jsonb;
+begin
+    for k in 1 .. kinds loop
+        starts[k] := (r.limits[k]).unit = 'starts';
+    end loop;
+    for i in 1 .. wanted loop
+        each := units -> (i - 1);
+        for k in 1 .. kinds loop
+            taken := taken || case
+                when each <> '[]' then coalesce((each ->> (k - 1))::bigint, 0)
+                when starts[k] then coalesce(costs[i], 1)
+                else 0
+            end;
+        end loop;
+    end loop;
+    return taken;
+end
+$$;
+
+
+-- intervalq._taken_by: how much a ticket with a slot takes of each limit.
+create or replace function intervalq._taken_by(r intervalq.queues, slot jsonb) returns bigint[]
+language sql immutable
+return intervalq._taken(r, array[(slot ->> 2)::bigint], jsonb_build_array(slot - 0 - 0 - 0), 1);
+
+
+-- intervalq._uncount: the record without the units of a slot that won't be used.
+create or replace function intervalq._uncount(r intervalq.queues, slot jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    taken constant bigint[] := intervalq._taken_by(r, slot);
+    l intervalq._limit;
+    units bigint;
+    ends bigint;
+    place integer;
+begin
+    for k in 1 .. cardinality(r.limits) loop
+        l := r.limits[k];
+        units := taken[k];
+        continue when units = 0;
+        ends := intervalq._cell_end((slot ->> 1)::bigint, intervalq._cell(l));
+        place := cardinality(l.ahead) - 1;
+        while l.ahead[place] > ends loop
+            place := place - 2;
+        end loop;
+        if l.ahead[place] <> ends then
+            null;  -- it was merged with another one: they stay
+        elsif l.ahead[place + 1] > units then
+            r.limits[k].ahead[place + 1] := l.ahead[place + 1] - units;
+        elsif l.ahead[place + 1] <= units then
+            r.limits[k].ahead := l.ahead[:place - 1] || l.ahead[place + 2:];
+        end if;
+    end loop;
+    return r;
+end
+$$;
+
+
+-- intervalq._added: cells of so many numbers with more units, or fewer, in the one at this place; without any, it
+-- is none.
+create or replace function intervalq._added(cells bigint[], size integer, place integer, more bigint)
+returns bigint[]
+language plpgsql immutable
+as $$
+begin
+    if cells[place + 1] + more <= 0 then
+        return cells[:place - 1] || cells[place + size:];
+    end if;
+    cells[place + 1] := cells[place + 1] + more;
+    return cells;
+end
+$$;
+
+
+-- intervalq._correct: the record with what slots took corrected whose jobs' costs are known now, as far as it
+-- still counts. Holds may have split the cell of a slot: it is in the first part that was over after its grant.
+--   settled: of each [due, lag, more...]
+create or replace function intervalq._correct(r intervalq.queues, settled jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    lag constant bigint := r.held + r.stepped;
+    late constant bigint := intervalq._lateness(r);
+    over constant bigint := intervalq._clock(r, r.seen) - late;
+    l intervalq._limit;
+    ends bigint;
+    at bigint;  -- where it ended on the server's clock, at the earliest
+    more bigint;
+    part integer;
+    place integer;
+begin
+    for k in 1 .. cardinality(r.limits) loop
+        l := r.limits[k];
+        for i in 0 .. jsonb_array_length(settled) - 1 loop
+            more := settled -> i ->> (k + 1);
+            ends := intervalq._cell_end((settled -> i ->> 0)::bigint, intervalq._cell(l));
+            at := ends + (settled -> i ->> 1)::bigint;
+            continue when coalesce(more, 0) = 0 
+                or intervalq._expiry(
+                    at - lag, l.edge, l.window, l.jitter + late, r.held, r.error
+                ) <= over;
+            part := (
+                select min(n) from generate_series(1, cardinality(l.used), 3) as n
+                where l.used[n + 2] = ends and l.used[n] >= at
+            );
+            place := intervalq._place(l.ahead, 2, ends);
+            if part is not null then
+                l.used := intervalq._added(l.used, 3, part, more);
+            elsif l.ahead[place] = ends and more < 0 then
+                l.ahead := intervalq._added(l.ahead, 2, place, more);
+            elsif more > 0 and (l.ahead[place] = ends or ends > over) then
+                l.ahead := intervalq._put(l.ahead, array[ends, more]);
+            elsif more > 0 then
+                l.used := intervalq._put_used(l.used, array[ends + lag, more, ends]);
+            end if;
+        end loop;
+        r.limits[k] := l;
+    end loop;
+    return r;
+end
+$$;
+
+
+-- intervalq._uncount_behind: the record without the units of all slots behind the last granted one.
+create or replace function intervalq._uncount_behind(r intervalq.queues) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    l intervalq._limit;
+    n integer;
+begin
+    for k in 1 .. cardinality(r.limits) loop
+        l := r.limits[k];
+        n := cardinality(l.ahead);
+        while l.ahead[n - 1] > intervalq._cell_end(r.at, intervalq._cell(l)) loop
+            n := n - 2;
+        end loop;
+        r.limits[k].ahead := l.ahead[:n];
+    end loop;
+    return r;
+end
+$$;
+
+
+-- intervalq._count: the record with what tickets take counted in their slots.
+--   taken: as by `_taken`
+create or replace function intervalq._count(r intervalq.queues, dues bigint[], taken bigint[])
+returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    kinds constant integer := cardinality(r.limits);
+    cells bigint[];
+begin
+    for k in 1 .. kinds loop
+        cells := '{}';
+        for i in 1 .. cardinality(dues) loop
+            cells := cells || intervalq._cell_end(dues[i], intervalq._cell(r.limits[k]));
+            cells := cells || taken[(i - 1) * kinds + k];
+        end loop;
+        r.limits[k].ahead := intervalq._put((r.limits[k]).ahead, cells);
+    end loop;
+    return r;
+end
+$$;
+
+
+-- intervalq._count_lost: the record that counts what it has lost, too: one start for each ticket, and of other
+-- units as much as there is.
+--   mark: [ticket, due, late_total]
+create or replace function intervalq._count_lost(r intervalq.queues, mark jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    lost bigint[] := '{}';
+    l intervalq._limit;
+begin
+    foreach l in array r.limits loop
+        lost := lost || case l.unit
+            when 'starts' then least(l.most, (mark ->> 0)::bigint - r.ticket)
+            else l.most
+        end;
+    end loop;
+    return intervalq._count(r, array[(mark ->> 1)::bigint], lost);
+end
+$$;
+
+
+-- intervalq._bring_back: the record after its queue's clock was set back: slots that were over lie ahead again.
+--   slots: those that are granted late now: their units may have been forgotten
+create or replace function intervalq._bring_back(r intervalq.queues, slots jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    over constant bigint := intervalq._clock(r, r.seen) - intervalq._lateness(r);
+    l intervalq._limit;
+    back bigint[];
+    stays bigint[];
+    place integer;
+    ends bigint;
+begin
+    for k in 1 .. cardinality(r.limits) loop
+        l := r.limits[k];
+        back := '{}';
+        stays := '{}';
+        for i in 1 .. cardinality(l.used) by 3 loop
+            if l.used[i + 2] > over then
+                back := back || array[l.used[i + 2], l.used[i + 1]];
+            else
+                stays := stays || l.used[i:i + 2];
+            end if;
+        end loop;
+        l.used := stays;
+        l.ahead := intervalq._put(l.ahead, back);
+        back := '{}';
+        for i in 0 .. jsonb_array_length(slots) - 1 loop
+            ends := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._cell(l));
+            place := intervalq._place(l.ahead, 2, ends);
+            if l.ahead[place] is distinct from ends then
+                back := back || array[ends, (intervalq._taken_by(r, slots -> i))[k]];
+            end if;
+        end loop;
+        l.ahead := intervalq._put(l.ahead, back);
+        r.limits[k] := l;
+    end loop;
+    return r;
+end
+$$;
+
+
+-- intervalq._count_longer: the record that counts granted slots for longer: their jobs may begin later than
+-- the present settings allow. Nothing else may be ahead: slots that aren't granted were revoked.
+create or replace function intervalq._count_longer(r intervalq.queues, length bigint) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    l intervalq._limit;
+begin
+    for k in 1 .. cardinality(r.limits) loop
+        l := r.limits[k];
+        for i in 1 .. cardinality(l.used) by 3 loop
+            l.used[i] := l.used[i] + length;
+        end loop;
+        l.used := intervalq._put_used('{}', l.used);
+        l.used := intervalq._put_used(l.used, intervalq._as_used(l.ahead, r.held + r.stepped + length));
+        l.ahead := '{}';
+        r.limits[k] := l;
+    end loop;
+    return r;
+end
+$$;
+
+
+-- intervalq._counting: all that counts of a limit, in cells on the queue's clock, which is `lag` behind.
+create or replace function intervalq._counting(l intervalq._limit, lag bigint) returns bigint[]
+language plpgsql immutable
+as $$
+declare
+    cells bigint[] := '{}';
+begin
+    for i in 1 .. cardinality(l.used) by 3 loop
+        cells := cells || (l.used[i] - lag);
+        cells := cells || l.used[i + 1];
+    end loop;
+    if cells[cardinality(cells) - 1] > l.ahead[1] then
+        cells := cells || l.ahead;
+        cells := array(
+            select x.number
+            from generate_series(1, cardinality(cells), 2) as i,
+                lateral (values (1, cells[i]), (2, cells[i + 1])) as x (n, number)
+            order by cells[i], i, x.n
+        );
+        return cells;
+    end if;
+    return cells || l.ahead;
+end
+$$;
+
+
+-- intervalq._fit: slots for new tickets from `due` on, one behind the other, where every limit has room for
+-- them, as far as numbers go. Before them, when the first one would have had room.
+--   costs: of the first tickets; the others cost one slot
+--   taken: as by `_taken`
+create or replace function intervalq._fit(
+    r intervalq.queues, costs bigint[], taken bigint[], wanted bigint, due bigint, clock bigint
+) returns bigint[]
+language plpgsql immutable
+as $$
+declare
+    kinds constant integer := cardinality(r.limits);
+    found bigint[];
+    cells bigint[] := '{}';    -- what counts of all limits, and behind that of each room for the new slots
+    firsts integer[] := '{}';  -- of each limit: the first place in `cells` that still counts,
+    lasts integer[] := '{}';   -- and the last one
+    held bigint[] := '{}';     -- the units between them
+    edges bigint[] := '{}';    -- what says how long they count after the end of their cell: see `_expiry`
+    widths bigint[] := '{}';
+    delays bigint[] := '{}';
+    over bigint;               -- until when the first of them count
+    lengths bigint[] := '{}';  -- the lengths of the cells
+    most bigint[] := '{}';
+    l intervalq._limit;
+    counting bigint[];
+    at bigint;
+    delayst bigint;
+    units bigint;
+begin
+    for k in 1 .. kinds loop
+        l := r.limits[k];
+        counting := intervalq._counting(l, r.held + r.stepped);
+        firsts[k] := cardinality(cells) + 1;
+        lasts[k] := cardinality(cells) + cardinality(counting);
+        held[k] := (select coalesce(sum(counting[i]), 0) from generate_series(2, cardinality(counting), 2) as i);
+        edges[k] := l.edge;
+        widths[k] := l.window;
+        delays[k] := l.jitter + intervalq._lateness(r);
+        lengths[k] := intervalq._cell(l);
+        most[k] := l.most;
+        cells := cells || counting || array_fill(0::bigint, array[2 * wanted::integer]);
+    end loop;
+    for i in 0 .. wanted loop  -- 0: when the first one would have had room
+        delayst := case i when 0 then least(due, clock) else due end;
+        for k in 1 .. kinds loop
+            units := least(taken[greatest(i - 1, 0) * kinds + k], most[k]);
+            continue when units = 0;
+            at := case i when 0 then least(due, clock) else due end;
+            while firsts[k] < lasts[k] loop
+                over := intervalq._expiry(cells[firsts[k]], edges[k], widths[k], delays[k], r.held, r.error);
+                exit when over > at and held[k] + units <= most[k];
+                at := greatest(at, over);
+                held[k] := held[k] - cells[firsts[k] + 1];
+                firsts[k] := firsts[k] + 2;
+            end loop;
+            delayst := greatest(delayst, at);
+        end loop;
+        due := greatest(due, delayst);
+        found := found || case i when 0 then delayst else due end;
+        continue when i = 0;
+        if coalesce(costs[i], 1) > (9007199254740991 - due) / r.interval then
+            return found[:i];
+        end if;
+        for k in 1 .. kinds loop
+            units := taken[(i - 1) * kinds + k];
+            continue when units = 0;
+            cells[lasts[k] + 1:lasts[k] + 2] := array[intervalq._cell_end(due, lengths[k]), units];
+            lasts[k] := lasts[k] + 2;
+            held[k] := held[k] + units;
+        end loop;
+        due := due + coalesce(costs[i], 1) * r.interval;
+    end loop;
+    return found;
+end
+$$;
+
+
+-- intervalq._units: what the first of the new tickets take of the limits, as it was given: of each a list.
+--   missed: slots that new tickets take the place of; given: the units of the command
+create or replace function intervalq._units(missed jsonb, given jsonb, wanted bigint) returns jsonb
+language sql immutable
+return (
+    select coalesce(jsonb_agg(x.units order by x.n), '[]')
+    from (
+        select e.slot - 0 - 0 - 0, e.n from jsonb_array_elements(missed) with ordinality as e (slot, n)
+        union all
+        select e.units, jsonb_array_length(missed) + e.n
+        from jsonb_array_elements(given) with ordinality as e (units, n)
+    ) as x (units, n)
+    where x.n <= wanted
+);
+
+
+-- intervalq._take_limited: `_take` for a record that has limits.
+create or replace function intervalq._take_limited(
+    a intervalq._answer, command jsonb, now bigint, costs bigint[], units jsonb, wanted bigint
+) returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    r intervalq.queues := a.state;
+    clock constant bigint := intervalq._clock(r, now);
+    free constant bigint := r.due + r.interval;
+    notice constant bigint := greatest(0, (command ->> 'notice')::bigint - intervalq._tolerance(r));
+    due constant bigint := greatest(free, clock + notice - intervalq._credit(r));
+    taken constant bigint[] := intervalq._taken(r, costs, units, wanted);
+    found constant bigint[] := intervalq._fit(r, costs, taken, wanted, due, clock);
+    dues constant bigint[] := found[2:];
+    reach constant bigint := clock + case (command -> 'high_water_mark' ->> 0)::bigint <> r.ticket
+        when true then least((command ->> 'reach')::bigint, (command ->> 'notice')::bigint)
+        else (command ->> 'reach')::bigint
+    end;
+    t constant bigint := r.ticket;
+begin
+    a.count := cardinality(dues);
+    if a.count = 0 then
+        return a;
+    end if;
+    a.first := array[t + 1, dues[1], coalesce(costs[1], 1)];
+    a.dues := dues;
+    a.units := case when a.count < wanted then intervalq._units('[]', units, a.count) else units end;
+    if 1 < any (costs[:a.count]) then
+        a.costs := array(select coalesce(costs[i], 1) from generate_series(1, a.count) as i order by i);
+    end if;
+    r := intervalq._count(r, dues, taken);
+    r.ticket := t + a.count;
+    r.due := dues[a.count] + (coalesce(costs[a.count], 1) - 1) * r.interval;
+    while a.begun < a.count and dues[a.begun + 1] <= reach and r.held_since is null loop
+        a.begun := a.begun + 1;
+        -- Without a limit of running jobs, only the last one matters.
+        if r.max_running > 0 or a.begun = a.count or dues[a.begun + 1] > reach then
+            r := intervalq._go(
+                r, t + a.begun, dues[a.begun] + (coalesce(costs[a.begun], 1) - 1) * r.interval, now,
+                (command ->> 'lease')::bigint
+            );
+        end if;
+    end loop;
+    if a.begun > 0 and a.granted = '{}' and free <= clock and found[1] <= clock then
+        a.at_once := true;
+    end if;
+    a.state := r;
+    return a;
+end
+$$;

@@ -1,0 +1,180 @@
+-- A record: what is sound, what follows from its fields, and its clock.
+
+-- intervalq._sound: whether a record is one that the rules may have written, and all stores can hold.
+-- As an expression it is inlined, and costs about a microsecond.
+create or replace function intervalq._sound(r intervalq.queues) returns boolean
+language sql immutable
+return coalesce(
+    r.generation <> ''
+    and r.interval between 1 and 9007199254740991
+    and r.burst between 1 and 9007199254740991
+    and r.max_running between 0 and 9007199254740991
+    and r.tolerance between 0 and 9007199254740991
+    and r.ticket between 0 and 9007199254740991
+    and r.current between 0 and r.ticket
+    and r.void between 0 and r.ticket
+    and r.due between -9007199254740991 and 9007199254740991
+    and r.at between -9007199254740991 and 9007199254740991
+    and r.held between -9007199254740991 and 9007199254740991
+    and r.held_until between -9007199254740991 and 9007199254740991
+    and r.seen between -9007199254740991 and 9007199254740991
+    and r.late between 0 and 9007199254740991
+    and r.error between 0 and 9007199254740991
+    and r.error_until between -9007199254740991 and 9007199254740991
+    and (r.held_since is null or r.held_since between -9007199254740991 and 9007199254740991)
+    and cardinality(r.running) = cardinality(r.leases)
+    and (
+        cardinality(r.running) = 0
+        or array_ndims(r.running) = 1 and array_ndims(r.leases) = 1
+        and 0 <= all (r.running) and 9007199254740991 >= all (r.running)
+        and -9007199254740991 <= all (r.leases) and 9007199254740991 >= all (r.leases)
+    )
+    and (r.limits is null or intervalq._sound_limits(r)),
+    false
+);
+
+
+-- intervalq._lapses: when a settled record may be forgotten (`rules.lapses`), on the store's clock.
+-- In numeric: one record with a huge burst must not break the sweep of all the others.
+create or replace function intervalq._lapses(r intervalq.queues) returns bigint
+language sql immutable
+return case
+    when not r.ephemeral or r.held_since is not null or cardinality(r.running) > 0 then 9007199254740991
+    else least(
+        9007199254740991,
+        r.due + r.held + (r.burst::numeric + 1) * r.interval + 60000000
+        + case when r.limits is null then 0 else intervalq._kept(r) end
+    )::bigint
+end;
+
+
+-- intervalq._clock: the queue's clock when the store's reads `now`.
+create or replace function intervalq._clock(r intervalq.queues, now bigint) returns bigint
+language sql immutable
+return coalesce(r.held_since, now) - r.held;
+
+
+-- intervalq._window: the slots of a burst, as a length. Beyond 2**60 no more makes any difference, but might
+-- overflow.
+create or replace function intervalq._window(r intervalq.queues) returns bigint
+language sql immutable
+return case r.burst
+    when 1 then r.interval
+    else least(r.burst::numeric * r.interval, 1152921504606846976)::bigint
+end;
+
+
+-- intervalq._tolerance: how late after its slot a job may begin.
+create or replace function intervalq._tolerance(r intervalq.queues) returns bigint
+language sql immutable
+return coalesce(nullif(least(r.tolerance, intervalq._window(r)), 0), intervalq._window(r) / 10);
+
+
+-- intervalq._credit: how far behind the clock a slot may lie because idle time was saved up for a burst.
+create or replace function intervalq._credit(r intervalq.queues) returns bigint
+language sql immutable
+return case r.burst when 1 then 0 else intervalq._window(r) - r.interval end;
+
+
+-- intervalq._lateness: how long after its slot a job may begin, with the error of clocks; for limits only.
+create or replace function intervalq._lateness(r intervalq.queues) returns bigint
+language sql immutable
+return intervalq._tolerance(r) + intervalq._credit(r) + 2 * r.error;
+
+
+-- intervalq._ends: until when a job may begin in the slot at `due`, on the queue's clock.
+-- That is its tolerance and the burst credit later.
+create or replace function intervalq._ends(r intervalq.queues, due bigint) returns bigint
+language sql immutable
+return due + intervalq._tolerance(r) + intervalq._credit(r);
+
+
+-- intervalq._resumed: the record after its hold ended.
+create or replace function intervalq._resumed(r intervalq.queues, now bigint) returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    if r.limits is not null then
+        r := intervalq._moved(r, now - r.held_since);
+    end if;
+    r.held := r.held + now - r.held_since;
+    r.held_since := null;
+    return r;
+end
+$$;
+
+
+-- intervalq._settle: the record as it stands at `now` (`rules.settle`).
+create or replace function intervalq._settle(r intervalq.queues, now bigint) returns intervalq.queues
+language plpgsql stable
+as $$
+declare
+    back constant bigint := r.seen - now;
+    free_at bigint := 0;
+begin
+    if back > 0 then
+        -- The clock was set back: all instants on it move along, so that the queue's clock just goes on.
+        if r.limits is not null then
+            r := intervalq._stepped(r, now);
+        end if;
+        r.held := r.held - back;
+        r.stepped := r.stepped + back;
+        r.held_since := r.held_since - back;
+        if r.held_until > 0 and r.held_until < 9007199254740991 then
+            r.held_until := r.held_until - back;
+        end if;
+        r.error_until := case when r.error > 0 then r.error_until - back else 0 end;
+        r.leases := array(select l - back from unnest(r.leases) with ordinality as x (l, n) order by n);
+    end if;
+    r.seen := now;
+    if r.held_since is not null then
+        if r.max_running > 0 and cardinality(r.running) >= r.max_running then
+            -- When enough leases will have lapsed to let another job run.
+            select l into free_at from unnest(r.leases) as x (l)
+            order by l offset cardinality(r.running) - r.max_running limit 1;
+        end if;
+        if greatest(r.held_until, free_at) <= now then
+            -- The hold ended at its own end, not when somebody came to look.
+            r := intervalq._resumed(r, greatest(r.held_until, free_at));
+        end if;
+    end if;
+    if r.error > 0 and r.error_until <= now then
+        r.error := 0;
+        r.error_until := 0;
+    end if;
+    if r.held_until <= now then
+        r.held_until := 0;
+    end if;
+    if now >= any (r.leases) then
+        select coalesce(array_agg(t), '{}'), coalesce(array_agg(l), '{}') into r.running, r.leases
+        from unnest(r.running, r.leases) as x (t, l) where l > now;
+    end if;
+    if r.limits is not null then
+        r := intervalq._age(r);
+    end if;
+    return r;
+end
+$$;
+
+
+-- intervalq._recheck: the record with its hold begun or ended, as pause and running jobs demand.
+create or replace function intervalq._recheck(r intervalq.queues, now bigint) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    stop constant boolean := r.held_until > now
+        or (r.max_running > 0 and cardinality(r.running) >= r.max_running);
+begin
+    if stop and r.held_since is null then
+        r.held_since := now;
+        -- A slot before one that was already granted would move behind it now: it is dead.
+        r.void := greatest(r.void, r.current);
+        if r.limits is not null then
+            r := intervalq._stay(r);
+        end if;
+    elsif not stop and r.held_since is not null then
+        r := intervalq._resumed(r, now);
+    end if;
+    return r;
+end
+$$;

@@ -1,0 +1,201 @@
+-- Slots of a record: granting, giving back, revoking, and finding those that were missed.
+
+-- intervalq._go: the record after a slot was granted.
+--   t, slot_due: the ticket, and the last slot that it paid for
+--   lease: microseconds that its job counts as running, used with a limit only
+create or replace function intervalq._go(
+    r intervalq.queues, t bigint, slot_due bigint, now bigint, lease bigint
+) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    known_at integer;
+begin
+    r.current := greatest(r.current, t);
+    r.at := greatest(r.at, slot_due);
+    if r.max_running > 0 then
+        known_at := array_position(r.running, t);
+        if known_at is null then
+            r.running := r.running || t;
+            r.leases := r.leases || (now + lease);
+        else
+            r.leases[known_at] := now + lease;
+        end if;
+        r := intervalq._recheck(r, now);
+    end if;
+    return r;
+end
+$$;
+
+
+-- intervalq._give_back: the record with those slots free again that are the very last ones issued.
+--   slots: as in the command, in ticket order; those of tickets up to `above` are passed over.
+create or replace function intervalq._give_back(r intervalq.queues, slots jsonb, above bigint)
+returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    before constant bigint := r.due;
+    last bigint := r.ticket;
+    t bigint;
+begin
+    for i in reverse jsonb_array_length(slots) - 1 .. 0 loop
+        t := (slots -> i ->> 0)::bigint;
+        continue when t <= above;
+        exit when t <> last or t <= r.void;
+        if r.limits is not null and (slots -> i ->> 1)::bigint <= r.due then  -- else it was given back before
+            r := intervalq._uncount(r, slots -> i);
+        end if;
+        r.due := least(r.due, (slots -> i ->> 1)::bigint - r.interval);
+        last := last - 1;
+    end loop;
+    if r.limits is not null and r.due < before and last <= greatest(r.current, r.void) then
+        r.due := least(r.due, r.at);  -- nobody waits any more, and the next job may fit in sooner
+    end if;
+    return r;
+end
+$$;
+
+
+-- intervalq._sweep: delete a few ephemeral records that have lapsed by `now`.
+-- It looks at one page of the table, at random: whoever makes records so removes about as many in the long
+-- run, no index is needed to find them, and nobody waits for anybody's lock.
+create or replace function intervalq._sweep(now bigint) returns void
+language plpgsql volatile
+as $$
+declare
+    pages constant bigint := pg_relation_size('intervalq.queues') / current_setting('block_size')::bigint;
+    page constant bigint := floor(random() * pages);
+begin
+    delete from intervalq.queues d where d.ctid = any (array(
+        select q.ctid from intervalq.queues q
+        where q.ctid >= format('(%s,0)', page)::tid and q.ctid < format('(%s,0)', page + 1)::tid
+            -- None lapses earlier than this after its last step: saves most of the work below.
+            and q.ephemeral and q.seen < now - 60000000 and q.version in (1, 2, 3, 4) and intervalq._sound(q)
+            and intervalq._lapses(intervalq._settle(q, now)) <= now
+        limit 16
+        for update skip locked
+    ));
+end
+$$;
+
+
+-- intervalq._set_back: the record with its queue's clock set back: what comes of a late grant.
+create or replace function intervalq._set_back(r intervalq.queues, length bigint) returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    r.held := r.held + length;
+    r.late := r.late + length;
+    return r;
+end
+$$;
+
+
+-- intervalq._set_back_for: the record with its queue's clock set back by what the first of these slots is overdue.
+-- Tickets before it would move behind what was granted: those that were not granted are dead. At the limit of
+-- running jobs the hold begins anew: what counted as late is not held once more.
+create or replace function intervalq._set_back_for(r intervalq.queues, slots jsonb, length bigint, now bigint)
+returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    r := intervalq._set_back(r, length);
+    if r.limits is not null then
+        r := intervalq._bring_back(r, slots);
+    end if;
+    if r.held_since is not null then
+        r.held_since := now;
+    end if;
+    r.void := greatest(r.void, (slots -> 0 ->> 0)::bigint - 1);
+    return r;
+end
+$$;
+
+
+-- intervalq._heal: a record brought forward that has lost tickets or late grants which the sender knows of.
+--   mark: [ticket, due, late_total]
+create or replace function intervalq._heal(r intervalq.queues, mark jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    if (mark ->> 0)::bigint > r.ticket then
+        if r.limits is not null then
+            r := intervalq._count_lost(r, mark);
+        end if;
+        r.ticket := mark ->> 0;
+        r.due := greatest(r.due, (mark ->> 1)::bigint);
+    end if;
+    if r.limits is not null then
+        r := intervalq._moved(r, greatest(0, (mark ->> 2)::bigint - r.late));
+    end if;
+    r := intervalq._set_back(r, greatest(0, (mark ->> 2)::bigint - r.late));
+    if r.limits is not null then
+        r := intervalq._bring_back(r, '[]');
+    end if;
+    return r;
+end
+$$;
+
+
+-- intervalq._are_last: whether these are all the tickets from the first of them to `current`.
+create or replace function intervalq._are_last(slots jsonb, current bigint) returns boolean
+language plpgsql immutable
+as $$
+declare
+    next_one bigint := slots -> 0 ->> 0;
+begin
+    for i in 0 .. jsonb_array_length(slots) - 1 loop
+        exit when next_one > current;
+        if (slots -> i ->> 0)::bigint = next_one then
+            next_one := next_one + 1;
+        end if;
+    end loop;
+    return coalesce(next_one > current, false);
+end
+$$;
+
+
+-- intervalq._listed: the slots that have one of these tickets.
+create or replace function intervalq._listed(slots jsonb, tickets bigint[]) returns jsonb
+language sql immutable
+return (
+    select coalesce(jsonb_agg(x.slot order by x.n), '[]')
+    from jsonb_array_elements(slots) with ordinality as x (slot, n)
+    where (x.slot ->> 0)::bigint = any (tickets)
+);
+
+
+-- intervalq._usable: those of the slots that are alive, and can be granted while the queue is as it is.
+create or replace function intervalq._usable(r intervalq.queues, slots jsonb, now bigint) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    held constant boolean := r.held_since is not null;
+    alive bigint[] := '{}';
+    t bigint;
+begin
+    if held and r.held_until > now then
+        return '[]';
+    end if;
+    for i in 0 .. jsonb_array_length(slots) - 1 loop
+        t := slots -> i ->> 0;
+        -- While the queue is only at its limit, those that have leases already are granted again.
+        if not held and t > r.void and t <= r.ticket or held and t <= r.current and t = any (r.running) then
+            alive := alive || t;
+        end if;
+    end loop;
+    if cardinality(alive) < jsonb_array_length(slots) then
+        slots := intervalq._listed(slots, alive);
+    end if;
+    return case when held and not intervalq._are_last(slots, r.current) then '[]' else slots end;
+end
+$$;
+
+
+-- intervalq._is_late: whether a slot has come, by the time that has really passed, and will be over before
+-- its job can begin.
+create or replace function intervalq._is_late(r intervalq.queues, due bigint, notice bigint, now bigint)
+returns boolean
+language sql immutable
+return due <= now - r.held and now - r.held + notice > intervalq._ends(r, due);

@@ -1,0 +1,118 @@
+-- The tables of queues, brought up to their version, and the type of an answer.
+
+-- Many processes may begin at the same moment: the first one makes the schema, the others find it.
+do $$
+begin
+    perform pg_advisory_xact_lock(7310027118246817121);  -- any number will do; it is only used here
+    if to_regclass('intervalq.version') is not null then
+        if (select max(v.number) from intervalq.version v) > 4 then
+            raise exception 'schema intervalq is newer than this file, which makes version 4'
+                using errcode = 'IQ002';
+        end if;
+    end if;
+end
+$$;
+
+create schema if not exists intervalq;
+
+-- The version of all tables, types and functions of queues. A release that changes any of them increments it:
+-- above, in queues.sql, and in `SCHEMA` of queues.py. What `create ... if not exists` and `create or replace`
+-- can't do to an older version is added below as `alter ... if exists`. When an older client can't work with the
+-- new functions, as with a new layout of records, `apply` takes another `layout`: clients that are connected then
+-- fail with "undefined function", look at the version, and report it.
+create table if not exists intervalq.version (
+    one boolean primary key default true check (one),
+    number integer not null
+);
+
+-- A limit beside the interval, with its units that still count in cells: flat, and sorted by their ends. The
+-- names are those in `rules.State.to_dict()`.
+do $$
+begin
+    if to_regtype('intervalq._limit') is null then
+        create type intervalq._limit as (
+            most bigint,
+            "window" bigint,
+            unit text,
+            jitter bigint,
+            -- Of slots that are over: the end on the store's clock without its backward steps, the units,
+            -- and the end on the queue's clock, in case that is set back.
+            used bigint[],
+            -- Of slots that may still be used: the end on the queue's clock, and the units.
+            ahead bigint[],
+            edge bigint  -- null: the limit holds in any window
+        );
+    elsif not exists (
+        select from pg_attribute a
+        where a.attrelid = to_regclass('intervalq._limit') and a.attname = 'edge' and not a.attisdropped
+    ) then
+        alter type intervalq._limit add attribute edge bigint;  -- from version 3
+    end if;
+end
+$$;
+
+-- One row a queue; the columns are the fields of `rules.State.to_dict()`. There is no index beside the primary
+-- key, and much room in each page: every step is an update, and stays within the page (HOT) with nothing to
+-- index.
+create table if not exists intervalq.queues (
+    name text collate "C" primary key,
+    version integer not null,
+    generation text not null,
+    interval bigint not null,
+    burst bigint not null,
+    max_running bigint not null,
+    tolerance bigint not null,
+    ephemeral boolean not null,
+    ticket bigint not null,
+    due bigint not null,
+    current bigint not null,
+    at bigint not null,
+    void bigint not null,
+    held bigint not null,
+    held_since bigint,
+    held_until bigint not null,
+    seen bigint not null,
+    running bigint[] not null,  -- tickets, each once
+    leases bigint[] not null,   -- when the lease of each of them lapses
+    late bigint not null default 0,
+    error bigint not null default 0,
+    error_until bigint not null default 0,
+    limits intervalq._limit[],  -- null: there are none
+    stepped bigint              -- null without limits
+) with (fillfactor = 50);
+
+-- From version 1, whose rows have layout 1: each gets layout 2 when a step is done on it. From version 2,
+-- whose rows have layout 2: those without limits keep it.
+alter table if exists intervalq.queues
+    add column if not exists late bigint not null default 0,
+    add column if not exists error bigint not null default 0,
+    add column if not exists error_until bigint not null default 0,
+    add column if not exists limits intervalq._limit[],
+    add column if not exists stepped bigint;
+drop function if exists intervalq.apply(text, jsonb, bigint);
+drop function if exists intervalq._shown(intervalq.queues);
+drop function if exists intervalq._leases(bigint[], bigint[]);
+drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);
+
+-- What a step did, `rules.Answer`: a function that gives a type with a name costs far less than one with
+-- several results. All functions with this type are made anew below.
+drop type if exists intervalq._answer cascade;
+create type intervalq._answer as (
+    state intervalq.queues,  -- null: there is none
+    now bigint,
+    refused boolean,
+    healed boolean,
+    granted bigint[],
+    missed bigint[],
+    at_once boolean,
+    first bigint[],          -- ticket, due, cost
+    count bigint,
+    costs bigint[],
+    dues bigint[],
+    units jsonb,
+    begun bigint,
+    woken boolean
+);
+
+-- Limits beside the interval, as in `intervalq/_spec/windows.py`: what follows, up to `_sound`, is called only
+-- for records that have some, but for `_given`.

@@ -1,0 +1,265 @@
+-- One task: insert, change and remove it, and keep the lines of keys in order.
+
+-- intervalq._hand: insert the first of these tasks as claimed by an idle session, if there is one. The notification
+-- that wakes it has the lines of the claim, if they fit. Returns how many were inserted. Only for transactions that end
+-- at once.
+--   ids: null: generate them
+create or replace function intervalq._hand(q text, ids uuid[], jsons text[], now bigint) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    i record;
+    n integer;
+    payload text;
+begin
+    if not intervalq._fresh() then
+        perform intervalq._wake(array[q]);
+        return 0;
+    end if;
+    select x.* into i from intervalq._next_idle(q) as x;
+    if i.who is null then
+        return 0;
+    end if;
+    n := case when i.wanted > 0 and coalesce(i.lease, 1) > 0 then least(i.wanted, cardinality(jsons)) else 0 end;
+    if n > 0 then
+        ids := coalesce(ids, array(select intervalq._uuid() from generate_series(1, n)));
+        select ' ' || json_agg(json_build_array(
+            't', u.id, 1, q, now, u.json, null, 0, false, i.who, now + i.lease, 1, 0, '', now, now, null, 0, false, false
+        )) into payload from unnest(ids[:n], jsons[:n]) as u (id, json);
+        if octet_length(payload) > 7900 then
+            payload := '';
+            n := 0;
+        else
+            insert into intervalq.tasks
+                (id, ready, at, created, modified, until, version, claims, session, queue, json)
+            select u.id, now + i.lease, now, now, now, now + i.lease, 1, 1, i.session, q, u.json
+            from unnest(ids[:n], jsons[:n]) as u (id, json);
+        end if;
+    end if;
+    perform pg_notify('intervalq_tasks', i.who || coalesce(payload, ''));
+    return n;
+end
+$$;
+
+
+-- intervalq._feed: the first task of a key is gone: let the next one be claimed. Returns its queue if it is ready now.
+create or replace function intervalq._feed(q text, k text, now bigint) returns text
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    t intervalq.tasks;
+begin
+    if not intervalq._fresh() then
+        -- The next task may have been committed after this transaction's snapshot.
+        insert into intervalq.unfed (queue, key) values (q, k);
+        return null;
+    end if;
+    select x.* into t from intervalq.tasks x where x.queue = q and x.key = k order by x.place, x.id limit 1;
+    if t.waiting then
+        t.ready := case when t.session is null then t.at else t.until end;
+        update intervalq.tasks x set waiting = false, ready = t.ready where x.id = t.id;
+        if t.ready <= now then
+            return q;
+        end if;
+    end if;
+    return null;
+end
+$$;
+
+
+-- intervalq._remove: remove a task. Returns its queue if another task became ready.
+create or replace function intervalq._remove(t intervalq.tasks, now bigint, feed boolean) returns text
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if t.key is not null then
+        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
+    end if;
+    delete from intervalq.tasks x where x.id = t.id;
+    if t.dedupe is not null then
+        perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
+    end if;
+    if feed and t.key is not null and not t.waiting then
+        return intervalq._feed(t.queue, t.key, now);
+    end if;
+    return null;
+end
+$$;
+
+create or replace function intervalq._mark(q text, k text, task text, ends bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into intervalq.marks (queue, key, id, until) values (q, k, task, ends)
+    on conflict (queue, key) do update set id = excluded.id, until = excluded.until;
+end
+$$;
+
+
+-- intervalq._in_line: the task, at the end of the line of its key.
+create or replace function intervalq._in_line(t intervalq.tasks) returns intervalq.tasks
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    last integer;
+begin
+    select x.place into last from intervalq.tasks x
+    where x.queue = t.queue and x.key = t.key order by x.place desc limit 1;
+    t.place := coalesce(last, 0) + 1;
+    t.waiting := last is not null;
+    if t.waiting and not intervalq._fresh() then
+        insert into intervalq.unfed (queue, key) values (t.queue, t.key);  -- the first task may be gone by now
+    end if;
+    return t;
+end
+$$;
+
+create or replace function intervalq._put(t intervalq.tasks) returns intervalq.tasks
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
+    insert into intervalq.tasks
+        (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
+        queue, json, error, own, key, dedupe, begun, alone)
+    values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
+        t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone)
+    on conflict do nothing;
+    if not found then
+        raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
+            using errcode = '40001';
+    end if;
+    return t;
+end
+$$;
+
+
+-- intervalq._insert: `rules._insert`.
+--   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace], and for
+--     a plain task that was claimed: version, claims
+create or replace function intervalq._insert(p jsonb, now bigint) returns intervalq.tasks
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    t intervalq.tasks;
+    other intervalq.tasks;
+begin
+    t.id := p ->> 0;
+    t.own := p ->> 1;
+    t.queue := p ->> 2;
+    t.json := p ->> 3;
+    t.key := p ->> 4;
+    t.at := coalesce((p ->> 5)::bigint, now + (p ->> 6)::bigint);
+    t.attempt := p ->> 7;
+    t.error := p ->> 8;
+    t.dedupe := p ->> 10;
+    t.dedupe_for := p ->> 11;
+    t.version := coalesce((p ->> 14)::integer, 0);
+    t.claims := coalesce((p ->> 15)::integer, 0);
+    t.place := 0;
+    t.waiting := false;
+    t.begun := false;
+    t.alone := false;
+    t.created := now;
+    t.modified := now;
+    if t.dedupe is not null then
+        perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), null);
+    end if;
+    if t.key is not null then
+        if (p ->> 13)::boolean then
+            for other in
+                select x.* from intervalq.tasks x where x.queue = t.queue and x.key = t.key
+                order by x.place, x.id for update
+            loop
+                if other.session is null or other.until <= now
+                    or other.until <= now + intervalq._lag(other.modified, now)
+                then
+                    perform intervalq._remove(other, now, false);
+                end if;
+            end loop;
+        end if;
+        t := intervalq._in_line(t);
+    end if;
+    return intervalq._put(t);
+end
+$$;
+
+
+-- intervalq._change: `rules._change`. Returns the task, and the queues in which another one became ready.
+--   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease]
+create or replace function intervalq._change(
+    inout t intervalq.tasks, p jsonb, now bigint, out fed text
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    keep boolean := (p ->> 8)::boolean;
+    lease constant bigint := (p ->> 9)::bigint;
+    before text := t.queue;
+    was_waiting boolean;
+begin
+    if t.key is not null then
+        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
+    end if;
+    was_waiting := t.waiting;
+    t.version := t.version + 1;
+    t.queue := coalesce(p ->> 2, t.queue);
+    keep := keep and t.queue = before;
+    t.json := coalesce(p ->> 3, t.json);
+    if t.at > now and p ->> 5 is null and p ->> 4 is null then
+        t.at := t.at - intervalq._lag(t.modified, now);
+    end if;
+    t.at := coalesce(now + (p ->> 5)::bigint, (p ->> 4)::bigint, t.at);
+    t.attempt := coalesce((p ->> 6)::integer, t.attempt);
+    t.error := coalesce(p ->> 7, t.error);
+    if not keep then
+        t.session := null;
+        t.alone := t.alone and not t.begun;
+        t.begun := false;
+    end if;
+    t.until := case when keep then now + lease end;
+    t.modified := now;
+    if t.dedupe is not null and t.queue <> before then
+        perform intervalq._mark(before, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
+        t.dedupe := null;
+        t.dedupe_for := 0;
+    end if;
+    if t.key is not null and t.queue <> before then
+        delete from intervalq.tasks x where x.id = t.id;
+        if not was_waiting then
+            fed := intervalq._feed(before, t.key, now);
+        end if;
+        t := intervalq._put(intervalq._in_line(t));
+        return;
+    end if;
+    t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
+    update intervalq.tasks x set
+        version = t.version, queue = t.queue, json = t.json, at = t.at, attempt = t.attempt, error = t.error,
+        session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
+        dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone
+    where x.id = t.id;
+end
+$$;
+
+
+-- intervalq._lock_lines: lock the lines of keys and the marks that a command touches, always in the same order.
+create or replace function intervalq._lock_lines(locks bigint[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    l bigint;
+begin
+    for l in select distinct u.l from unnest(locks) as u (l) order by 1 loop
+        perform pg_advisory_xact_lock(l);
+    end loop;
+end
+$$;

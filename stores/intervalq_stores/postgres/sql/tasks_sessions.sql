@@ -1,0 +1,327 @@
+-- Sessions: begin, heartbeat, lapse and end, and the guards of processes.
+
+create or replace function intervalq.begin_session(
+    who text, host text, pid bigint, consumer text, expiry bigint, now bigint
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '4s'
+as $$
+declare
+    me integer;
+begin
+    now := intervalq._now(now);
+    insert into intervalq.sessions as s (id, host, pid, consumer, expiry, started)
+    values (who, host, pid, consumer, expiry, now)
+    on conflict (id) do update set
+        host = excluded.host, pid = excluded.pid, consumer = excluded.consumer, expiry = excluded.expiry,
+        started = excluded.started, gone = null
+    returning s.number into me;
+    insert into intervalq.beats (number, beaten) values (me, now)
+    on conflict (number) do update set beaten = excluded.beaten;
+end
+$$;
+
+
+-- intervalq._rest: how long a task rests after its worker was lost; `rest` in intervalq/tasks/_spec/transitions.py.
+create or replace function intervalq._rest(t intervalq.tasks) returns bigint
+language sql immutable
+as $$
+    select ((case when t.attempt <= 1 then 100000 else least((1 << least(t.attempt - 1, 6)) - 1, 60) * 1000000 end)::bigint
+        * ('x' || substr(md5(coalesce(t.own, t.id::text)), 1, 4))::bit(16)::integer) >> 16
+$$;
+
+
+-- intervalq._free: free the claims of a session that was lost, or that ended cleanly. Rows that are locked at this
+-- moment are skipped, and freed by a later heartbeat.
+create or replace function intervalq._free(s intervalq.sessions, now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    why constant text := case when s.lapsed then s.host || ':' || s.pid || ' was lost' else '' end;
+    queues text[];
+    r intervalq.ranges;
+begin
+    with found as materialized (
+        select t.ctid as spot, case
+            when s.lapsed then now + intervalq._rest(t)
+            when t.at > now then t.at - intervalq._lag(t.modified, now) else t.at
+        end as at from intervalq.tasks t where t.session = s.number for update skip locked
+    ), freed as (
+        update intervalq.tasks t set
+            version = t.version + 1, session = null, until = null, modified = now,
+            at = x.at, ready = x.at,
+            error = case when s.lapsed and t.begun then why else t.error end,
+            attempt = case when s.lapsed then t.attempt else greatest(0, t.attempt - t.begun::integer) end,
+            begun = false, alone = t.alone or s.lapsed
+        from found x where t.ctid = x.spot
+        returning t.queue
+    )
+    select array_agg(distinct f.queue) into queues from freed f;
+    for r in
+        delete from intervalq.ranges x using (
+            select y.queue, y.part, y.low from intervalq.ranges y
+            where y.session = s.number for update skip locked
+        ) as f
+        where x.queue = f.queue and x.part = f.part and x.low = f.low returning x.*
+    loop
+        perform intervalq._spill(r.queue, r.part, r.low, r.high, s.lapsed::integer, r.begun, why, now);
+        queues := queues || r.queue;
+    end loop;
+    delete from intervalq.idle i where i.session = s.number;
+    if queues is not null then
+        perform intervalq._wake(queues);
+    end if;
+end
+$$;
+
+
+-- intervalq._forget: remove a session: from now on, it has ended for everybody.
+create or replace function intervalq._forget(n integer, by_itself boolean, now bigint) returns text
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    s intervalq.sessions;
+begin
+    update intervalq.sessions x set gone = pg_current_xact_id(), lapsed = not by_itself
+    where x.number = n and x.gone is null returning x.* into s;
+    if not found then
+        return null;
+    end if;
+    perform intervalq._free(s, now);
+    return s.id;
+end
+$$;
+
+
+-- intervalq.feed: feed the lines whose first task was removed in a transaction that could not see the next one.
+create or replace function intervalq.feed(now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '4s'
+as $$
+declare
+    u record;
+begin
+    now := intervalq._now(now);
+    for u in delete from intervalq.unfed x where x.ctid = any (array(
+        select y.ctid from intervalq.unfed y order by y.queue, y.key limit 1000 for update skip locked
+    )) returning x.queue, x.key
+    loop
+        perform pg_advisory_xact_lock(intervalq._lock('k', u.queue, u.key));
+        if intervalq._feed(u.queue, u.key, now) is not null then
+            perform intervalq._wake(array[u.queue]);
+        end if;
+    end loop;
+end
+$$;
+
+
+-- intervalq._lives: whether a session without a heartbeat for its expiry is known to be alive: its process holds the
+-- lock of its guard, so only its event loop is blocked. Five minutes after the last heartbeat this no longer counts:
+-- the process may hang for good, or a proxy keeps a connection open whose client is gone.
+create or replace function intervalq._lives(n integer, now bigint) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from intervalq.sessions s join intervalq.beats b on b.number = s.number
+        where s.number = n and s.guarding = pg_postmaster_start_time() and b.beaten + 300000000 >= now
+    ) and not pg_try_advisory_xact_lock(7310027, n);
+end
+$$;
+
+
+-- intervalq._forget_lapsed: remove the other sessions that had no heartbeat within their expiry. Returns their ids.
+create or replace function intervalq._forget_lapsed(who text, now bigint) returns jsonb
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    lapsed jsonb := '[]';
+    n integer;
+    id text;
+begin
+    for n in
+        select b.number from intervalq.beats b join intervalq.sessions x on x.number = b.number
+        where x.id <> who and x.gone is null and b.beaten + x.expiry < now
+        order by x.started, x.id for update of b skip locked
+    loop
+        continue when intervalq._lives(n, now);
+        id := intervalq._forget(n, false, now);
+        if id is not null then
+            lapsed := lapsed || to_jsonb(id);
+        end if;
+    end loop;
+    return lapsed;
+end
+$$;
+
+
+-- intervalq._free_gone: free the claims that were skipped when sessions were removed, and those that were being made
+-- at that moment. A session's row is deleted once it has no claims left.
+create or replace function intervalq._free_gone(now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    s intervalq.sessions;
+begin
+    for s in
+        select x.* from intervalq.sessions x where x.gone is not null and x.gone <> pg_current_xact_id()
+        order by x.number for update skip locked
+    loop
+        perform intervalq._free(s, now);
+        if s.gone < pg_snapshot_xmin(pg_current_snapshot())
+            and not exists (select from intervalq.tasks t where t.session = s.number)
+            and not exists (select from intervalq.ranges r where r.session = s.number)
+        then
+            delete from intervalq.sessions x where x.number = s.number;
+            delete from intervalq.beats b where b.number = s.number;
+        end if;
+    end loop;
+end
+$$;
+
+
+-- intervalq.beat: `rules.Beat`. Returns an array: whether the session is alive, how many claims it holds, which
+-- sessions had lapsed, and the result of `guarded` if the clock is the server's, which saves a transaction.
+create or replace function intervalq.beat(who text, now bigint) returns jsonb
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '4s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+as $$
+declare
+    me integer;
+    lapsed jsonb;
+    held bigint;
+    is_read constant boolean := now is null;
+    watched integer;
+begin
+    if is_read then
+        now := intervalq._now(now);
+        perform intervalq._read_clock(now);
+    end if;
+    update intervalq.beats b set beaten = now
+    where b.number = (select x.number from intervalq.sessions x where x.id = who and x.gone is null);
+    -- A removal of this session either came before, or waits for what we have just written, and then sees it.
+    select x.number into me from intervalq.sessions x where x.id = who and x.gone is null;
+
+    lapsed := intervalq._forget_lapsed(who, now);
+    if is_read and me is not null then
+        watched := intervalq.guarded(me, now);
+    end if;
+
+    perform intervalq._free_gone(now);
+    perform intervalq.feed(now);
+    delete from intervalq.marks m where (m.queue, m.key) in (
+        select y.queue, y.key from intervalq.marks y where y.until <= now order by y.until limit 1000
+        for update skip locked
+    ) and m.until <= now;
+    perform intervalq._sweep(now);
+
+    select (select count(*) from intervalq.tasks t where t.session = me)
+        + (select coalesce(sum(r.size), 0) from intervalq.ranges r where r.session = me) into held;
+    return jsonb_build_array(me is not null, held, lapsed, watched);
+end
+$$;
+
+
+-- intervalq.end_session: `rules.End`. Returns whether others had locked some of its claims: then call it again, or a
+-- heartbeat of another session frees them.
+create or replace function intervalq.end_session(who text, now bigint) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '4s'
+set enable_seqscan = off
+as $$
+declare
+    s intervalq.sessions;
+begin
+    if now is null then
+        now := intervalq._now(now);
+        perform intervalq._read_clock(now);
+    end if;
+    select x.* into s from intervalq.sessions x where x.id = who;
+    if not found then
+        return false;
+    elsif s.gone is null then
+        perform intervalq._forget(s.number, true, now);
+    else
+        perform intervalq._free(s, now);
+    end if;
+    return exists (select from intervalq.tasks t where t.session = s.number);
+end
+$$;
+
+
+-- intervalq.guarding: from now on this connection holds the lock of a session. Returns the session's number.
+create or replace function intervalq.guarding(who text) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    me integer;
+begin
+    select s.number into me from intervalq.sessions s where s.id = who and s.gone is null;
+    if me is null or not pg_try_advisory_lock(7310027, me) then
+        return null;
+    end if;
+    update intervalq.sessions s set guarding = pg_postmaster_start_time() where s.number = me;
+    return me;
+end
+$$;
+
+
+-- intervalq.unguarded: from now on, a session's lock says nothing about its process.
+create or replace function intervalq.unguarded(me integer) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update intervalq.sessions s set guarding = null where s.number = me;
+    perform pg_advisory_unlock(7310027, me);
+end
+$$;
+
+
+-- intervalq.guarded: remove the next session of the ring if its process is dead, then the one after it, and so on.
+-- Returns how many were removed; -1: none, and the next one has no claims. A session whose lock was taken before the
+-- server restarted may not have reconnected yet, so it is left alone.
+create or replace function intervalq.guarded(me integer, now bigint) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '4s'
+set enable_seqscan = off
+as $$
+declare
+    next integer;
+    n integer := 0;
+begin
+    loop
+        select s.number into next from intervalq.sessions s
+        where s.gone is null and s.guarding = pg_postmaster_start_time() and s.number <> me
+        order by s.number < me, s.number limit 1;
+        if n = 0 and not exists (select from intervalq.tasks t where t.session = next)
+            and not exists (select from intervalq.ranges r where r.session = next)
+        then
+            n := -1;
+        end if;
+        exit when next is null or not pg_try_advisory_xact_lock(7310027, next);
+        perform from intervalq.beats b where b.number = next for update skip locked;
+        exit when not found;
+        if intervalq._forget(next, false, intervalq._now(now)) is not null then
+            n := greatest(n, 0) + 1;
+        end if;
+    end loop;
+    return n;
+end
+$$;

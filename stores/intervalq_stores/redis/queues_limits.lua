@@ -1,0 +1,487 @@
+-- Limits beside the interval: repeats intervalq/_spec/windows.py, behind queues_record.lua.
+--
+-- All of it is inside one function: to create a function takes about a microsecond, and most queues have no limits.
+-- Sums may lead out of the exact numbers, but then they are beyond FOREVER either way, and are only compared with
+-- what isn't; all that is stored is checked where it is written.
+
+-- The limits of a state, at first none: a list, and what can be done with it.
+local function new_limits()
+  local CELLS = 64
+  local MOST_CELLS = 4000
+  local MOST_LIMITS = 16
+  local STARTS = 'starts'
+  local limits = {}
+
+  -- Cells are flat lists: `ahead` is { end, units, end, units... }, and `used` is { end, units, due, end... }.
+  -- `changed` is set on those that were changed.
+  local function add(most, window, unit, jitter, edge)
+    local cell = math.ceil((window + jitter) / CELLS)
+    limits[#limits + 1] =
+      { most = most, window = window, unit = unit, jitter = jitter, edge = edge, cell = cell, used = {}, ahead = {} }
+    return limits[#limits]
+  end
+
+  -- --- as they are stored --------------------------------------------------------------------------
+
+  local function read_cells(text, name, pattern)
+    local cells, length, last, count = {}, 0, -FOREVER - 1, 0
+    text = text or 'none'
+    for stop, units, due in string.gmatch(text, pattern) do
+      length, count = length + #stop + #units + (due and #due + 3 or 2), count + 1
+      stop, units, due = tonumber(stop), tonumber(units), tonumber(due)
+      if stop <= last then corrupt("'" .. name .. "' must be in order") end
+      if stop > FOREVER or units < 1 or units > FOREVER or (due and math.abs(due) > FOREVER) then
+        corrupt("'" .. name .. "' is out of range")
+      end
+      local n = #cells
+      cells[n + 1], cells[n + 2], cells[n + 3] = stop, units, due
+      last = stop
+    end
+    if length ~= #text or count > MOST_CELLS then
+      corrupt("'" .. name .. "' must be a list of cells that is not too long")
+    end
+    return cells
+  end
+
+  -- Gives how many fields there are.
+  function limits.read(state, stored)
+    state.stepped = whole(stored.stepped, 'stepped', 0, FOREVER)
+    local count, edges = whole(stored.limits, 'limits', 1, MOST_LIMITS), 0
+    for n = 1, count do
+      local name, used, ahead, edge = 'limit:' .. n, 'used:' .. n, 'ahead:' .. n, 'edge:' .. n
+      local most, window, jitter, unit = string.match(stored[name] or '', '^(%d+) (%d+) (%d+) (.*)$')
+      if not unit or not is_text(unit) then corrupt("'" .. name .. "' must be three numbers and a unit") end
+      local limit = add(whole(most, name, 1, FOREVER), whole(window, name, 1, FOREVER), unit,
+        whole(jitter, name, 0, FOREVER))
+      if stored[edge] then limit.edge, edges = whole(stored[edge], edge, 0, limit.window - 1), edges + 1 end
+      limit.used = read_cells(stored[used], used, '(%-?%d+):(%d+):(%-?%d+);')
+      limit.ahead = read_cells(stored[ahead], ahead, '(%-?%d+):(%d+);')
+    end
+    return 2 + 3 * count + edges
+  end
+
+  -- The layout that a record with these limits needs.
+  function limits.layout()
+    for _, limit in ipairs(limits) do
+      if limit.edge then return LAYOUT end
+    end
+    return WITHOUT_EDGES
+  end
+
+  local function written_cells(cells, width, name)
+    local parts = {}
+    for i = 1, #cells do parts[i] = written(cells[i], name) .. (i % width == 0 and ';' or ':') end
+    return table.concat(parts)
+  end
+
+  -- Puts the fields that differ from `stored`, or all of them.
+  function limits.write(state, stored, put, all)
+    local stepped = written(state.stepped, 'stepped')
+    if all or stored.stepped ~= stepped then put('stepped', stepped) end
+    if all then put('limits', written(#limits, 'limits')) end
+    for n, limit in ipairs(limits) do
+      local used, ahead = 'used:' .. n, 'ahead:' .. n
+      if all then
+        local most, window = written(limit.most, 'most'), written(limit.window, 'window')
+        put('limit:' .. n, table.concat({ most, window, written(limit.jitter, 'jitter'), limit.unit }, ' '))
+        if limit.edge then put('edge:' .. n, written(limit.edge, 'edge')) end
+      end
+      if all or limit.used.changed then put(used, written_cells(limit.used, 3, used)) end
+      if all or limit.ahead.changed then put(ahead, written_cells(limit.ahead, 2, ahead)) end
+    end
+  end
+
+  -- Whether a field is one of these.
+  function limits.has(field)
+    if field == 'stepped' or field == 'limits' then return true end
+    local edge = string.match(field, '^edge:(%d+)$')
+    if edge then return limits[tonumber(edge)] ~= nil and limits[tonumber(edge)].edge ~= nil end
+    local n = string.match(field, '^limit:(%d+)$') or string.match(field, '^used:(%d+)$')
+      or string.match(field, '^ahead:(%d+)$')
+    return limits[tonumber(n)] ~= nil
+  end
+
+  -- --- as the command and the answer have them -----------------------------------------------------
+
+  function limits.are(settings)
+    if #limits ~= #settings then return false end
+    for n, limit in ipairs(limits) do
+      local most, window, unit, jitter, edge = unpack(settings[n])
+      if limit.most ~= most or limit.window ~= window or limit.unit ~= unit or limit.jitter ~= jitter
+        or limit.edge ~= edge then return false end
+    end
+    return true
+  end
+
+  function limits.listed()
+    local list = {}
+    for n, limit in ipairs(limits) do
+      list[n] = { limit.most, limit.window, limit.unit, limit.jitter, limit.used, limit.ahead, limit.edge }
+    end
+    return list
+  end
+
+  -- --- cells ---------------------------------------------------------------------------------------
+
+  local function lateness(state) return tolerance(state) + credit(state) + 2 * state.error end
+
+  -- A length within a window. Unlike %, fmod is exact.
+  local function within(limit, length)
+    local rest = math.fmod(length, limit.window)
+    return rest < 0 and rest + limit.window or rest
+  end
+
+  -- The first edge at an instant on the server's clock, or after it.
+  local function next_edge(limit, at) return at + within(limit, limit.edge - at) end
+
+  -- How long units count after the end of their cell; at most so long in fixed windows.
+  local function span(limit, state) return limit.window + limit.jitter + lateness(state) + state.error end
+
+  -- Until when the units of a cell count, by where it ends; both on the queue's clock.
+  local function expiry(limit, state, stop)
+    if not limit.edge then return stop + span(limit, state) end
+    local at = stop + state.held + limit.jitter + lateness(state)
+    return next_edge(limit, at) - state.held + state.error
+  end
+
+  local function end_of_cell(limit, due)
+    return math.min(FOREVER, (math.floor(due / limit.cell) + 1) * limit.cell)
+  end
+
+  local function units_of(slot) return { unpack(slot, 4) } end
+
+  -- How much a ticket takes of the n-th limit. One without units takes its cost of those that count starts.
+  local function of_each(n, cost, units)
+    if #units == 0 then return limits[n].unit == STARTS and cost or 0 end
+    return units[n] or 0
+  end
+
+  -- Adds units to the cell with this end, or with the last one that a store can hold; with `due`, to a used one.
+  local function put(cells, stop, units, due)
+    if units == 0 then return end
+    stop = math.min(FOREVER, stop)
+    local width, size = due and 3 or 2, #cells
+    local is_full, i = size >= width * MOST_CELLS, size + 1
+    while i > 1 and cells[i - width] >= stop do i = i - width end
+    cells.changed = true
+    if not is_full and cells[i] ~= stop then
+      table.insert(cells, i, stop)
+      table.insert(cells, i + 1, units)
+      if due then table.insert(cells, i + 2, due) end
+      return
+    end
+    if i > size then
+      i = i - width
+      cells[i] = stop
+    end
+    cells[i + 1] = cells[i + 1] + units
+    if due then cells[i + 2] = math.max(cells[i + 2], due) end
+  end
+
+  -- Adds units to the cell that begins at a place of the list, or takes them out; without any, it is none.
+  local function add_to(cells, width, place, more)
+    if more == 0 then return end
+    cells.changed = true
+    cells[place + 1] = cells[place + 1] + more
+    if cells[place + 1] > 0 then return end
+    for _ = 1, width do table.remove(cells, place) end
+  end
+
+  -- Takes units out of the cell with this end; if it was merged with another one, they stay.
+  local function without(cells, stop, units)
+    for i = 1, #cells, 2 do
+      if cells[i] == stop then return add_to(cells, 2, i, -units) end
+    end
+  end
+
+  -- The cells that stay.
+  local function only(cells, width, stays)
+    local rest, n = { changed = true }, 0
+    for i = 1, #cells, width do
+      if stays(cells[i], cells[i + 2]) then
+        for j = i, i + width - 1 do
+          n = n + 1
+          rest[n] = cells[j]
+        end
+      end
+    end
+    return n == #cells and cells or rest
+  end
+
+  -- --- the rules -----------------------------------------------------------------------------------
+
+  function limits.kept(state)
+    local most = 0
+    for _, limit in ipairs(limits) do most = math.max(most, span(limit, state) + limit.cell) end
+    return most
+  end
+
+  function limits.fresh(settings, now, was_lost)
+    for _, each in ipairs(settings) do
+      local limit = add(unpack(each))
+      if was_lost then limit.used = { now, limit.most, now } end
+    end
+    return limits
+  end
+
+  -- Moves the cells of a limit that end by `last` from those ahead to the used ones.
+  local function move(limit, last, lag)
+    local ahead = limit.ahead
+    if not ahead[1] or ahead[1] > last then return end
+    for i = 1, #ahead, 2 do
+      if ahead[i] <= last then put(limit.used, ahead[i] + lag, ahead[i + 1], ahead[i]) end
+    end
+    limit.ahead = only(ahead, 2, function(stop) return stop > last end)
+  end
+
+  function limits.age(state)
+    local clock, lag = clock_of(state, state.seen), state.held + state.stepped
+    local over = clock - lateness(state)
+    for _, limit in ipairs(limits) do
+      move(limit, over, lag)
+      local used = limit.used
+      if used[1] and expiry(limit, state, used[1] - lag) <= over then
+        limit.used = only(used, 3, function(stop, due)
+          return expiry(limit, state, stop - lag) > over or due > state.at
+        end)
+      end
+    end
+  end
+
+  function limits.hold(state)
+    local are_others = math.max(state.current, state.void) < state.ticket
+    for _, limit in ipairs(limits) do
+      local last = end_of_cell(limit, state.at) - (are_others and limit.cell or 0)
+      move(limit, last, state.held + state.stepped)
+    end
+  end
+
+  function limits.set_back(state, slots)
+    local over = clock_of(state, state.seen) - lateness(state)
+    for n, limit in ipairs(limits) do
+      local used, ahead, known = limit.used, limit.ahead, {}
+      for i = 1, #used, 3 do
+        if used[i + 2] > over then put(ahead, used[i + 2], used[i + 1]) end
+      end
+      limit.used = only(used, 3, function(_, due) return due <= over end)
+      for i = 1, #ahead, 2 do known[ahead[i]] = true end
+      for _, slot in ipairs(slots) do
+        local stop = end_of_cell(limit, slot[2])
+        if not known[stop] then put(ahead, stop, of_each(n, slot[3] or 1, units_of(slot))) end
+      end
+    end
+  end
+
+  -- All cells of a limit, in the order of their ends on the queue's clock.
+  local function cells_of(limit, lag)
+    local used, ahead, cells, i, j = limit.used, limit.ahead, {}, 1, 1
+    for n = 1, #used / 3 * 2 + #ahead, 2 do
+      if used[i] and (not ahead[j] or used[i] - lag <= ahead[j]) then
+        cells[n], cells[n + 1] = used[i] - lag, used[i + 1]
+        i = i + 3
+      else
+        cells[n], cells[n + 1] = ahead[j], ahead[j + 1]
+        j = j + 2
+      end
+    end
+    return cells
+  end
+
+  -- One limit, for slots that come one after the other. `first`: the first cell that still counts.
+  local function new_window(limit, state)
+    local cells, counted = cells_of(limit, state.held + state.stepped), 0
+    for i = 2, #cells, 2 do counted = counted + cells[i] end
+    return { limit = limit, state = state, cells = cells, size = #cells, first = 1, counted = counted }
+  end
+
+  local function earliest(window, units, at)
+    local cells, most = window.cells, window.limit.most
+    units = math.min(units, most)
+    while window.first < window.size do
+      local over = expiry(window.limit, window.state, cells[window.first])
+      if over > at then
+        if units == 0 or window.counted + units <= most then break end
+        at = over
+      end
+      window.counted = window.counted - cells[window.first + 1]
+      window.first = window.first + 2
+    end
+    return at
+  end
+
+  local function earliest_of_all(windows, cost, units, at)
+    local latest = at
+    for n, window in ipairs(windows) do
+      latest = math.max(latest, earliest(window, of_each(n, cost, units), at))
+    end
+    return latest
+  end
+
+  local function take(window, units, due)
+    if units == 0 then return end
+    local stop, size = end_of_cell(window.limit, due), window.size
+    put(window.limit.ahead, stop, units)
+    window.cells[size + 1], window.cells[size + 2], window.size = stop, units, size + 2
+    window.counted = window.counted + units
+  end
+
+  -- The slots of up to `count` new tickets, as far as numbers go; their units, as far as they are known; and whether
+  -- the first one would have had room when the queue's clock read `clock`.
+  function limits.fit(state, command, missed, costs, count, due, clock)
+    local step, windows, asked = state.interval, {}, {}
+    for n, limit in ipairs(limits) do windows[n] = new_window(limit, state) end
+    for _, slot in ipairs(missed) do asked[#asked + 1] = units_of(slot) end
+    for _, each in ipairs(command.units or {}) do asked[#asked + 1] = each end
+    local soonest, dues, units = math.min(due, clock), {}, {}
+    for i = 1, count do
+      local cost, taken = costs[i] or 1, asked[i] or {}
+      if i == 1 then
+        soonest = earliest_of_all(windows, cost, taken, soonest)
+        due = math.max(due, soonest)
+      end
+      due = earliest_of_all(windows, cost, taken, due)
+      if cost > math.floor((FOREVER - due) / step) then break end
+      for n, window in ipairs(windows) do take(window, of_each(n, cost, taken), due) end
+      dues[i], units[i] = due, asked[i]
+      due = due + cost * step
+    end
+    return dues, units, soonest <= clock
+  end
+
+  function limits.give_back(slot)
+    for n, limit in ipairs(limits) do
+      without(limit.ahead, end_of_cell(limit, slot[2]), of_each(n, slot[3] or 1, units_of(slot)))
+    end
+  end
+
+  function limits.settle(state, settled)
+    local lag, over = state.held + state.stepped, clock_of(state, state.seen) - lateness(state)
+    for n, limit in ipairs(limits) do
+      for _, each in ipairs(settled) do
+        local stop, more, used, ahead = end_of_cell(limit, each[1]), each[n + 2] or 0, limit.used, limit.ahead
+        local over_at, part, is_ahead = stop + each[2], nil, stop > over
+        for i = #used - 2, 1, -3 do
+          if used[i + 2] == stop and used[i] >= over_at then part = i end
+        end
+        for i = 1, #ahead, 2 do is_ahead = is_ahead or ahead[i] == stop end
+        if more == 0 or expiry(limit, state, over_at - lag) <= over then  -- it counts no more
+        elseif part then
+          add_to(used, 3, part, more)
+        elseif more < 0 then
+          without(ahead, stop, -more)
+        elseif is_ahead then
+          put(ahead, stop, more)
+        else
+          put(used, stop + lag, more, stop)
+        end
+      end
+    end
+  end
+
+  function limits.revoke(state)
+    for _, limit in ipairs(limits) do
+      local ahead, last = limit.ahead, end_of_cell(limit, state.at)
+      for i = #ahead - 1, 1, -2 do
+        if ahead[i] <= last then break end
+        ahead[i], ahead[i + 1], ahead.changed = nil, nil, true
+      end
+    end
+  end
+
+  function limits.heal(state, mark)
+    for _, limit in ipairs(limits) do
+      local lost = limit.unit == STARTS and math.min(limit.most, mark[1] - state.ticket) or limit.most
+      put(limit.ahead, end_of_cell(limit, mark[2]), lost)
+    end
+  end
+
+  function limits.prolong(state, length)
+    local lag = state.held + state.stepped
+    for _, limit in ipairs(limits) do
+      local used = { changed = true }
+      for i = 1, #limit.used, 3 do put(used, limit.used[i] + length, limit.used[i + 1], limit.used[i + 2]) end
+      for i = 1, #limit.ahead, 2 do
+        put(used, limit.ahead[i] + lag + length, limit.ahead[i + 1], limit.ahead[i])
+      end
+      limit.used, limit.ahead = used, { changed = true }
+    end
+  end
+
+  -- Whether there is an edge between where the first slot is, or the hold began, and the end of the last.
+  local function is_among_edges(limit, state, length)
+    local ahead = limit.ahead
+    if not limit.edge or not ahead[1] then return false end
+    local first = math.min(ahead[1] - limit.cell, clock_of(state, state.seen)) + math.min(0, length)
+    local last = ahead[#ahead - 1] + limit.jitter + lateness(state) + math.max(0, length)
+    return next_edge(limit, first + state.held + 1) < last + state.held
+  end
+
+  -- Before a hold of this length moves slots: whether those that aren't granted are to be counted anew. If so, the
+  -- granted ones stay where they are.
+  function limits.moved(state, length)
+    local are_among = false
+    if math.max(state.current, state.void) == state.ticket then return false end
+    for _, limit in ipairs(limits) do are_among = are_among or is_among_edges(limit, state, length) end
+    if not are_among then return false end
+    for _, limit in ipairs(limits) do
+      if limit.edge then move(limit, end_of_cell(limit, state.at), state.held + state.stepped) end
+    end
+    return true
+  end
+
+  -- Before the server's clock is known to be set back: a window of which the beginning is forgotten is full.
+  function limits.stepped(state, now)
+    local late = lateness(state)
+    for _, limit in ipairs(limits) do
+      if limit.edge then
+        local kept = late + within(limit, state.seen - late - limit.edge)
+        if within(limit, now - limit.edge) > kept then
+          put(limit.used, state.seen + state.stepped, limit.most, -FOREVER)
+        end
+      end
+    end
+  end
+
+  -- Whether a unit would count in another window if the queue's clock were set back by this length.
+  function limits.are_passed(state, slots, length)
+    local function is_passed(limit, stop)
+      local at = stop + state.held + limit.jitter + lateness(state)
+      return next_edge(limit, at) ~= next_edge(limit, at + length)
+    end
+    for _, limit in ipairs(limits) do
+      for i = 1, limit.edge and #limit.ahead or 0, 2 do
+        if is_passed(limit, limit.ahead[i]) then return true end
+      end
+      for i = 1, limit.edge and #slots or 0 do
+        if is_passed(limit, end_of_cell(limit, slots[i][2])) then return true end
+      end
+    end
+    return false
+  end
+
+  -- These limits, with what others have counted; nil: there were none.
+  function limits.respread(state, settings, others)
+    for _, each in ipairs(settings) do
+      local limit, source, is_shorter, distance = add(unpack(each)), nil, nil, nil
+      for _, other in ipairs(others or {}) do
+        local shorter, apart = other.window < limit.window, math.abs(other.window - limit.window)
+        if other.unit == limit.unit
+          and (not source or is_shorter and not shorter or is_shorter == shorter and apart < distance) then
+          source, is_shorter, distance = other, shorter, apart
+        end
+      end
+      local used, ahead = source and source.used or {}, source and source.ahead or {}
+      for i = 1, #used do
+        limit.used[i] = i % 3 == 0 and source.cell ~= limit.cell and end_of_cell(limit, used[i] - 1) or used[i]
+      end
+      for i = 1, #ahead, 2 do
+        local stop = source.cell == limit.cell and ahead[i] or end_of_cell(limit, math.min(ahead[i] - 1, state.at))
+        put(limit.ahead, stop, ahead[i + 1])
+      end
+    end
+    return limits
+  end
+
+  return limits
+end
+

@@ -1,0 +1,112 @@
+-- The record of one queue in Redis >= 6.2 or Valkey: the first part of the script that does one step on it.
+--
+-- The script says `apply` of intervalq/rules.py again. The reasons stand there, functions have the same names,
+-- and the conformance suite holds both to the same answers. Its parts are this one (intervalq/_spec/record.py),
+-- queues_limits.lua (intervalq/_spec/windows.py) and queues.lua.
+--
+-- KEYS[1]  intervalq:{QUEUE}  HASH, the record:
+--            version                 whole number, the layout of the record
+--            generation              text, random
+--            interval, tolerance     microseconds
+--            burst, max_running      whole numbers
+--            ephemeral               0 or 1
+--            ticket, current         tickets, whole numbers
+--            void                    revoked_through, a ticket
+--            due, at                 microseconds on the queue's clock; at: current_due
+--            held, late, error       lengths in microseconds; held: held_total, late: late_total
+--            held_since              microseconds on the server's clock; empty: not held
+--            held_until, error_until, seen
+--                                    microseconds on the server's clock; seen: last_now
+--            running:TICKET          when the lease of a running job lapses, microseconds on the server's
+--                                    clock; only with max_running
+--            stepped                 microseconds; this and all that follows: only with limits
+--            limits                  how many limits there are
+--            limit:N                 MOST WINDOW JITTER UNIT, N from 1 on; WINDOW and JITTER are microseconds
+--            edge:N                  microseconds from 1970; only if the windows are fixed
+--            ahead:N                 END:UNITS; for each cell, in the order of ends; microseconds on the queue's
+--                                    clock
+--            used:N                  END:UNITS:DUE; likewise; END: microseconds on the server's clock without its
+--                                    backward steps; DUE: where the cell ended on the queue's clock
+--          A record of layout 1 has no late, error and error_until: they are 0. One without limits has layout 2,
+--          one with limits has layout 3, and one with an edge has layout 4.
+--          Leases have no key of their own: one key is moved, evicted and expired as a whole, and a cluster
+--          serves it while it moves a slot, which it refuses with two keys of which one doesn't exist.
+-- ARGV[1]  the command, JSON of Command.to_dict()
+-- ARGV[2]  the server's clock in microseconds; empty, outside of tests: TIME
+-- Answer   { now, refused, healed, woken, granted {ticket...}, missed {ticket...}, at_once, first ticket,
+--            first due, count, costs {cost...}, begun, state }; flags are 0 or 1, a first ticket of 0 is none,
+--            and a state is {} for none or
+--            { generation, held_since or '', {ticket, until, ticket, until...}, NUMBERS... }.
+--            With limits, dues {due...} and units {{units...}...} follow in the answer, and in the state
+--            stepped and {{most, window, unit, jitter, used {end, units, due...}, ahead {end, units...}}...}; an edge
+--            ends the list of its limit
+-- Errors   CORRUPT (not a record of ours), NEWER (its layout is), RANGE (the step leads out of the numbers)
+-- Channel  intervalq:{QUEUE}:wake  gets an empty message when a step ended a hold
+--
+-- Numbers are doubles, exact to 2^53. They leave here as RESP integers or by '%.0f' only: tostring and cjson
+-- round at 14 digits. The server doesn't undo a script that fails: every check comes before the first write.
+
+local FOREVER = 9007199254740991
+local LAYOUT = 4
+local WITHOUT_EDGES = 3
+local WITHOUT_LIMITS = 2
+local IDLE_KEPT = 60000000
+local MAX_TICKETS = 1000
+local ERROR_KEPT = 60000000
+
+-- Fields of the record that are whole numbers, with the least that each may be (clocks may start anywhere).
+-- The first ones are the settings, in the order of the command; answers have them all in this one.
+local NUMBERS = {
+  'interval', 'burst', 'max_running', 'tolerance', 'ephemeral',
+  'ticket', 'due', 'current', 'at', 'void', 'held', 'held_until', 'seen', 'late', 'error', 'error_until',
+}
+local LEAST = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER, 0, 0, -FOREVER }
+local SETTINGS = 5
+local FIELDS = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
+local NEW = { 'late', 'error', 'error_until' }  -- those that layout 1 doesn't have
+
+local function corrupt(why)
+  error({ err = 'CORRUPT ' .. why })
+end
+
+local function whole(text, name, least, most)
+  if not text or #text > 17 or not string.find(text, '^-?%d+$') then
+    corrupt("'" .. name .. "' must be a whole number")
+  end
+  local value = tonumber(text)
+  if value < least or value > most then corrupt("'" .. name .. "' is out of range") end
+  return value
+end
+
+local function written(number, name)
+  if number < -FOREVER or number > FOREVER then
+    error({ err = "RANGE '" .. name .. "' would be more than a store can hold" })
+  end
+  return string.format('%.0f', number)
+end
+
+-- Whether it is UTF-8: what is no text could not be shown, after the step was done.
+local function is_text(bytes)
+  if not string.find(bytes, '[\128-\255]') then return true end
+  for _, sequence in ipairs({
+    '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+    '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+    '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+  }) do
+    bytes = string.gsub(bytes, sequence, '.')
+  end
+  return not string.find(bytes, '[\128-\255]')
+end
+
+local function clock_of(state, now) return (state.held_since or now) - state.held end
+
+local function full(state) return state.max_running > 0 and state.leases >= state.max_running end
+
+local function tolerance(state)
+  local window = state.burst * state.interval
+  local agreed = math.min(state.tolerance, window)
+  return agreed > 0 and agreed or math.floor(window / 10)
+end
+
+local function credit(state) return (state.burst - 1) * state.interval end
+

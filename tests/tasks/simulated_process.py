@@ -1,0 +1,179 @@
+"""Workers in a simulated process, whose functions fail, take long, or end the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+
+from intervalq import IntervalQueue
+from intervalq.errors import DependencyError, StoreError
+from intervalq.tasks import Claim, Reject, Retry, Tasks
+from intervalq.tasks.rules import Depend
+from intervalq.testing.simulation.loop import Process, ProcessClock
+from tasks.simulated_network import Line, WakingLine
+
+if TYPE_CHECKING:
+    from tasks.simulated_workers import World
+
+GRACE = 1.0
+OF_M = 0.5
+"""Seconds that a task of the queue `m` may take."""
+
+
+class Worker:
+    """A process with a handle whose workers run."""
+
+    def __init__(self, world: World, name: str) -> None:
+        dice = world.dice
+        self.world = world
+        clock = ProcessClock(dice.randrange(10**12), dice.uniform(-200, 200), lambda: 0.0)
+        self.process = Process(name, clock)
+        self.line = (WakingLine if world.waking else Line)(world.network, self.process)
+        self.tasks = Tasks(self.line, expiry=world.expiry)
+        self.run_task: asyncio.Task[None] | None = None
+        self.seat = world.judge.seats[self.process]
+        self.is_on = False
+        """Whether its workers run."""
+        self.ending = False
+        """Whether a function has said that the process is to end."""
+        pace = IntervalQueue("pace", interval=0.2, store=world.pace)
+        self._serve("ab", self.work, "a", "b", backoff=0.2)
+        self._serve("k", self.work, "k", backoff=0.2, queue=pace if world.is_paced else None)
+        self._serve("m", self.timed, "m", max_attempts=2, timeout=OF_M, backoff=0.1)
+        self._serve("q", self.quick, "q", on_dependency=self._refused)
+        self._serve("poison", self.poisoned, "poison", max_attempts=2, backoff=0.2)
+
+    def _serve(self, group: str, function: Callable[[Claim], Any], *queues: str, **options: Any) -> None:
+        many = 1 if group == "poison" else self.world.dice.randint(1, 3)
+        self.seat.many[group] = many
+        options = {"max_attempts": None} | options
+        self.tasks.worker(*queues, concurrency=many, **options)(partial(self._called, group, function))
+
+    def start(self) -> None:
+        if not self.world.over:
+            self.process.context.run(self._start)
+
+    def _start(self) -> None:
+        self.seat.stopped, self.ending = None, False
+        self.run_task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        world, self.is_on = self.world, True
+        try:
+            await self.tasks.run(grace=GRACE)
+        except StoreError as error:
+            world.network.broken(f"{self.process.name}: {error}")
+        except SystemExit:
+            if not self.ending:
+                world.network.broken(f"{self.process.name} ends, and nobody wanted that")
+            self.seat.stopped = world.loop.time()
+        except asyncio.CancelledError:
+            if self.seat.stopped is None:
+                raise
+        else:
+            if self.ending:
+                world.network.broken(f"{self.process.name} goes on, and was to end")
+        self._ended()
+
+    def _ended(self) -> None:
+        """Its workers have ended: the rest is given back, and some others come in their place."""
+        world, now, self.is_on = self.world, self.world.loop.time(), False
+        if self.seat.stopped is None:
+            world.network.broken(f"{self.process.name} has ended, and was not stopped")
+        elif world.judge.calm and now > self.seat.stopped + GRACE + 1:
+            world.network.broken(f"{self.process.name} took {now - self.seat.stopped:.6f} s to stop")
+        if world.judge.calm and world.has_session(self.process):
+            world.network.broken(f"{self.process.name} has ended and has a session")
+        if not world.over:
+            again = self.start if world.dice.random() < 0.5 else world.begin
+            world.at(now + world.dice.uniform(0.1, 3), again)
+
+    def stop(self, *, cancel: bool) -> None:
+        """End in good order, or at once."""
+        if not self.is_on or self.seat.stopped is not None:
+            return
+        assert self.run_task is not None
+        self.seat.stopped = self.world.loop.time()
+        if cancel:
+            self.run_task.cancel()
+        else:
+            self.process.context.run(self.tasks.stop)
+
+    async def _called(self, group: str, function: Callable[[Claim], Any], claim: Claim) -> Any:
+        """Run a function before the judge. What it raises by itself is a failed attempt."""
+        world = self.world
+        world.runs += 1
+        world.network.say(f"{self.process.name} runs {claim.value}")
+        paced = world.is_paced and group == "k"
+        call = world.judge.begins(self.process, group, claim, paced=paced)
+        failed = False
+        try:
+            return await function(claim)
+        except BaseException as error:
+            failed = not isinstance(error, asyncio.CancelledError) or error.args == ("by itself",)
+            failed = failed or (group == "m" and world.loop.time() >= call.began + OF_M - 1e-6)
+            raise
+        finally:
+            if not world.over:
+                world.judge.ends(call, failed=failed)
+
+    async def work(self, claim: Claim) -> Any:
+        dice = self.world.dice
+        chance = dice.random()
+        if chance < 0.7:
+            await anyio.sleep(dice.expovariate(10))
+        elif chance < 0.75:
+            await anyio.sleep(dice.choice([dice.uniform(1, 8), dice.uniform(1, 25)]))
+        self._fails(chance)
+        changes = [self.tasks.new("ledger", claim.value)]
+        if 0.75 < chance < 0.78:  # others were faster
+            return [*changes, Depend("nobody", 0)]
+        return changes
+
+    def _fails(self, chance: float) -> None:
+        dice = self.world.dice
+        if chance > 0.95:
+            raise RuntimeError("it failed")
+        if chance > 0.92:
+            raise Retry(delay=dice.uniform(0, 1))
+        if chance > 0.91:
+            raise Reject
+        if chance > 0.9:
+            raise asyncio.CancelledError("by itself")
+        if dice.random() < self.world.mix.exits:
+            self.ending = True
+            raise SystemExit
+
+    async def timed(self, claim: Claim) -> Any:
+        """It fails often, and may take too long."""
+        await anyio.sleep(self.world.dice.choice([0.0, 0.1, 2.0]))
+        if self.world.dice.random() < 0.3:
+            raise RuntimeError("it failed")
+        return self.tasks.new("ledger", claim.value)
+
+    async def quick(self, claim: Claim) -> Any:
+        """One of many that take nearly no time; some do take long."""
+        dice = self.world.dice
+        if dice.random() < 0.05:
+            await anyio.sleep(dice.uniform(0, 4))
+        elif dice.random() < 0.5:
+            await anyio.sleep(0.001)
+        if dice.random() < 0.05:
+            return [self.tasks.new("ledger", -claim.value), Depend("nobody", 0)]
+        return self.tasks.new("ledger", claim.value)
+
+    async def _refused(self, claim: Claim, error: DependencyError) -> Any:
+        """Other changes instead; or none, and the task is done again."""
+        del error
+        return self.tasks.new("ledger", claim.value) if self.world.dice.random() < 0.5 else None
+
+    async def poisoned(self, claim: Claim) -> Any:
+        await anyio.sleep(self.world.dice.uniform(0, 0.1))
+        self.world.crash(self)
+        await anyio.sleep(1)
+        return self.tasks.new("ledger", claim.value)

@@ -1,0 +1,89 @@
+"""What people are told of limits: which of them binds, and how much of each is left."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import pytest
+
+from intervalq import QueueState
+from intervalq.cli._admin.states import condition, facts, table
+from intervalq.testing import virtual_time
+from test_limits import queue_on
+from virtual_store import FarStore, in_virtual_time
+
+
+async def looks(
+    limits: list[str], interval: float | None, *, jobs: int, tokens: int, after: float
+) -> QueueState:
+    """The queue at an instant while so many jobs come at once."""
+    queue = queue_on(FarStore(), *limits, interval=interval)
+    found = list[QueueState]()
+
+    async def job() -> None:
+        async with queue.slot(cost={"tokens": tokens} if tokens else 1):
+            pass
+
+    async def look() -> None:
+        await anyio.sleep(after)
+        found.append(await queue.inspect())
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look)
+        for _ in range(jobs):
+            group.start_soon(job)
+    return found[0]
+
+
+BOTH = ["600/min", "30_000 tokens/min"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "interval", "jobs", "tokens", "after", "binds"),
+    [
+        ([], 0.05, 100, 0, 1, "pace"),
+        ([], 0.05, 1, 0, 1, None),
+        (BOTH, 0.05, 100, 100, 2, "pace"),  # 4,000 tokens so far
+        (BOTH, 0.05, 1_000, 40, 45, "600/m"),
+        (BOTH, 0.05, 1_000, 1_200, 45, "30000 tokens/m"),  # 25 jobs at once: none fits into what is left
+        (BOTH, 0.05, 25, 1_200, 45, "30000 tokens/m"),  # nobody waits, but there is no room for a token
+        (BOTH, 0.05, 20, 1_200, 45, None),
+        (BOTH, None, 1_000, 1_300, 30, "30000 tokens/m"),
+        (BOTH, None, 10, 0, 30, None),
+        (["10/s", "200/min"], None, 1_000, 0, 5, "10/s"),
+        (["10/s", "200/min"], None, 1_000, 0, 40, "200/m"),
+        (["10/min"], 10, 30, 0, 100, "pace"),  # tickets lie beyond the window
+        (["5/min"], 10, 30, 0, 100, "5/m"),
+    ],
+)  # fmt: skip
+def test_it_says_what_binds(
+    limits: list[str], interval: float | None, jobs: int, tokens: int, after: float, binds: str | None
+) -> None:
+    state = virtual_time(partial(looks, limits, interval, jobs=jobs, tokens=tokens, after=after))
+    assert state.binds == binds
+    assert all(each.left == max(0, each.most - each.taken) for each in state.limits)
+    assert state.to_dict()["binds"] == binds
+    shown = dict(facts(state))
+    if limits:
+        assert shown["waits for"] == {None: "nothing", "pace": "the pace"}.get(binds, f"the limit {binds}")
+        if jobs > 100:
+            assert condition(state) == ("paced" if binds == "pace" else f"at its limit {binds}")
+        left = table([state]).columns[5]
+        assert [str(cell) for cell in left.cells] == [
+            "\n".join(f"{each.left} of {each.limit}" for each in state.limits)
+        ]
+    else:
+        assert "waits for" not in shown
+
+
+@in_virtual_time
+async def test_a_held_queue_waits_for_nothing_else() -> None:
+    queue = queue_on(FarStore(), "2/min")
+    for _ in range(2):
+        async with queue.slot():
+            pass
+    assert (await queue.inspect()).binds == "2/m"
+    await queue.pause()
+    assert (await queue.inspect()).binds is None
