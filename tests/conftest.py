@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import postgres_servers
 import servers
+from intervalq_stores.memory import ledgers, queues, tasks
 from servers import Server
 
 T = TypeVar("T")
@@ -97,6 +98,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _no_store_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INTERVALQ_STORE", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test finds `memory://` empty: else it may meet a queue of that name with other settings."""
+    monkeypatch.setattr(queues, "_PROCESS", queues._Records())
+    monkeypatch.setattr(tasks, "_PROCESS", {})
+    monkeypatch.setattr(ledgers, "_PROCESS", {})
 
 
 @contextmanager

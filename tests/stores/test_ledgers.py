@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from intervalq.testing import LedgerSuite
-from intervalq_stores.memory import ledgers as memory_ledgers
 
 
 class TestRedis(LedgerSuite):
@@ -50,10 +47,8 @@ class TestPgBouncer(LedgerSuite):
 
 class TestMemory(LedgerSuite):
     @pytest.fixture
-    def store_url(self) -> Iterator[str]:
-        name = secrets.token_hex(4)
-        yield f"memory://{name}"
-        del memory_ledgers._PROCESS[name]
+    def store_url(self) -> str:
+        return "memory://"
 
 
 class TestJSON(LedgerSuite):

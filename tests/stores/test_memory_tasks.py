@@ -4,7 +4,6 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,10 +17,8 @@ from intervalq_stores.memory.tasks import MemoryTaskStore
 
 class TestMemoryTaskStore(TaskSuite, WakingTaskSuite):
     @pytest.fixture
-    def store_url(self) -> Iterator[str]:
-        name = secrets.token_hex(4)
-        yield f"memory://{name}"
-        del module._PROCESS[name]
+    def store_url(self) -> str:
+        return "memory://"
 
 
 def put(*ids: str, at: int | None = None) -> Modify:
