@@ -210,10 +210,10 @@ def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
         state = windows.heal(state, mark)
         state = replace(state, ticket=mark.ticket, due=max(state.due, mark.due))
     length = max(0, mark.late_total - state.late_total)
-    return _set_back(edges.moved(state, length), length), True
+    return set_back(edges.moved(state, length), length), True
 
 
-def _set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
+def set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
     """Set the queue's clock back, as a late grant of slots does."""
     state = replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
     return windows.set_back(state, slots)
@@ -309,7 +309,7 @@ def _set_back_for(state: State, slots: Sequence[Slot], length: int, now: int) ->
     Ungranted tickets before it would move behind granted ones, so they are revoked. While the queue is at its
     limit of running jobs, its hold begins anew, so the time that counted as lateness is not held twice.
     """
-    state = _set_back(state, length, slots)
+    state = set_back(state, length, slots)
     if state.held_since is not None:
         state = replace(state, held_since=now)
     return replace(state, revoked_through=max(state.revoked_through, slots[0].ticket - 1))

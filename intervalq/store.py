@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
-from intervalq import rules
+from intervalq import keyed, rules
 from intervalq._backends import QUEUES, backend
 from intervalq._timing.clock import CLOCK
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidOption, UnsupportedOperation, short
+from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State
 
 T = TypeVar("T")
@@ -35,6 +36,9 @@ _DATABASES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 
 Step = Callable[[State | None, int], tuple[State | None, T]]
 """Takes the record (None: there is none) and the store's clock; returns the record to keep, and an answer."""
+
+PairStep = Callable[[State | None, State | None, int], tuple[State | None, State | None, T]]
+"""The same on the record of a key and the common one of all keys."""
 
 
 class Store(Protocol):
@@ -75,6 +79,45 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class Pairing(Protocol):
+    """A store that can do one step on two records, which keys under one rate need (`each`)."""
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """Do `intervalq.keyed.apply_keyed` on the records of a key and of its queue: all or nothing.
+
+        Args:
+            queue: the key's queue, `name:key`.
+            command: what to do.
+            known: what the sender knows of the common record, and its name.
+            now: as for `Store.apply`, as are the errors.
+
+        Raises:
+            UnsupportedOperation: this server can't do it.
+        """
+        ...
+
+
+def pairing(store: Store) -> Pairing:
+    """The store, if it can do one step on two records.
+
+    Raises:
+        UnsupportedOperation: it can't.
+    """
+    if not isinstance(store, Pairing):
+        raise UnsupportedOperation(store.url, NO_PAIRS)
+    return store
+
+
+NO_PAIRS: Final = (
+    "this store can't change two records in one step, which keys under one rate (each=) need: "
+    "use Redis, Valkey, PostgreSQL, SQLite, a JSON file or memory"
+)
+"""Why a store refuses keys under one rate."""
+
+
+@runtime_checkable
 class Waking(Protocol):
     """A store that can wake a waiting shard when a hold ends, so that the shard need not poll."""
 
@@ -101,6 +144,27 @@ class DocumentStore(ABC):
         given, nothing needs to be written; None removes the record. If `now` is None, the store reads its own
         clock.
         """
+
+    async def update_pair(self, queue: str, common: str, step: PairStep[T], now: int | None) -> T:
+        """`update` of two records by one atomic step.
+
+        Raises:
+            UnsupportedOperation: unless a subclass overrides this.
+        """
+        del queue, common, step, now
+        raise UnsupportedOperation(self.url, NO_PAIRS)
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """See `Pairing.apply_keyed`."""
+
+        def step(
+            state: State | None, common: State | None, at: int
+        ) -> tuple[State | None, State | None, KeyedAnswer]:
+            return keyed.apply_keyed(state, common, command, known, at)
+
+        return await self.update_pair(queue, known.record, step, now)
 
     @abstractmethod
     async def names(self) -> list[str]:

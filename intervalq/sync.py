@@ -264,6 +264,10 @@ class IntervalQueue:
         """See `intervalq.IntervalQueue.__getitem__`."""
         return IntervalQueue._around(lambda: self._live()[key])
 
+    def key(self, key: str, *, weight: int = 1) -> IntervalQueue:
+        """See `intervalq.IntervalQueue.key`."""
+        return IntervalQueue._around(lambda: self._live().key(key, weight=weight))
+
     def close(self, *, drain: bool = True) -> None:
         """See `intervalq.IntervalQueue.close`."""
         BACKGROUND.call(partial(self._live().close, drain=drain))

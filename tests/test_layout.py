@@ -34,7 +34,8 @@ def test_the_core_imports_no_store() -> None:
 
 
 def test_a_store_imports_only_what_a_store_may() -> None:
-    allowed = {"intervalq.store", "intervalq.rules", "intervalq.errors", "intervalq_stores"}
+    allowed = {"intervalq.store", "intervalq.rules", "intervalq.keyed", "intervalq.errors"}
+    allowed |= {"intervalq_stores"}
     allowed |= {"intervalq.tasks.store", "intervalq.tasks.rules"}
     allowed |= {"intervalq.ledger.store", "intervalq.ledger.rules"}
     for path in STORES:
@@ -70,7 +71,7 @@ def test_the_rules_know_nothing_of_the_outside() -> None:
 
 def test_each_layer_knows_only_those_below() -> None:
     """Parts of the core, lowest first; what anybody may import of the others is left out."""
-    layers = ("_spec", "_timing", "_shard", "_queue", "sync", "cli")
+    layers = ("_spec", "_timing", "_keys", "_shard", "_queue", "sync", "cli")
     for place, layer in enumerate(layers):
         above = set(layers[place + 1 :])
         for path in sorted((ROOT / "intervalq" / layer).rglob("*.py")):
@@ -149,8 +150,8 @@ def test_no_backend_imports_another() -> None:
 
 
 def test_a_layer_of_pacing_imports_only_lower_ones_and_the_public_doors() -> None:
-    layers = ("_spec", "_timing", "_shard", "_queue")
-    doors = {"rules", "errors", "store"}
+    layers = ("_spec", "_timing", "_keys", "_shard", "_queue")
+    doors = {"rules", "keyed", "errors", "store"}
     for name, path in modules().items():
         layer = [*name.split("."), ""][1]
         if layer in layers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from intervalq._keys.each import NO_PACE, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.options import Cost, Duration, Rate, check_burst, options, whole
@@ -77,6 +78,7 @@ class Control(Handle):
             self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
             tolerance=None, max_running=None, timeout=None, retries=0, backoff=0, retry_after=False,
         )  # fmt: skip
+        self._check_each(burst is not None or max_running is not None or limits is not None)
         command = Configure(
             interval=checked.interval,
             burst=None if burst is None else whole("burst", burst, 1),
@@ -103,11 +105,22 @@ class Control(Handle):
             # The first ones stay where they are, because waiting jobs say in their order what they take.
             counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
             self.shard().connection.adopt(settings, counted)
+            if mine.is_keyed:
+                self._options = replace(mine, each=settings.interval)
+                return
             self._options = replace(
                 mine,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
                 tolerance=settings.tolerance, limits=settings.limits, counted=counted,
             )  # fmt: skip
+
+    def _check_each(self, has_others: bool) -> None:
+        """Refuse settings that keys under one rate don't have."""
+        mine = self._options
+        if mine.is_keyed and (has_others or mine.each == NO_PACE):
+            raise not_of_key(self.name, mine.name)
+        if mine.each is not None and has_others:
+            raise not_of_common(self.name)
 
     async def known_limits(self) -> tuple[Limit, ...]:
         """Internal: the queue's limits as `configure` takes them."""

@@ -9,15 +9,17 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
+from intervalq._keys.each import MAX_WEIGHT, NO_PACE, SHARED
+from intervalq._keys.store import KeyStore
 from intervalq._queue.job import RunningJob
 from intervalq._queue.keys import shown, token
-from intervalq._queue.options import Options
+from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import Callers
 from intervalq._shard.shard import Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
-from intervalq.errors import ForkedError, QueueClosed, WrongLoop
+from intervalq.errors import ForkedError, InvalidOption, QueueClosed, WrongLoop
 from intervalq.store import Store, open_store, shown_url
 
 H = TypeVar("H", bound="Handle")
@@ -52,16 +54,36 @@ class Handle:
         A key is any text of 1 to 10,000 characters; different texts are different keys. It leaves nothing
         behind, neither in this process, once nobody holds it, nor in the store, which forgets its record a
         minute after it has stopped to matter.
+
+        If the queue has `each`, its keys are under its rate instead of separate: see `key` for weights.
         """
         return self.keyed(token(key))
 
-    def keyed(self, key: str) -> Self:
+    def key(self, key: str, *, weight: int = 1) -> Self:
+        """The queue of a key, as `queue[key]`, with a weight.
+
+        Args:
+            key: see `__getitem__`.
+            weight: how many starts the key has in a turn while other keys wait; with `each="shared"` only.
+                A turn of a key of weight 5 has five times as many as one of weight 1. The weight belongs to
+                this handle: each process says its own.
+
+        Raises:
+            InvalidOption: the weight is not from 1 to 1,000, or the keys of this queue have none.
+        """
+        if whole("weight", weight, 1, MAX_WEIGHT) != 1 and self._options.each != NO_PACE:
+            raise InvalidOption(
+                f"weight={weight} needs each={SHARED!r}: other keys of {self.name!r} have a pace of their own"
+            )
+        return self.keyed(token(key), weight)
+
+    def keyed(self, key: str, weight: int = 1) -> Self:
         """Internal: the queue of a key as the record's name has it."""
         if self._options.key is not None:
             raise TypeError(f"{self!r} is already the queue of a key")
         child = self._children.get(key)
-        if child is None:
-            child = self._like(replace(self._settings, key=key, new=False))
+        if child is None or child._options.weight != weight:  # noqa: SLF001 - its own class
+            child = self._like(replace(self._settings, key=key, new=False, weight=weight))
             child._parent = self  # noqa: SLF001 - its own class
             self._children[key] = child
         return child
@@ -119,12 +141,22 @@ class Handle:
             mine = self._options
             precision = None if mine.precision is None else Precision(mine.precision)
             self.shard_here = Shard(
-                mine.record, self._open(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
+                mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
                 counted=mine.counted,
             )  # fmt: skip
             self._home = home
         return self.shard_here
+
+    def _store_here(self) -> Store:
+        """The store as the shard uses it."""
+        mine, store = self._options, self._open()
+        if not mine.is_keyed:
+            return store
+        return KeyStore(
+            store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight,
+            on_mismatch=mine.on_mismatch,
+        )  # fmt: skip
 
     def _open(self) -> Store:
         if self._parent is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from intervalq._keys.store import keyed_on
 from intervalq._queue.keys import shown
 from intervalq._shard.shard import Shard
 from intervalq._spec import limits, standing
@@ -117,6 +118,8 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     error = max(state.error, shard.time.error(state, at))
     clock = state.clock(answer.now)
     due = max(clock - state.credit, state.due + settings.interval)
+    if (key := keyed_on(shard.store)) is not None:
+        due = max(due, key.free(state))
     next_slot = standing.Line(state, due).next(1, ()) + state.held_total
     return QueueState(
         name=shown(shard.queue),

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from intervalq._queue.options import Cost, Duration, Rate
-from intervalq._shard.connection import OnMismatch
 from intervalq._spec.limits import Limit
+from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.store import Store
 
@@ -33,6 +33,7 @@ class QueueOptions(TypedDict, total=False):
     on_mismatch: OnMismatch
     new: bool
     start: bool
+    each: Rate | None
 
 
 class SlotOptions(TypedDict, total=False):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias, TypeVar, get_args
 
-from intervalq._shard.connection import OnMismatch
+from intervalq._keys.each import each_of, needs_key, pace_of
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit as PublicLimit
 from intervalq._spec.limits import rules_of, text
+from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing import rates
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidInterval, InvalidOption, short
@@ -68,6 +69,15 @@ class Options:
     on_mismatch: OnMismatch
     new: bool
     start: bool
+    each: int | None = None
+    """The interval of each key under the common pace: see `intervalq._keys.each`."""
+    weight: int = 1
+    """How many slots this key takes in a turn."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether this is the queue of a key under a common pace."""
+        return self.each is not None and self.key is not None
 
     @property
     def record(self) -> str:
@@ -77,6 +87,13 @@ class Options:
     @property
     def settings(self) -> Settings | None:
         """The settings with which to create the record; None: the queue must exist."""
+        if self.each is not None and self.key is not None and (common := self.common) is not None:
+            return pace_of(common, self.each)
+        return self.common
+
+    @property
+    def common(self) -> Settings | None:
+        """The settings without what is special about a key under a common pace."""
         if self.interval is None:
             return None
         return Settings(
@@ -84,7 +101,7 @@ class Options:
             self.burst,
             self.max_running,
             self.tolerance or 0,
-            ephemeral=self.key is not None,
+            ephemeral=self.key is not None and self.each is None,
             limits=self.limits,
         )
 
@@ -92,8 +109,10 @@ class Options:
         """How many slots a job takes, and what of each limit; nothing: see `rules.Units`.
 
         Raises:
-            InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit.
+            InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit;
+                or jobs need a key.
         """
+        self.check_key()
         if not isinstance(cost, Mapping):
             taken = {STARTS: whole("cost", cost, 1, MAX_COST)}
         else:
@@ -116,6 +135,15 @@ class Options:
         if not isinstance(cost, Mapping):
             return taken[STARTS], ()
         return taken[STARTS], tuple([taken.get(unit, 0) for unit in self.counted])
+
+    def check_key(self) -> None:
+        """Refuse jobs of a queue whose jobs need keys.
+
+        Raises:
+            InvalidOption: the jobs of this one do.
+        """
+        if self.each is not None and self.key is None:
+            raise needs_key(self.name)
 
     def beyond(self, slot: Slot, took: Mapping[str, int]) -> dict[str, int]:
         """By how much more of each unit a job took than its slot; less, if negative.
@@ -159,6 +187,7 @@ def options(
     on_mismatch: OnMismatch = "raise",
     new: bool = False,
     start: bool = True,
+    each: Rate | None = None,
 ) -> Options:
     """The settings, checked.
 
@@ -173,6 +202,7 @@ def options(
         raise InvalidOption(
             "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
         )
+    of_key = each_of(each, interval=micros, burst=burst, max_running=max_running, has_limits=bool(ruled))
     _check_first_use(on_mismatch, new=new, creates=micros is not None or bool(ruled))
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
@@ -203,6 +233,7 @@ def options(
         on_mismatch=on_mismatch,
         new=new,
         start=start,
+        each=of_key,
     )
 
 

@@ -19,12 +19,12 @@ from intervalq._queue.options import Cost, Duration, Rate, Settle, options, wait
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Blocking
 from intervalq._queue.slot import ComingSlot, Slot
-from intervalq._shard.connection import OnMismatch
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit
+from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidOption, short
 from intervalq.store import DocumentStore, Store
@@ -89,6 +89,9 @@ class IntervalQueue(Control):
             max_running and limits of this handle, for everybody. The tolerance of a queue can't be changed.
         new: refuse to use a queue that exists, with `QueueExists`. This doesn't concern the queues of keys.
         start: False: keep this handle's own jobs until `await queue.start()`.
+        each: the rate of each key (`queue["tenant-42"]`) under the common pace, which all keys share fairly;
+            "shared": keys have no rate of their own. Then every job needs a key. None: each key is a queue
+            of its own. Not with burst, limits or max_running, nor on NATS (`UnsupportedOperation`).
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
@@ -119,6 +122,7 @@ class IntervalQueue(Control):
         on_mismatch: OnMismatch = "raise",
         new: bool = False,
         start: bool = True,
+        each: Rate | None = None,
     ) -> None:
         by_url = store is None or isinstance(store, str | os.PathLike)
         checked = options(
@@ -142,6 +146,7 @@ class IntervalQueue(Control):
             on_mismatch=on_mismatch,
             new=new,
             start=start,
+            each=each,
         )
         super().__init__(checked, None if by_url else cast("Store", store))
 
@@ -375,6 +380,7 @@ class IntervalQueue(Control):
     @cached_property
     def _usual(self) -> Plan:
         mine = self._options
+        mine.check_key()
         return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
 
     @cached_property

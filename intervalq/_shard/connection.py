@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import replace
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import anyio
 
 from intervalq._shard.store_time import StoreTime
-from intervalq._spec import limits, parse, windows
+from intervalq._spec import windows
 from intervalq._spec.configure import ordered, reordered
+from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import ConfigMismatch, QueueExists
 from intervalq.rules import (
@@ -33,10 +34,6 @@ log: Final = logging.getLogger("intervalq")
 
 _SHORT: Final = 200_000
 """At intervals shorter than this, the shard connects before it takes its first ticket."""
-
-
-OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
-"""What to do if a record has other settings: refuse to work, use those, or change them for everybody."""
 
 
 class Owner(Protocol):
@@ -305,17 +302,3 @@ class Connection:
         self.mark = mark
         if before is None or (before.held_total, before.held_since) != (state.held_total, state.held_since):
             self._owner.hold_changed()
-
-
-def describe(settings: Settings) -> str:
-    """Settings in the form for messages."""
-    parts = [f"interval={parse.text(settings.interval)}"]
-    if settings.burst != 1:
-        parts.append(f"burst={settings.burst}")
-    if settings.max_running:
-        parts.append(f"max_running={settings.max_running}")
-    if settings.tolerance:
-        parts.append(f"tolerance={parse.text(settings.tolerance)}")
-    if settings.limits:
-        parts.append(f"limits=[{', '.join(repr(limits.text(limit)) for limit in settings.limits)}]")
-    return ", ".join(parts)

@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from intervalq._keys.store import keyed_on
 from intervalq._shard.connection import Connection
 from intervalq._shard.grants import Grants
 from intervalq._shard.store_time import StoreTime
@@ -200,7 +201,9 @@ class Deadlines:
     def _free(self, state: State, at: int) -> int:
         """The first slot by the pace, on the queue's clock, that nobody has a ticket for."""
         now = state.clock(self._time.clock.earliest(at))
-        return max(now - state.credit, state.due + state.settings.interval)
+        own = max(now - state.credit, state.due + state.settings.interval)
+        key = keyed_on(self._connection.store)
+        return own if key is None else max(own, key.free(state))
 
     def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:
         """The slot, on the queue's clock, of a job that joins the line now; `another`: of a second one."""

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from intervalq._keys.store import behind
 from intervalq._shard.store_time import StoreTime
 from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock
@@ -49,9 +50,9 @@ class Listener:
 
     async def start(self) -> None:
         """Start listening; return when wake-ups can come, or when it is clear that they won't."""
-        store = self._store
-        if isinstance(store, Waking) and _listening.get(store, 0) < _MOST:
-            _listening[store] = _listening.get(store, 0) + 1
+        store, counted = self._store, behind(self._store)
+        if isinstance(store, Waking) and _listening.get(counted, 0) < _MOST:
+            _listening[counted] = _listening.get(counted, 0) + 1
             spawn(self._listen, store)
             await self._settled.wait()
 
@@ -85,5 +86,5 @@ class Listener:
         finally:
             self.hears = False
             self._settled.set()
-            _listening[self._store] -= 1
+            _listening[behind(self._store)] -= 1
             self._wake()

@@ -65,6 +65,8 @@ class Situation:
     """The units of limits, in the order in which jobs here say what they take of them."""
     settles: bool = False
     """Whether jobs here take less of limits than their tickets, which is known when they have ended."""
+    turn: int = 1
+    """How many slots to ask for together at least, if there are as many: see `KeyStore.turn`."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
 
@@ -213,6 +215,8 @@ def _slots_to_ask(now: Situation) -> list[Slot]:
     if state is not None and _are_counted_anew(state, tickets[0]):
         return now.grants.in_row(0, state.revoked_through)
     ahead = now.time.together(state) - max(0, now.time.comes(tickets[0], state) - now.at)
+    if state is not None:
+        ahead = max(ahead, (now.turn - 1) * state.settings.interval)
     # Previously granted slots must be requested together with the first one that is over, however far ahead.
     return now.grants.in_row(ahead, 0 if state is None else state.current)
 

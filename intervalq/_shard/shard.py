@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import anyio
 
-from intervalq._shard.connection import Connection, OnMismatch
+from intervalq._keys.store import keyed_on
+from intervalq._shard.connection import Connection
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.deadlines import Deadlines
 from intervalq._shard.dispatcher import Dispatcher
@@ -19,6 +20,7 @@ from intervalq._shard.grants import Grant, Grants
 from intervalq._shard.leases import Leases
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.backends import asyncio_loop, wakers
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.precision import Precision
@@ -62,7 +64,8 @@ class Shard:
         self.loop: object = asyncio_loop() or self
         """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
         self.clock = CLOCK.get()
-        self.time = StoreTime(strict=strict)
+        own = keyed_on(store)  # between the slots of a key with a pace of its own, others have theirs
+        self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace)
         self.line = WaitQueue()
         self.grants = Grants()
         self.connection = Connection(

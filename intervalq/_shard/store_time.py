@@ -50,9 +50,10 @@ class StoreTime:
 
     Args:
         strict: wait until a slot has surely come, however far away the store is.
+        moves: whether granted slots that directly follow each other may move if a job begins late.
     """
 
-    def __init__(self, *, strict: bool = False) -> None:
+    def __init__(self, *, strict: bool = False, moves: bool = True) -> None:
         self.clock = StoreClock()
         self.trips = Recent()
         """From calls of the store to their answers."""
@@ -62,6 +63,7 @@ class StoreTime:
         self.reaction = REACTION
         """How long jobs take to begin after the answer with their grant, learned from late ones."""
         self._strict = strict
+        self._moves = moves
         self._checks = 0
         self.repeated = 0
         """How many answers in a row came too late for their slot."""
@@ -169,7 +171,7 @@ class StoreTime:
         granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
         # With credit, slots may be used late anyway; with limits, each counts where it is.
-        granted.moves = not (state.credit or state.settings.limits)
+        granted.moves = self._moves and not (state.credit or state.settings.limits)
         granted.all_from, granted.all_until = (
             (FOREVER, -FOREVER) if granted.moves else (opens, granted.instant + granted.before)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from intervalq.ledger.rules import Command
-from intervalq.store import Step
+from intervalq.store import PairStep, Step
 from intervalq_stores._files.worker_thread import Job
 
 
@@ -15,6 +15,17 @@ class StepJob(Job):
     def __init__(self, queue: str, step: Step[Any], now: int | None) -> None:
         super().__init__()
         self.queue = queue
+        self.step = step
+        self.now = now
+
+
+class PairJob(Job):
+    """A step on the record of a key and the common one of its queue."""
+
+    def __init__(self, queue: str, common: str, step: PairStep[Any], now: int | None) -> None:
+        super().__init__()
+        self.queue = queue
+        self.common = common
         self.step = step
         self.now = now
 

@@ -14,11 +14,12 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import anyio
 from anyio import to_thread
 
-from intervalq import rules
+from intervalq import keyed, rules
 from intervalq.errors import InvalidOption, StoreError, StoreTimeout, StoreUnavailable
+from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State
-from intervalq.store import DocumentStore, Step, T, stopwatch
-from intervalq_stores._files.jobs import StepJob
+from intervalq.store import DocumentStore, PairStep, Step, T, stopwatch
+from intervalq_stores._files.jobs import PairJob, StepJob
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores._files.worker_thread import Job, WorkerThread
 
@@ -97,6 +98,25 @@ class FileStore(ThreadedFile, DocumentStore):
         sent = stopwatch()
         answer = cast("Answer", await self._ask(job))
         return replace(answer, trip=(sent, job.finished_at))
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """See `Pairing.apply_keyed`, and `apply`."""
+
+        def step(
+            state: State | None, common: State | None, at: int
+        ) -> tuple[State | None, State | None, KeyedAnswer]:
+            return keyed.apply_keyed(state, common, command, known, at)
+
+        job = PairJob(queue, known.record, step, now)
+        sent = stopwatch()
+        made = cast("KeyedAnswer", await self._ask(job))
+        return made._replace(answer=replace(made.answer, trip=(sent, job.finished_at)))
+
+    async def update_pair(self, queue: str, common: str, step: PairStep[T], now: int | None) -> T:
+        """See `DocumentStore.update_pair`, and `update`."""
+        return cast("T", await self._ask(PairJob(queue, common, step, now)))
 
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
         """See `DocumentStore.update`. A step whose caller leaves while it waits for the lock is not done."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from intervalq.rules import State
 from intervalq.store import wall_clock
 from intervalq_stores._files.advice import Advice, advise
-from intervalq_stores._files.jobs import StepJob
+from intervalq_stores._files.jobs import PairJob, StepJob
 from intervalq_stores._files.store import FileStore, path_of, stamp
 from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.json._queue_document import Document
@@ -28,9 +28,8 @@ class JSONFileStore(FileStore):
             document = self._read()
             changed = False
             for job in jobs:
-                assert isinstance(job, StepJob)
                 try:
-                    changed |= _step(document, job)
+                    changed |= _step_pair(document, job) if isinstance(job, PairJob) else _step(document, job)
                 except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
                     job.error = error
                 job.stands = job.error is not None or not changed
@@ -62,8 +61,23 @@ class JSONFileStore(FileStore):
         ]
 
 
-def _step(document: Document, job: StepJob) -> bool:
+def _step_pair(document: Document, job: PairJob) -> bool:
+    """Do a job on two records of the document; returns whether this changed it."""
+    at = wall_clock() if job.now is None else job.now
+    before, common = document.get(job.queue), document.get(job.common)
+    after, common_after, job.answer = job.step(before, common, at)
+    if common_after is not common:
+        document.put(job.common, common_after)
+    if after is not before:
+        if before is None and job.now is None:  # a new record removes lapsed ones
+            document.forget_lapsed(at)
+        document.put(job.queue, after)
+    return after is not before or common_after is not common
+
+
+def _step(document: Document, job: Job) -> bool:
     """Do a job on the document; returns whether this changed it."""
+    assert isinstance(job, StepJob)
     at = wall_clock() if job.now is None else job.now
     before = document.get(job.queue)
     after, job.answer = job.step(before, at)

@@ -14,8 +14,9 @@ from typing import Final
 
 import anyio
 
+from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State, lapses, settle
-from intervalq.store import DocumentStore, Step, T, shown_url, wall_clock
+from intervalq.store import DocumentStore, PairStep, Step, T, shown_url, wall_clock
 
 
 @dataclass(slots=True)
@@ -33,6 +34,19 @@ class _Records:
         for name in [name for name, state in self.states.items() if lapses(settle(state, now)) <= now]:
             del self.states[name]
         self.room = max(64, 2 * len(self.states))
+
+    def keep(
+        self, queue: str, before: State | None, after: State | None, now: int, *, make_room: bool
+    ) -> None:
+        """Keep the record after a step."""
+        if after is before:
+            return
+        if before is None and make_room and len(self.states) >= self.room:
+            self.make_room(now)
+        if after is None:
+            del self.states[queue]
+        else:
+            self.states[queue] = after
 
 
 _PROCESS: Final = _Records()
@@ -57,29 +71,45 @@ class MemoryStore(DocumentStore):
 
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
         """See `DocumentStore.update`."""
+        with self._records.lock:
+            at = self._clock() if now is None else now
+            before = self._records.states.get(queue)
+            after, answer = step(before, at)
+            self._records.keep(queue, before, after, at, make_room=now is None)
+        return answer
+
+    async def update_pair(self, queue: str, common: str, step: PairStep[T], now: int | None) -> T:
+        """See `DocumentStore.update_pair`."""
         records = self._records
         with records.lock:
             at = self._clock() if now is None else now
-            before = records.states.get(queue)
-            after, answer = step(before, at)
-            if after is not before:
-                if before is None and now is None and len(records.states) >= records.room:
-                    records.make_room(at)
-                if after is None:
-                    del records.states[queue]
-                else:
-                    records.states[queue] = after
+            before, shared = records.states.get(queue), records.states.get(common)
+            after, shared_after, answer = step(before, shared, at)
+            records.keep(common, shared, shared_after, at, make_room=False)
+            records.keep(queue, before, after, at, make_room=now is None)
         return answer
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
         answer = await super().apply(queue, command, now)
         if answer.woken:
-            with self._records.lock:
-                wakers = list(self._records.waiting.get(queue, ()))
-            for wake in wakers:
-                wake()
+            self._wake(queue)
         return answer
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """See `Pairing.apply_keyed`."""
+        answer = await super().apply_keyed(queue, command, known, now)
+        if answer.answer.woken:
+            self._wake(queue)
+        return answer
+
+    def _wake(self, queue: str) -> None:
+        with self._records.lock:
+            wakers = list(self._records.waiting.get(queue, ()))
+        for wake in wakers:
+            wake()
 
     async def names(self) -> list[str]:
         """See `Store.names`."""

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from intervalq.rules import State
 from intervalq.store import wall_clock
 from intervalq_stores._files.advice import Advice, advise
-from intervalq_stores._files.jobs import StepJob
+from intervalq_stores._files.jobs import PairJob, StepJob
 from intervalq_stores._files.json_records import broken, parse, renewed, state_of
 from intervalq_stores._files.store import FileStore, stamp
 from intervalq_stores._files.worker_thread import Job
@@ -44,26 +44,37 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
         changes: dict[str, Change] = {}
         sweep: int | None = None
         for job in jobs:
-            assert isinstance(job, StepJob)
-            known = changes.get(job.queue)
-            text = known.text if known else self._database.read(job.queue)
+            assert isinstance(job, StepJob | PairJob)
+            names = (job.queue,) if isinstance(job, StepJob) else (job.queue, job.common)
+            texts = [changes[name].text if name in changes else self._database.read(name) for name in names]
             at = wall_clock() if job.now is None else job.now
             try:
-                change = self._step(job, text, at)
+                made = self._step(job, texts, at)
             except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
                 job.error = error
             else:
-                if change is not None:
-                    changes[job.queue] = change
-                    if text is None and job.now is None:
-                        sweep = at  # a new record removes lapsed ones
+                changes |= {name: change for name, change in zip(names, made, strict=True) if change}
+                if made[0] is not None and texts[0] is None and job.now is None:
+                    sweep = at  # a new record removes lapsed ones
             job.stands = job.error is not None or not changes
         self._database.commit(changes, sweep)
 
-    def _step(self, job: StepJob, text: object, at: int) -> Change | None:
-        """Do a job on a record; None: it changed nothing."""
-        data, before = self._record(job.queue, text)
-        after, job.answer = job.step(before, at)
+    def _step(self, job: StepJob | PairJob, texts: list[object], at: int) -> list[Change | None]:
+        """Do a job on one record or two; None: it changed nothing."""
+        first = self._record(job.queue, texts[0])
+        if isinstance(job, StepJob):
+            after, job.answer = job.step(first[1], at)
+            return [self._change(job.queue, *first, after)]
+        common = self._record(job.common, texts[1])
+        after, common_after, job.answer = job.step(first[1], common[1], at)
+        return [
+            self._change(job.queue, *first, after),
+            self._change(job.common, *common, common_after),
+        ]
+
+    def _change(
+        self, queue: str, data: dict[str, object], before: State | None, after: State | None
+    ) -> Change | None:
         if after is before:
             return None
         if after is None:
@@ -71,7 +82,7 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
         try:
             written = json.dumps(renewed(data, after), allow_nan=False)
         except (RecursionError, ValueError) as error:
-            raise broken(job.queue, f"a field in it can't be written back: {error}", self.url) from error
+            raise broken(queue, f"a field in it can't be written back: {error}", self.url) from error
         return Change.to(written, after)
 
     def _record(self, queue: str, text: object) -> tuple[dict[str, object], State | None]:

@@ -1,0 +1,85 @@
+"""The option `each`: what it may be, and what can't be combined with it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from intervalq._spec import parse
+from intervalq._timing import rates
+from intervalq.errors import InvalidOption, short
+from intervalq.rules import Settings
+
+SHARED: Final = "shared"
+"""The text for keys that have no pace of their own."""
+
+NO_PACE: Final = 0
+"""The interval that stands for it."""
+
+MAX_WEIGHT: Final = 1_000
+"""The largest weight: more is a mistake."""
+
+
+def each_of(
+    each: float | str | None,
+    *,
+    interval: int | None,
+    burst: int,
+    max_running: int | None,
+    has_limits: bool,
+) -> int | None:
+    """The interval of each key, in microseconds; `NO_PACE`: the common one; None: nothing is common.
+
+    Raises:
+        InvalidOption: it is no rate, faster than the common one, or can't be combined with another option.
+    """
+    if each is None:
+        return None
+    what = f"each={short(each)}"
+    if interval is None:
+        raise InvalidOption(f"{what} needs interval or rate: the common pace of all keys")
+    if burst != 1 or max_running is not None or has_limits:
+        raise InvalidOption(
+            f"{what} can't be combined with burst, limits or max_running: keys share only the pace; leave "
+            "these out, or use keys without each=, which are queues of their own"
+        )
+    if each == SHARED:
+        return NO_PACE
+    own = rates.rate(each)
+    if own < interval:
+        raise InvalidOption(
+            f"{what} is faster than the common pace of one start in {parse.text(interval)}, which holds for "
+            f"each key anyway: use a slower rate, or each={SHARED!r}"
+        )
+    return own
+
+
+def pace_of(common: Settings, each: int) -> Settings:
+    """The settings of a key under the common ones.
+
+    The rules add what follows from the common record: see `keyed.apply_keyed`.
+    """
+    return Settings(each or common.interval, tolerance=common.tolerance, ephemeral=True)
+
+
+def needs_key(name: str) -> InvalidOption:
+    """The error for a job of the common queue itself."""
+    return InvalidOption(
+        f"queue {name!r} has keys under one rate (each=), so each of its jobs needs a key: use "
+        f"queue['tenant-42'] instead of queue"
+    )
+
+
+def not_of_common(name: str) -> InvalidOption:
+    """The error for settings that keys can't share."""
+    return InvalidOption(
+        f"queue {name!r} has keys under one rate (each=), which share only the pace: configure() takes "
+        "interval or rate"
+    )
+
+
+def not_of_key(name: str, common: str) -> InvalidOption:
+    """The error for settings that a key doesn't have."""
+    return InvalidOption(
+        f"{name!r} is a key under the rate of {common!r}: configure() takes interval or rate, and only if "
+        f"the key has a pace of its own; the common pace is that of {common!r}"
+    )

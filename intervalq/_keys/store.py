@@ -1,0 +1,181 @@
+"""The store as the shard of a key uses it if all keys are under one rate: steps are on two records."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+
+from intervalq._spec.mismatch import OnMismatch, describe
+from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
+from intervalq.keyed import Common, KeyedAnswer, Place
+from intervalq.rules import Advance, Answer, Command, Configure, Mark, Settings, Slot, State
+from intervalq.store import Store, Waking, pairing
+
+_ONLY_PACE: Final = (
+    "queue {!r} has a burst, limits or max_running by now, which keys under one rate (each=) can't share: "
+    "remove them with configure(), or use keys without each="
+)
+
+
+class KeyStore:
+    """A store for one key, which takes slots of the common queue in the same steps.
+
+    Args:
+        store: the store of both records.
+        record: the name of the common one.
+        settings: the settings of the common queue; None: those that it has.
+        own_pace: whether the key has an interval of its own.
+        weight: how many slots the key takes in a turn.
+        on_mismatch: what to do if the common queue has other settings: see `IntervalQueue`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        record: str,
+        settings: Settings | None,
+        *,
+        own_pace: bool,
+        weight: int,
+        on_mismatch: OnMismatch,
+    ) -> None:
+        self.url = store.url
+        self.behind = store
+        """The store itself."""
+        self.common: State | None = None
+        """The common record, as the last answer showed it."""
+        self.weight = weight
+        self.own_pace = own_pace
+        self._record = record
+        self._settings = settings
+        self._on_mismatch: OnMismatch = on_mismatch
+        self._mark: Mark | None = None
+        self._places: dict[int, Slot] = {}  # of the common slots, by the key's tickets
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        store = pairing(self.behind)
+        while True:
+            known = self._known(command)
+            made = await store.apply_keyed(queue, command, known, now)
+            self._learn(made.common)
+            self._keep(command, known, made)
+            if not made.answer.refused or made.answer.state is not None or made.common is None:
+                break
+            await self._agree(made.common)
+        for name, state in ((self._record, made.common), (queue, made.answer.state)):
+            if state is not None and (
+                state.settings.limits or state.settings.max_running or state.settings.burst > 1
+            ):
+                raise InvalidOption(_ONLY_PACE.format(name))
+        return made.answer
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        return await self.behind.names()
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`: that of all keys stays open."""
+
+    @asynccontextmanager
+    async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Waking.wakeups`: at the end of a hold of the key, or of the common queue."""
+        store = self.behind
+        if not isinstance(store, Waking):
+            raise UnsupportedOperation(self.url, "it can't wake shards at the end of a hold")
+        async with store.wakeups(queue) as own, store.wakeups(self._record) as common:
+
+            async def woken() -> None:
+                async with anyio.create_task_group() as group:
+
+                    async def wait(each: Callable[[], Awaitable[None]]) -> None:
+                        await each()
+                        group.cancel_scope.cancel()
+
+                    group.start_soon(wait, own)
+                    group.start_soon(wait, common)
+
+            yield woken
+
+    def turn(self, ticket: int) -> int:
+        """How many slots to ask for from this ticket on: a whole turn, unless they have their places."""
+        return 1 if ticket in self._places else self.weight
+
+    def free(self, state: State) -> int:
+        """The first common slot that nobody has, on the key's clock; it may be in the past."""
+        common = self.common
+        if common is None:
+            return state.due
+        return common.due + common.settings.interval + common.held_total - state.held_total
+
+    def _known(self, command: Command) -> Common:
+        common = self.common
+        places = tuple([Place(*each) for each in self._places.items()])
+        release: tuple[Slot, ...] = ()
+        if isinstance(command, Advance) and command.release and not (command.slots or command.take):
+            # Nobody waits any more: slots at the end become free again.
+            release, places = tuple([place.slot for place in places]), ()
+        return Common(
+            record=self._record,
+            settings=self._settings if common is None else common.settings,
+            own_pace=self.own_pace,
+            weight=self.weight,
+            generation=None if common is None else common.generation,
+            nonce=secrets.token_hex(8),
+            mark=self._mark,
+            places=places,
+            release=release,
+        )
+
+    def _keep(self, command: Command, known: Common, made: KeyedAnswer) -> None:
+        """Remember the places of slots that may be asked for again."""
+        if known.release:
+            self._places.clear()
+        if isinstance(command, Advance) and (command.slots or made.answer.begun):
+            # A slot that is granted late is asked for together with the granted ones behind it.
+            first = command.slots[0].ticket if command.slots else made.places[0].ticket
+            kept = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
+            self._places = kept | dict(made.places)
+
+    def _learn(self, common: State | None) -> None:
+        before, self.common = self.common, common
+        if common is None:
+            self._mark = None
+            return
+        mark = Mark(common.ticket, common.due, common.late_total)
+        if self._mark is not None and before is not None and before.generation == common.generation:
+            mark = Mark(*map(max, self._mark, mark))  # if the store lost writes, the next step repairs that
+        self._mark = mark
+
+    async def _agree(self, common: State) -> None:
+        """Use the settings of the common record, or change them, after it refused a command for its own."""
+        ours, theirs = self._settings, common.settings
+        if ours is None or ours == theirs or self._on_mismatch == "adopt":
+            return  # from now on these are used
+        if self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
+            change = Configure(
+                interval=ours.interval,
+                burst=ours.burst,
+                max_running=ours.max_running,
+                limits=ours.limits if ours.limits != theirs.limits else None,
+            )
+            answer = await self.behind.apply(self._record, change)
+            self._learn(answer.state)
+            return
+        self.common = None
+        fixed = "tolerance" if self._on_mismatch == "update" else ""
+        raise ConfigMismatch(self._record, describe(ours), describe(theirs), fixed=fixed)
+
+
+def keyed_on(store: Store) -> KeyStore | None:
+    """The store of a key; None: it is that of a queue of its own."""
+    return store if isinstance(store, KeyStore) else None
+
+
+def behind(store: Store) -> Store:
+    """The store that all shards share."""
+    return store.behind if isinstance(store, KeyStore) else store

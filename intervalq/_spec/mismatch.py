@@ -1,0 +1,25 @@
+"""Settings that disagree with those of a record: what a handle may do, and how they read in messages."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from intervalq._spec import limits, parse
+from intervalq._spec.record import Settings
+
+OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
+"""What to do if a record has other settings: refuse to work, use those, or change them for everybody."""
+
+
+def describe(settings: Settings) -> str:
+    """Settings in the form for messages."""
+    parts = [f"interval={parse.text(settings.interval)}"]
+    if settings.burst != 1:
+        parts.append(f"burst={settings.burst}")
+    if settings.max_running:
+        parts.append(f"max_running={settings.max_running}")
+    if settings.tolerance:
+        parts.append(f"tolerance={parse.text(settings.tolerance)}")
+    if settings.limits:
+        parts.append(f"limits=[{', '.join(repr(limits.text(limit)) for limit in settings.limits)}]")
+    return ", ".join(parts)

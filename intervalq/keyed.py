@@ -1,0 +1,296 @@
+"""Keys under one rate: the step of a key's queue that takes slots of the common queue, too. Pure functions.
+
+Each key has a record, and all keys of a queue have a common one, which is an ordinary queue whose tickets the
+keys take. When a slot of a key could be granted, the same step takes a common slot for it, its *place*. If
+that lies later, the clock of the key is set back by the difference, as a late grant does: then both slots
+coincide, and the later ones of the key move along. So a key that waits for the others is a key that is held,
+and no record knows another key. When the place comes, one step grants both slots.
+
+Places are in the order in which keys ask for them, and a key asks for its next turn when its last slot comes:
+that is deficit round robin. A turn is `weight` slots, or some more if they are so short that a process could
+not ask for each of them. A key that takes slots alone takes as many as it asks for.
+
+The sender remembers its places. Whoever dies leaves them empty, as in any queue, and holds nobody. The
+common queue's pause is every key's pause; that of a key is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from intervalq._spec.commands import Advance, Answer, Command, Drop, Inspect
+from intervalq._spec.passing import settle
+from intervalq._spec.record import FOREVER, Mark, Settings, Slot, State
+from intervalq.rules import MAX_TICKETS, apply, set_back
+
+TURN: Final = 5_000
+"""How much time the slots of a turn fill at least, times the weight, if several fit in, in microseconds."""
+
+_NEVER: Final = -1
+"""How far ahead new tickets are granted if none is to be."""
+
+
+class Place(NamedTuple):
+    """A common slot that was taken for a slot of a key."""
+
+    ticket: int
+    """The key's ticket."""
+    slot: Slot
+    """The common slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The common queue of a key, as the sender of a command knows it."""
+
+    record: str
+    """Its name in the store."""
+    settings: Settings | None
+    """Settings with which to create its record if there is none; None: answer that there is none."""
+    own_pace: bool
+    """Whether the key has an interval of its own; otherwise its interval is the common one."""
+    weight: int = 1
+    """How many slots the key takes in a turn; with an interval of its own, it is always one."""
+    generation: str | None = None
+    """The generation of the common record that the sender knows."""
+    nonce: str = ""
+    """The generation of the common record if this step creates it."""
+    mark: Mark | None = None
+    """The highest ticket and the `late_total` of the common record that the sender knows."""
+    places: tuple[Place, ...] = ()
+    """The common slots that the sender has for the slots that it lists."""
+    release: tuple[Slot, ...] = ()
+    """Common slots that won't be used, in ticket order."""
+
+
+class KeyedAnswer(NamedTuple):
+    """What a command on a key did."""
+
+    answer: Answer
+    """As if the key were a queue of its own, which is held while the common one is. If it is refused, and has
+    no state, the settings of the common record are others than the sender's."""
+    common: State | None
+    """The common record after the step; None: there is none."""
+    places: tuple[Place, ...] = ()
+    """The common slots of those that were listed or granted: the sender gives them when it asks again."""
+
+
+def apply_keyed(
+    state: State | None, common: State | None, command: Command, known: Common, now: int
+) -> tuple[State | None, State | None, KeyedAnswer]:
+    """Apply one command to the record of a key (None: there is none) and the common one.
+
+    Returns both records to keep and the answer. If a returned record is the same object as the given one,
+    nothing needs to be written. Only `Advance` changes the common record; any command but `Inspect` and
+    `Drop` creates it.
+    """
+    before, written = common, False
+    if isinstance(command, Inspect | Drop):
+        common = None if common is None else settle(common, now)
+    else:
+        common, opened = _opened(common, command, known, now)
+        if common is None or opened.refused:
+            return state, before, KeyedAnswer(replace(opened, state=None), common)
+        written = before is None or opened.healed
+    pace = known.settings if common is None else common.settings
+    if pace is not None:
+        state, command = _paced(state, command, pace, known, _tolerance(common, pace))
+    places: tuple[Place, ...] = ()
+    if isinstance(command, Advance) and common is not None:
+        opened_common = common
+        state, common, answer, places = _advance(state, common, command, known, now)
+        written = written or common is not opened_common
+    else:
+        state, answer = apply(state, command, now)
+    return state, common if written else before, KeyedAnswer(_shown(answer, common), common, places)
+
+
+def _opened(common: State | None, command: Command, known: Common, now: int) -> tuple[State | None, Answer]:
+    """The common record as of now, created or healed, unless its settings are others than the sender's."""
+    opening = Advance(
+        settings=known.settings,
+        attach=command.attach,
+        generation=known.generation,
+        nonce=known.nonce,
+        high_water_mark=known.mark,
+    )
+    _, answer = apply(common, opening, now)
+    return answer.state, answer
+
+
+def _tolerance(common: State | None, pace: Settings) -> int:
+    window = pace.burst * pace.interval
+    tolerance = min(pace.tolerance, window) or window // 10 if common is None else common.tolerance
+    return max(1, min(tolerance, pace.interval - 1))  # so that one slot of a key is over when the next comes
+
+
+def _paced(
+    state: State | None, command: Command, pace: Settings, known: Common, tolerance: int
+) -> tuple[State | None, Command]:
+    """The record and the command with what follows from the common settings.
+
+    A job of a key begins no later than its common slot allows, so it has the common tolerance, and no burst.
+    Without a pace of its own, the key has the common one: as that only spaces its slots, a change of it voids
+    none of them.
+    """
+
+    def changed(settings: Settings) -> Settings:
+        interval = settings.interval if known.own_pace else pace.interval
+        after = replace(settings, interval=interval, tolerance=tolerance, burst=1)
+        return settings if after == settings else after
+
+    if command.settings is not None:
+        command = replace(command, settings=changed(command.settings))
+    if state is not None and (after := changed(state.settings)) is not state.settings:
+        state = replace(state, settings=after)
+    return state, command
+
+
+def _advance(
+    state: State | None, common: State, command: Advance, known: Common, now: int
+) -> tuple[State | None, State, Answer, tuple[Place, ...]]:
+    """Do the step as if the key were alone; what it grants must be granted by the common queue, too."""
+    if known.release and known.generation == common.generation:
+        common = _applied(common, Advance(generation=known.generation, release=known.release), now)[0]
+    command = _for_one_turn(state, common, command, known, now)
+    after, answer = apply(state, command, now)
+    listed = tuple([slot for slot in command.slots if slot.ticket in answer.granted])
+    run = listed or answer.taken[: answer.begun]
+    if after is None or not run:
+        return after, common, answer, known.places
+    common, got = _places(common, command, known, (run, run[0].due + after.held_total), now)
+    granted = run[: got.granted]
+    if len(granted) < len(run):
+        left = run[len(granted) :]
+        command = replace(
+            command, slots=tuple([slot for slot in command.slots if slot not in left]), reach=_NEVER
+        )
+        after, answer = apply(state, command, now)
+        assert after is not None
+    length = got.slots[0].due + common.held_total - run[0].due - after.held_total
+    after = set_back(after, max(0, length), granted)
+    if granted:
+        # Other tickets before them can't be granted any more: they would move behind these.
+        after = replace(after, revoked_through=max(after.revoked_through, granted[0].ticket - 1))
+    places = tuple([Place(slot.ticket, place) for slot, place in zip(run, got.slots, strict=False)])
+    return after, common, replace(answer, state=after, at_once=answer.at_once and got.at_once), places
+
+
+def _for_one_turn(state: State | None, common: State, command: Advance, known: Common, now: int) -> Advance:
+    """The command with no more slots than the key may take of the common ones in this step.
+
+    They directly follow each other on both levels, so that they all move by the same length.
+    """
+    if common.held_since is not None:
+        return replace(command, slots=(), take=0, costs=(), units=())
+    settings = command.settings if state is None else state.settings
+    if settings is None:
+        return command  # there is no record, and none is created
+    current, revoked = (0, 0) if state is None else (state.current, state.revoked_through)
+    limits, step = common.settings.limits or settings.limits, settings.interval
+    alone = not known.own_pace and not limits and _is_alone(state, common, now)
+    most = MAX_TICKETS if alone else 1 if known.own_pace or limits else known.weight * max(1, TURN // step)
+    valid: list[Slot] = []
+    for slot in command.slots:
+        if slot.ticket <= revoked:
+            continue
+        if valid and not _directly_follows(valid[-1], slot, step):
+            break
+        if len(valid) >= most and slot.ticket > current:
+            break
+        valid.append(slot)
+    is_held = state is not None and state.held_since is not None
+    void = [slot for slot in command.slots if slot.ticket <= revoked and not is_held]
+    # A new ticket is granted only if its slot is free; a second one would come after this time.
+    soon = max(0, command.notice - min(settings.tolerance, step))
+    reach = _NEVER if valid or limits else min(command.reach, soon)
+    return replace(command, slots=(*void, *valid), reach=reach)
+
+
+def _is_alone(state: State | None, common: State, now: int) -> bool:
+    """Whether nobody waits for a common slot behind the last one of this key."""
+    if common.due + common.settings.interval <= common.clock(now):
+        return True
+    last = None if state is None else state.current_due + state.held_total
+    return last == common.due + common.held_total
+
+
+def _directly_follows(slot: Slot, other: Slot, step: int) -> bool:
+    return other.ticket == slot.ticket + 1 and other.due == slot.due + slot.cost * step
+
+
+class _Got(NamedTuple):
+    """The common slots for the slots of a key, from the first."""
+
+    slots: tuple[Slot, ...]
+    granted: int
+    """How many of them are granted."""
+    at_once: bool
+
+
+def _places(
+    common: State, command: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
+) -> tuple[State, _Got]:
+    """Ask for the places of wanted slots, or take places for them that aren't before the given instant."""
+    run, instant = wanted
+    had = _known_places(common, known, run)
+    late = 0 if known.mark is None else known.mark.late_total
+    asking = Advance(
+        generation=common.generation,
+        notice=command.notice,
+        reach=FOREVER if command.ahead is None else command.ahead,
+        lease=command.lease,
+        until=command.until,
+        ahead=command.ahead,
+        high_water_mark=Mark(common.ticket, common.due, late),
+    )
+    if had:
+        common, answer = _applied(common, replace(asking, slots=had), now)
+        if had[0].ticket in answer.granted:
+            granted = len([slot for slot in had if slot.ticket in answer.granted])
+            got = _Got(had, granted, answer.at_once)
+        elif had[0].ticket in answer.missed:
+            got = _Got(answer.taken, answer.begun, answer.at_once)
+        else:
+            return common, _Got(had, 0, at_once=False)
+        if got.slots[0].due + common.held_total >= instant:
+            return common, got
+    costs = tuple([slot.cost for slot in run])
+    notice = max(command.notice, instant - now + common.tolerance + common.credit)
+    common, answer = _applied(common, replace(asking, take=len(run), costs=costs, notice=notice), now)
+    return common, _Got(answer.taken, answer.begun, answer.at_once)
+
+
+def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    """The places of the first of these slots, as far as they directly follow each other as these do."""
+    if known.generation != common.generation:
+        return ()
+    places = dict(known.places)
+    found: list[Slot] = []
+    for slot in run:
+        place = places.get(slot.ticket)
+        if place is None or place.cost != slot.cost:
+            break
+        if found and (
+            place.ticket != found[-1].ticket + 1 or place.due - found[0].due != slot.due - run[0].due
+        ):
+            break
+        found.append(place)
+    return tuple(found)
+
+
+def _applied(common: State, command: Advance, now: int) -> tuple[State, Answer]:
+    after, answer = apply(common, command, now)
+    assert after is not None  # it is not ephemeral, and nothing drops it
+    return after, answer
+
+
+def _shown(answer: Answer, common: State | None) -> Answer:
+    """The answer as the key's shard takes it: its queue is held while the common one is."""
+    state = answer.state
+    if state is None or common is None or common.held_since is None:
+        return answer
+    since = answer.now if state.held_since is None else state.held_since
+    until = max(state.held_until, common.held_until)
+    return replace(answer, state=replace(state, held_since=since, held_until=until))

@@ -1,0 +1,222 @@
+"""Random commands on keys under one rate, as from shards in trouble, for `intervalq.keyed`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from intervalq.keyed import Common, KeyedAnswer, Place
+from intervalq.rules import (
+    FOREVER,
+    Advance,
+    Command,
+    Configure,
+    Drop,
+    Finish,
+    Hold,
+    Inspect,
+    Mark,
+    Reclaim,
+    Resume,
+    Settings,
+    Slot,
+    State,
+)
+
+_INTERVALS = (7, 1_000, 10_000, 1_000_000)
+
+
+@dataclass(slots=True)
+class _Key:
+    """What the shards of a key know."""
+
+    name: str
+    weight: int
+    slots: list[Slot] = field(default_factory=list)
+    state: State | None = None
+    mark: Mark | None = None
+    generation: str | None = None
+    places: list[Place] = field(default_factory=list)
+
+
+class KeyedSource:
+    """Generates successive commands on the keys of one queue, or on the queue itself, from one seed.
+
+    Args:
+        seed: of the random choices.
+        start: the first instant.
+        steps_back: whether the store's clock is sometimes set back.
+    """
+
+    def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000, steps_back: bool = True) -> None:
+        self.random = random = Random(seed)  # noqa: S311 - repeatable on purpose
+        self.now = start
+        self.common = Settings(
+            random.choice(_INTERVALS),
+            tolerance=random.choice((0, 0, 1, 700)),
+            burst=random.choice((1, 1, 1, 3)),
+        )
+        self.own_pace = random.random() < 0.5
+        interval = (
+            self.common.interval * random.choice((1, 1, 3, 10)) if self.own_pace else self.common.interval
+        )
+        self.settings = Settings(interval, ephemeral=True)
+        self.keys = [_Key(name, random.choice((1, 1, 2, 5))) for name in "abc"]
+        self._common_state: State | None = None
+        self._nonces = 0
+        self._last: tuple[str, Command, Common] | None = None
+        self._steps_back = steps_back
+
+    def next(self) -> tuple[str, Command, Common | None, int]:
+        """The key (empty: the common queue), the command, what its sender knows, and the store's clock."""
+        random = self.random
+        if self._last is not None and random.random() < 0.07:
+            self.now += random.choice((0, 1, self.common.interval))
+            return (*self._last, self.now)  # the answer was lost: sent again
+        self._step()
+        if random.random() < 0.06:
+            return "", self._on_common(), None, self.now
+        key = random.choice(self.keys)
+        self._last = key.name, self._command(key), self._known(key)
+        return (*self._last, self.now)
+
+    def learn(self, name: str, answer: KeyedAnswer) -> None:
+        """Record the result of a command on a key."""
+        key = next(key for key in self.keys if key.name == name)
+        if self.random.random() < 0.05:
+            return  # it was lost
+        if answer.common is not None:
+            self._common_state = answer.common
+        key.places = [*key.places, *answer.places][-12:]
+        state = answer.answer.state
+        if answer.answer.refused or state is None:
+            return
+        if state.generation != key.generation:
+            key.generation, key.slots = state.generation, []
+        key.state, key.mark = state, Mark(state.ticket, state.due, state.late_total)
+        key.slots = [*key.slots, *answer.answer.taken][-12:]
+
+    def _step(self) -> None:
+        random, interval = self.random, self.settings.interval
+        choice = random.random()
+        if choice < 0.3:
+            self.now += random.choice((0, 1, 2))
+        elif choice < 0.6:
+            self.now += random.randint(0, 2 * self.common.interval)
+        elif choice < 0.63 and self._steps_back:
+            self.now -= random.randint(1, 3 * interval)
+        elif choice < 0.65:
+            self.now += random.randint(0, 20 * interval)
+        elif choice < 0.66:
+            self.now += 70_000_000
+        else:
+            limits = [
+                slot.due + key.state.held_total + more
+                for key in self.keys
+                if key.state is not None
+                for slot in key.slots[-4:]
+                for more in (0, key.state.tolerance, -interval // 3)
+            ]
+            if self._common_state is not None:
+                limits += [
+                    self._common_state.due + self._common_state.held_total,
+                    self._common_state.held_until,
+                ]
+            limits = [limit for limit in limits if self.now < limit < self.now + 1_000 * interval]
+            if limits:
+                self.now = random.choice(limits) + random.choice((-1, 0, 0, 1))
+
+    def _nonce(self) -> str:
+        self._nonces += 1
+        return f"g{self._nonces}"
+
+    def _known(self, key: _Key) -> Common:
+        random, state = self.random, self._common_state
+        settings = self.common if state is None or random.random() < 0.05 else state.settings
+        mark = None if state is None else Mark(state.ticket, state.due, state.late_total)
+        if mark is not None and random.random() < 0.03:  # the store lost writes
+            mark = mark._replace(ticket=mark.ticket + 3, due=mark.due + 3 * self.common.interval)
+        released = key.places[-1:] if random.random() < 0.05 else []
+        key.places = key.places[: len(key.places) - len(released)]
+        return Common(
+            record="common",
+            settings=random.choice((None, settings, settings, settings, settings, settings)),
+            own_pace=self.own_pace,
+            weight=key.weight,
+            generation=None if state is None or random.random() < 0.05 else state.generation,
+            nonce=self._nonce(),
+            mark=random.choice((None, mark, mark, mark)),
+            places=tuple(key.places) if random.random() < 0.9 else (),
+            release=tuple(place.slot for place in released),
+        )
+
+    def _on_common(self) -> Command:
+        random = self.random
+        made: dict[str, Any] = {"settings": self.common, "nonce": self._nonce()}
+        state = self._common_state
+        if state is not None:
+            made |= {"settings": state.settings, "generation": state.generation}
+        interval = self.common.interval
+        return random.choice(
+            (
+                Hold(length=random.choice((FOREVER, interval, 5 * interval)), **made),
+                Hold(length=random.choice((interval, 5 * interval)), **made),
+                Resume(**made),
+                Resume(**made),
+                Configure(
+                    interval=random.choice((interval, interval, 2 * interval, interval // 2 or 1)), **made
+                ),
+                Advance(take=random.choice((1, 3)), reach=interval, notice=interval // 10, **made),
+                Drop(),
+            )
+        )
+
+    def _command(self, key: _Key) -> Command:
+        random, interval = self.random, self.settings.interval
+        made: dict[str, Any] = {
+            "settings": random.choice((None, *[self.settings] * 9)),
+            "attach": random.random() < 0.1,
+            "generation": None if random.random() < 0.05 else key.generation,
+            "nonce": self._nonce(),
+        }
+        choice = random.random()
+        if choice < 0.85:
+            return self._advance(key, made)
+        others: tuple[Command, ...] = (
+            Hold(length=random.choice((FOREVER, interval, 3 * interval)), **made),
+            Resume(**made),
+            Resume(**made),
+            Reclaim(**made),
+            Finish(ended=tuple(slot.ticket for slot in key.slots[-3:]), lease=interval, **made),
+            Configure(interval=random.choice((None, interval, 2 * interval)), **made),
+            Inspect(),
+            Drop(**made),
+        )
+        return random.choices(others, (2, 2, 2, 1, 3, 1, 1, 0.3))[0]
+
+    def _advance(self, key: _Key, made: dict[str, Any]) -> Advance:
+        random, interval = self.random, self.settings.interval
+        release = tuple(key.slots[-1:]) if random.random() < 0.05 else ()
+        key.slots = key.slots[: len(key.slots) - len(release)]
+        first = random.randint(0, len(key.slots))
+        slots = tuple(key.slots[first : first + random.choice((1, 2, 4, 12))])
+        if slots and random.random() < 0.05:
+            slots = tuple(slot for slot in slots if random.random() < 0.7)
+        take = random.choice((0, 0, 1, 2, 6))
+        notice = random.choice((0, 1, 300, interval // 10, interval))
+        state = key.state
+        return Advance(
+            release=release,
+            slots=slots,
+            take=take,
+            costs=random.choice(((), (), (), tuple(random.choice((1, 1, 2, 5)) for _ in range(take)))),
+            notice=notice,
+            reach=random.choice((0, notice, 50_000, 3 * interval)),
+            lease=random.choice((interval, 10 * interval)),
+            until=random.choice((None, self.now, self.now + interval)),
+            ahead=random.choice((None, 0, notice, interval)),
+            high_water_mark=random.choice((None, key.mark, key.mark, key.mark)),
+            error=random.choice((0, 0, 0, 0, 30 if state is not None else 0)),
+            **made,
+        )

@@ -1,0 +1,118 @@
+"""The laws of keys under one rate, for every sequence of commands: what may never happen on either level."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intervalq import rules
+from intervalq.keyed import Common, KeyedAnswer, apply_keyed
+from intervalq.rules import Advance, Answer, Command, Drop, Slot, State
+from intervalq.testing.keyed import KeyedSource
+
+
+class Start(NamedTuple):
+    """A grant, after which a job of a key may begin at `at`, up to the tolerance later."""
+
+    key: str
+    ticket: tuple[str, int]
+    at: int
+    length: int
+    step: int
+
+
+def grants(command: Advance, answer: Answer) -> list[Slot]:
+    listed = [slot for slot in command.slots if slot.ticket in answer.granted]
+    return [*listed, *answer.taken[: answer.begun]]
+
+
+class Observer:
+    """Judges by the instants that were granted, without knowing how the rules find them."""
+
+    def __init__(self, own_pace: bool) -> None:
+        self.starts: list[Start] = []
+        self.own_pace = own_pace
+
+    def see(self, key: str, command: Command, known: Common, answer: KeyedAnswer) -> None:
+        state, common, got = answer.answer.state, answer.common, answer.answer
+        if isinstance(command, Drop) or known.release:  # its starts are over, or won't be used
+            self.starts = [start for start in self.starts if start.key != key]
+        if not isinstance(command, Advance) or got.refused or state is None or common is None:
+            return
+        back = {(command.generation, slot.ticket) for slot in command.release}
+        self.starts = [
+            start._replace(key="") if start.key == key and start.ticket in back else start
+            for start in self.starts
+        ]  # it won't be used, and only its common slot is gone
+        assert state.tolerance <= max(1, common.tolerance)
+        made = [
+            Start(
+                key,
+                (state.generation, slot.ticket),
+                slot.due + state.held_total,
+                slot.cost,
+                state.settings.interval,
+            )
+            for slot in grants(command, got)
+        ]
+        again = {new.ticket for new in made}  # those granted before are granted anew, and moved with the others
+        self.starts = [start for start in self.starts if start.key != key or start.ticket not in again]
+        assert not made or common.held_since is None, "granted while the common queue is held"
+        for new in made:
+            self._common(
+                new, common.settings.interval, first_at_once=got.at_once and new is made[0], now=got.now
+            )
+            if self.own_pace:
+                self._own(new, first_at_once=got.at_once and new is made[0], now=got.now)
+            self.starts.append(new)
+        self.starts = self.starts[-200:]
+
+    def _common(self, new: Start, interval: int, *, first_at_once: bool, now: int) -> None:
+        for old in self.starts:
+            one, other = sorted((old, new), key=lambda start: start.at)
+            assert other.at >= one.at + one.length * interval, f"the common pace: {old}, {new}"
+            if first_at_once and one is old:
+                assert now >= old.at + old.length * interval, f"at once, too soon after {old}: {new} at {now}"
+
+    def _own(self, new: Start, *, first_at_once: bool, now: int) -> None:
+        for old in self.starts:
+            if old.key == new.key and old.ticket != new.ticket:
+                one, other = sorted((old, new), key=lambda start: start.at)
+                assert other.at >= one.at + one.length * new.step, f"the key's pace: {old}, {new}"
+                if first_at_once and one is old:
+                    assert now >= old.at + old.length * new.step, f"at once, too soon after {old}: {new}"
+
+
+class World:
+    """The records of some keys and the common one."""
+
+    def __init__(self) -> None:
+        self.common: State | None = None
+        self.states: dict[str, State | None] = {}
+
+    def do(self, key: str, command: Command, known: Common, now: int) -> KeyedAnswer:
+        state, self.common, answer = apply_keyed(self.states.get(key), self.common, command, known, now)
+        self.states[key] = state
+        return answer
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_starts_are_spaced_on_both_levels(seed: int) -> None:
+    """Whatever the shards of all keys send, and in whatever order it arrives."""
+    source, world = KeyedSource(seed, steps_back=False), World()
+    observer = Observer(source.own_pace)
+    for _ in range(120):
+        key, command, known, now = source.next()
+        if known is None:
+            if isinstance(command, rules.Configure | Drop | Advance):
+                continue  # they change what the observer counts by
+            world.common, _ = rules.apply(world.common, command, now)
+            continue
+        if isinstance(command, rules.Configure):
+            continue
+        answer = world.do(key, command, known, now)
+        observer.see(key, command, known, answer)
+        source.learn(key, answer)
