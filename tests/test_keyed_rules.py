@@ -57,7 +57,9 @@ class Observer:
             )
             for slot in grants(command, got)
         ]
-        again = {new.ticket for new in made}  # those granted before are granted anew, and moved with the others
+        again = {
+            new.ticket for new in made
+        }  # those granted before are granted anew, and moved with the others
         self.starts = [start for start in self.starts if start.key != key or start.ticket not in again]
         assert not made or common.held_since is None, "granted while the common queue is held"
         for new in made:
