@@ -17,10 +17,10 @@ common queue's pause is every key's pause; that of a key is its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from intervalq._spec.commands import Advance, Answer, Command, Drop, Inspect
-from intervalq._spec.passing import settle
+from intervalq._spec.passing import lapses, settle
 from intervalq._spec.record import FOREVER, Mark, Settings, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, set_back
 
@@ -63,6 +63,22 @@ class Common:
     release: tuple[Slot, ...] = ()
     """Common slots that won't be used, in ticket order."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The value as a JSON object, for rules that run elsewhere; fields that are None are omitted.
+
+        A slot is [ticket, due, cost], and a place has the key's ticket before it.
+        """
+        opening = Advance(settings=self.settings, generation=self.generation, nonce=self.nonce).to_dict()
+        data: dict[str, Any] = {
+            name: opening[name] for name in ("settings", "generation", "nonce") if name in opening
+        }
+        data |= {"own_pace": self.own_pace, "weight": self.weight}
+        if self.mark is not None:
+            data["mark"] = list(self.mark)
+        data["places"] = [[place.ticket, *place.slot[:3]] for place in self.places]
+        data["release"] = [list(slot[:3]) for slot in self.release]
+        return data
+
 
 class KeyedAnswer(NamedTuple):
     """What a command on a key did."""
@@ -103,7 +119,7 @@ def apply_keyed(
         written = written or common is not opened_common
     else:
         state, answer = apply(state, command, now)
-    return state, common if written else before, KeyedAnswer(_shown(answer, common), common, places)
+    return state, common if written else before, KeyedAnswer(shown(answer, common), common, places)
 
 
 def _opened(common: State | None, command: Command, known: Common, now: int) -> tuple[State | None, Answer]:
@@ -153,7 +169,10 @@ def _advance(
     """Do the step as if the key were alone; what it grants must be granted by the common queue, too."""
     if known.release and known.generation == common.generation:
         common = _applied(common, Advance(generation=known.generation, release=known.release), now)[0]
-    command = _for_one_turn(state, common, command, known, now)
+    present = None if state is None else settle(state, now)
+    if present is not None and lapses(present) <= now:
+        present = None
+    command = _for_one_turn(present, common, command, known, now)
     after, answer = apply(state, command, now)
     listed = tuple([slot for slot in command.slots if slot.ticket in answer.granted])
     run = listed or answer.taken[: answer.begun]
@@ -182,15 +201,15 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
 
     They directly follow each other on both levels, so that they all move by the same length.
     """
-    if common.held_since is not None:
-        return replace(command, slots=(), take=0, costs=(), units=())
     settings = command.settings if state is None else state.settings
     if settings is None:
         return command  # there is no record, and none is created
+    if common.held_since is not None or not shares(common.settings) or not shares(settings):
+        return replace(command, slots=(), take=0, costs=(), units=())
     current, revoked = (0, 0) if state is None else (state.current, state.revoked_through)
-    limits, step = common.settings.limits or settings.limits, settings.interval
-    alone = not known.own_pace and not limits and _is_alone(state, common, now)
-    most = MAX_TICKETS if alone else 1 if known.own_pace or limits else known.weight * max(1, TURN // step)
+    step = settings.interval
+    alone = not known.own_pace and _is_alone(state, common, now)
+    most = MAX_TICKETS if alone else 1 if known.own_pace else known.weight * max(1, TURN // step)
     valid: list[Slot] = []
     for slot in command.slots:
         if slot.ticket <= revoked:
@@ -204,8 +223,13 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
     void = [slot for slot in command.slots if slot.ticket <= revoked and not is_held]
     # A new ticket is granted only if its slot is free; a second one would come after this time.
     soon = max(0, command.notice - min(settings.tolerance, step))
-    reach = _NEVER if valid or limits else min(command.reach, soon)
+    reach = _NEVER if valid else min(command.reach, soon)
     return replace(command, slots=(*void, *valid), reach=reach)
+
+
+def shares(settings: Settings) -> bool:
+    """Whether keys can be under one rate with these settings: no slot is handed out with others."""
+    return settings.burst == 1 and not settings.max_running and not settings.limits
 
 
 def _is_alone(state: State | None, common: State, now: int) -> bool:
@@ -286,7 +310,7 @@ def _applied(common: State, command: Advance, now: int) -> tuple[State, Answer]:
     return after, answer
 
 
-def _shown(answer: Answer, common: State | None) -> Answer:
+def shown(answer: Answer, common: State | None) -> Answer:
     """The answer as the key's shard takes it: its queue is held while the common one is."""
     state = answer.state
     if state is None or common is None or common.held_since is None:

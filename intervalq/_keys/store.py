@@ -11,7 +11,7 @@ import anyio
 
 from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
-from intervalq.keyed import Common, KeyedAnswer, Place
+from intervalq.keyed import Common, KeyedAnswer, Place, shares
 from intervalq.rules import Advance, Answer, Command, Configure, Mark, Settings, Slot, State
 from intervalq.store import Store, Waking, pairing
 
@@ -68,9 +68,7 @@ class KeyStore:
                 break
             await self._agree(made.common)
         for name, state in ((self._record, made.common), (queue, made.answer.state)):
-            if state is not None and (
-                state.settings.limits or state.settings.max_running or state.settings.burst > 1
-            ):
+            if state is not None and not shares(state.settings):
                 raise InvalidOption(_ONLY_PACE.format(name))
         return made.answer
 

@@ -55,7 +55,7 @@ class KeyedSource:
         self.common = Settings(
             random.choice(_INTERVALS),
             tolerance=random.choice((0, 0, 1, 700)),
-            burst=random.choice((1, 1, 1, 3)),
+            burst=random.choice((1,) * 9 + (3,)),
         )
         self.own_pace = random.random() < 0.5
         interval = (
@@ -88,7 +88,7 @@ class KeyedSource:
             return  # it was lost
         if answer.common is not None:
             self._common_state = answer.common
-        key.places = [*key.places, *answer.places][-12:]
+        key.places = [*(place for place in key.places if place not in answer.places), *answer.places][-12:]
         state = answer.answer.state
         if answer.answer.refused or state is None:
             return
@@ -138,7 +138,7 @@ class KeyedSource:
         if mark is not None and random.random() < 0.03:  # the store lost writes
             mark = mark._replace(ticket=mark.ticket + 3, due=mark.due + 3 * self.common.interval)
         released = key.places[-1:] if random.random() < 0.05 else []
-        key.places = key.places[: len(key.places) - len(released)]
+        key.places = [place for place in key.places if place not in released]
         return Common(
             record="common",
             settings=random.choice((None, settings, settings, settings, settings, settings)),

@@ -66,7 +66,7 @@ def take(nonce: str = "n", settings: Settings = HOURLY, reach: int = 0, lease: i
 
 def test_the_script_has_the_constants_of_the_rules() -> None:
     folder = files("intervalq_stores.redis")
-    parts = ("queues_record.lua", "queues_limits.lua", "queues.lua")
+    parts = ("queues_record.lua", "queues_limits.lua", "queues.lua", "queues_main.lua")
     text = "".join(folder.joinpath(part).read_text(encoding="utf-8") for part in parts)
     written = dict(re.findall(r"^ *local ([A-Z_]+) = (\d+|'\w+')$", text, re.MULTILINE))
     own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3"}

@@ -1,10 +1,13 @@
--- One step on one queue: repeats `apply` of intervalq/rules.py, behind queues_record.lua and queues_limits.lua.
+-- One step on one queue: repeats `apply` of intervalq/rules.py, behind queues_record.lua and queues_limits.lua. What
+-- calls it follows: queues_main.lua, or queues_keyed.lua for a step on two records.
+
+local key = KEYS[1]  -- of the record that is read, written or woken
 
 -- --- the record as it is stored --------------------------------------------------------------------
 
 -- The record as a table of texts, an empty one if there is none; and how many fields it has.
 local function fields()
-  local flat = redis.pcall('HGETALL', KEYS[1])
+  local flat = redis.pcall('HGETALL', key)
   if flat.err then
     if string.find(flat.err, 'WRONGTYPE', 1, true) then corrupt('the key is not a hash') end
     error(flat)
@@ -410,7 +413,7 @@ end
 -- Lua hands over a few thousand arguments at most.
 local function in_parts(command, arguments)
   for i = 1, #arguments, 1000 do
-    redis.call(command, KEYS[1], unpack(arguments, i, math.min(i + 999, #arguments)))
+    redis.call(command, key, unpack(arguments, i, math.min(i + 999, #arguments)))
   end
 end
 
@@ -458,9 +461,9 @@ local function keep(state, stored, more, before, lapses)
   -- Expiry follows the server's clock: where a test says what time it is, that clock has nothing to say.
   if ARGV[2] == '' then
     if lapses < FOREVER then
-      redis.call('PEXPIREAT', KEYS[1], written(math.ceil(lapses / 1000), 'lapses'))
+      redis.call('PEXPIREAT', key, written(math.ceil(lapses / 1000), 'lapses'))
     elseif is_new or state.ephemeral == 1 then
-      redis.call('PERSIST', KEYS[1])
+      redis.call('PERSIST', key)
     end
   end
 end
@@ -492,37 +495,31 @@ end
 
 local function wake(answer)
   answer.woken = 1
-  redis.pcall('PUBLISH', KEYS[1] .. ':wake', '')  -- a hint: the step is done even where that isn't allowed
+  redis.pcall('PUBLISH', key .. ':wake', '')  -- a hint: the step is done even where that isn't allowed
 end
 
-local function apply(command, now)
-  local answer = { refused = 0, healed = 0, woken = 0, granted = {}, missed = {}, at_once = 0,
+local function new_answer()
+  return { refused = 0, healed = 0, woken = 0, granted = {}, missed = {}, at_once = 0,
     first = 0, due = 0, count = 0, costs = {}, begun = 0 }
+end
+
+-- A record as it is stored, and its state as of `now` (nil: none). `prepare` may change it before.
+local function opened(name, now, prepare)
+  key = name
   local stored, size = fields()
   local state, before, more = read(stored, size)
-  local was_held = state and state.held_since
+  local record = { key = name, stored = stored, state = state, before = before, more = more }
   if state then
+    record.was_held = state.held_since
+    if prepare then prepare(state) end
     settle(state, now)
-    if lapses(state) <= now then state, before, was_held, more = nil, nil, nil, true end
+    if lapses(state) <= now then record.state, record.before, record.was_held, record.more = nil, nil, nil, true end
   end
-  if command.op == 'inspect' then return reply(answer, state, now) end
-  if command.op == 'drop' then
-    redis.call('DEL', KEYS[1])
-    if was_held then wake(answer) end
-    return reply(answer, nil, now)
-  end
-  local is_new, settings = not state, command.settings
-  if is_new then
-    if not settings then return reply(answer, nil, now) end
-    state = fresh(command, now)
-  elseif settings and (command.op == 'advance' and not same_limits(state, settings)
-      or command.attach and not same_settings(state, settings)) then
-    answer.refused = 1
-    return reply(answer, state, now)
-  end
-  if command.op == 'advance' then
-    advance(state, command, answer, now)
-  elseif command.op == 'hold' then
+  return record
+end
+
+local function other(state, command, now)
+  if command.op == 'hold' then
     state.held_until = math.max(state.held_until, math.min(FOREVER, now + command.length))
     recheck(state, now)
   elseif command.op == 'resume' then
@@ -539,17 +536,50 @@ local function apply(command, now)
   else
     error({ err = 'ERR no rule for ' .. command.op })
   end
-  keep(state, stored, more, before, lapses(state))
-  if was_held and not state.held_since then wake(answer) end
-  return reply(answer, state, now)
 end
 
-local now = tonumber(ARGV[2])
-if not now then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+-- Does a command on a record. What is to follow: 'keep' it, 'drop' it, or nothing; nothing is written yet.
+local function done(record, command, answer, now)
+  if command.op == 'inspect' then return nil end
+  if command.op == 'drop' then return 'drop' end
+  local settings = command.settings
+  if not record.state then
+    if not settings then return nil end
+    record.state = fresh(command, now)
+  elseif settings and (command.op == 'advance' and not same_limits(record.state, settings)
+      or command.attach and not same_settings(record.state, settings)) then
+    answer.refused = 1
+    return nil
+  end
+  if command.op == 'advance' then advance(record.state, command, answer, now)
+  else other(record.state, command, now) end
+  return 'keep'
 end
+
+-- Writes what is to follow, and wakes those who wait for the end of a hold.
+local function follow(record, what, answer)
+  key = record.key
+  if what == 'drop' then
+    redis.call('DEL', key)
+    record.state = nil
+    if record.was_held then wake(answer) end
+  elseif what == 'keep' then
+    local state = record.state
+    keep(state, record.stored, record.more, record.before, lapses(state))
+    if record.was_held and not state.held_since then wake(answer) end
+  end
+end
+
+local function time()
+  local now = tonumber(ARGV[2])
+  if now then return now end
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
 -- Errors are returned, not thrown: their code comes first then, with Redis 6.2 too, which throws texts.
-local done, result = pcall(apply, cjson.decode(ARGV[1]), now)
-if done or type(result) == 'table' then return result end
-return { err = string.match(result, '%-(%u+ .*)') or 'ERR ' .. result }
+local function guarded(step, ...)
+  local done, result = pcall(step, ...)
+  if done or type(result) == 'table' then return result end
+  return { err = string.match(result, '%-(%u+ .*)') or 'ERR ' .. result }
+end

@@ -12,8 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
+from intervalq.errors import CorruptState, StoreError, Unauthorized, UnsupportedOperation
+from intervalq.keyed import Common, KeyedAnswer, Place, shown
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import script
 
@@ -30,6 +31,7 @@ class RedisStore:
     def __init__(self, url: str) -> None:
         self._server = Client(url, "a store in Redis or Valkey")
         self.url = self._server.url
+        self._is_cluster = url.partition("://")[0].lower().endswith("+cluster")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -40,7 +42,7 @@ class RedisStore:
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
         reply, trip = await self._server.run(
-            record, script("queues_record.lua", "queues_limits.lua", "queues.lua"), "1", record, text, clock
+            record, script(*_RULES, "queues_main.lua"), "1", record, text, clock
         )
         try:
             return replace(_answer(reply), trip=trip)
@@ -48,6 +50,34 @@ class RedisStore:
             raise CorruptState(
                 self.url,
                 f"the record of queue {queue!r} was not written by intervalq, and is left as it is: {error}",
+            ) from error
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """See `Pairing.apply_keyed`."""
+        if self._is_cluster:
+            raise UnsupportedOperation(
+                self.url,
+                "keys under one rate (each=) need two records in one step, and a cluster keeps these on "
+                "different nodes: use a server without a cluster for them",
+            )
+        record, common = _key(queue), _key(known.record)
+        texts = [json.dumps(each.to_dict(), separators=(",", ":")) for each in (command, known)]
+        clock = "" if now is None else str(now)
+        reply, trip = await self._server.run(
+            record, script(*_RULES, "queues_keyed.lua"), "2", record, common, texts[0], clock, texts[1]
+        )
+        try:
+            own, state, places = reply
+            answer = replace(_answer(own), trip=trip)
+            after = State.from_dict(_record(state)) if state else None
+            return KeyedAnswer(shown(answer, after), after, tuple([_place(each) for each in places]))
+        except (BadRecord, NewerRecord, TypeError, ValueError) as error:
+            raise CorruptState(
+                self.url,
+                f"the record of queue {queue!r} or {known.record!r} was not written by intervalq; both are "
+                f"left as they are: {error}",
             ) from error
 
     async def names(self) -> list[str]:
@@ -103,6 +133,15 @@ class RedisStore:
 
 def _key(queue: str) -> str:
     return f"intervalq:{{{queue}}}"  # the text in braces determines the cluster's slot
+
+
+_RULES: Final = ("queues_record.lua", "queues_limits.lua", "queues.lua")
+"""The parts that all scripts have."""
+
+
+def _place(numbers: list[int]) -> Place:
+    of_key, ticket, due, cost = numbers
+    return Place(of_key, Slot(ticket, due, cost))
 
 
 _FLAGS: Final = frozenset({"refused", "healed", "woken", "at_once"})

@@ -1,0 +1,215 @@
+-- A step on the records of a key and of its queue: repeats `apply_keyed` of intervalq/keyed.py. The last part of its
+-- script, behind queues.lua.
+--
+-- KEYS[1], KEYS[2]  the record of the key, and the common one
+-- ARGV[3]           what the sender knows of the common record, JSON of Common.to_dict(): its slots are lists
+--                   { ticket, due, cost }, and in places the key's ticket comes first
+-- Answer            { answer, state, places }: that of queues_record.lua, with the key's record as it is; the common
+--                   record, as in it; and lists { the key's ticket, ticket, due, cost }
+
+local TURN = 5000
+local NEVER = -1
+
+local function cost_of(slot) return slot[3] or 1 end
+
+local function shares(state) return state.burst == 1 and state.max_running == 0 and not state.limits end
+
+-- What follows from the common settings, for a record and for a command.
+local function pace(common, known, state, command)
+  local most = math.max(1, math.min(tolerance(common), common.interval - 1))
+  local settings = command.settings
+  if settings then
+    if not known.own_pace then settings[1] = common.interval end
+    settings[2], settings[4] = 1, most
+  end
+  if state then
+    if not known.own_pace then state.interval = common.interval end
+    state.burst, state.tolerance = 1, most
+  end
+end
+
+-- The common record, created or healed, and whether that is to be written; or nil, if there is nothing else to do.
+local function common_of(command, known, now, answer)
+  local record, opening = opened(KEYS[2], now), new_answer()
+  if command.op == 'inspect' or command.op == 'drop' then return record, false, record.state ~= nil end
+  local is_new = not record.state
+  local advance = { op = 'advance', settings = known.settings, attach = command.attach, generation = known.generation,
+    nonce = known.nonce, high_water_mark = known.mark, slots = {}, release = {}, costs = {}, take = 0, notice = 0,
+    reach = 0, lease = 0, error = 0 }
+  local what = done(record, advance, opening, now)
+  answer.refused, answer.healed = opening.refused, opening.healed
+  if what ~= 'keep' then return record, nil, false end
+  return record, is_new or opening.healed == 1, true
+end
+
+local function is_alone(state, common, now)
+  if common.due + common.interval <= clock_of(common, now) then return true end
+  return state ~= nil and state.at + state.held == common.due + common.held
+end
+
+local function directly_follows(slot, other, step)
+  return other[1] == slot[1] + 1 and other[2] == slot[2] + cost_of(slot) * step
+end
+
+-- Leaves no more slots in the command than the key may take of the common ones in this step.
+local function for_one_turn(state, common, command, known, now)
+  local settings = command.settings
+  if not state and not settings then return end
+  local plain = state and shares(state) or not state and settings[3] == 0 and not settings[SETTINGS + 1]
+  if common.held_since or not plain or not shares(common) then
+    command.slots, command.take, command.costs, command.units = {}, 0, {}, nil
+    return
+  end
+  local step, agreed = settings and settings[1], settings and settings[4]
+  local current, void = 0, 0
+  if state then step, agreed, current, void = state.interval, state.tolerance, state.current, state.void end
+  local most = known.own_pace and 1 or known.weight * math.max(1, math.floor(TURN / step))
+  if not known.own_pace and is_alone(state, common, now) then most = MAX_TICKETS end
+  local left, valid = {}, {}
+  for _, slot in ipairs(command.slots) do
+    if slot[1] <= void and not (state and state.held_since) then left[#left + 1] = slot end
+  end
+  for _, slot in ipairs(command.slots) do
+    if slot[1] > void then
+      if #valid > 0 and not directly_follows(valid[#valid], slot, step) then break end
+      if #valid >= most and slot[1] > current then break end
+      valid[#valid + 1] = slot
+    end
+  end
+  for _, slot in ipairs(valid) do left[#left + 1] = slot end
+  command.slots = left
+  command.reach = #valid > 0 and NEVER
+    or math.min(command.reach, math.max(0, command.notice - math.min(agreed, step)))
+end
+
+-- The places of the first of these slots, as far as they directly follow each other as these do.
+local function known_places(common, known, run)
+  local places, found = {}, {}
+  if known.generation ~= common.generation then return found end
+  for _, place in ipairs(known.places) do places[place[1]] = { place[2], place[3], place[4] } end
+  for _, slot in ipairs(run) do
+    local place, last = places[slot[1]], found[#found]
+    if not place or place[3] ~= cost_of(slot) then break end
+    if last and (place[1] ~= last[1] + 1 or place[2] - found[1][2] ~= slot[2] - run[1][2]) then break end
+    found[#found + 1] = place
+  end
+  return found
+end
+
+-- The new tickets of an answer, as lists.
+local function taken(answer, step)
+  local slots, due = {}, answer.due
+  for i = 1, answer.count do
+    slots[i] = { answer.first + i - 1, due, answer.costs[i] or 1 }
+    due = due + slots[i][3] * step
+  end
+  return slots
+end
+
+-- Asks for the places of these slots, or takes places for them that aren't before the instant: the slots, how many
+-- of them are granted, and whether the first may be used at once.
+local function places_of(common, command, known, run, instant, now)
+  local had = known_places(common, known, run)
+  local asking = { generation = common.generation, slots = had, release = {}, take = 0, costs = {}, error = 0,
+    notice = command.notice, reach = command.ahead or FOREVER, ahead = command.ahead, lease = command.lease,
+    ['until'] = command['until'], high_water_mark = { common.ticket, common.due, known.mark and known.mark[3] or 0 } }
+  local answer = new_answer()
+  if #had > 0 then
+    advance(common, asking, answer, now)
+    local got, granted = had, #answer.granted
+    if answer.granted[1] ~= had[1][1] then
+      if answer.missed[1] ~= had[1][1] then return had, 0, 0 end
+      got, granted = taken(answer, common.interval), answer.begun
+    end
+    if got[1][2] + common.held >= instant then return got, granted, answer.at_once end
+    answer = new_answer()
+  end
+  asking.slots, asking.take = {}, #run
+  for i, slot in ipairs(run) do asking.costs[i] = cost_of(slot) end
+  asking.notice = math.max(command.notice, instant - now + tolerance(common) + credit(common))
+  advance(common, asking, answer, now)
+  return taken(answer, common.interval), answer.begun, answer.at_once
+end
+
+-- The slots that a step granted, one directly behind the other.
+local function granted_of(command, answer, state)
+  local run, granted = {}, {}
+  for _, ticket in ipairs(answer.granted) do granted[ticket] = true end
+  for _, slot in ipairs(command.slots) do
+    if granted[slot[1]] then run[#run + 1] = slot end
+  end
+  if #run > 0 then return run end
+  for i, slot in ipairs(taken(answer, state.interval)) do
+    if i <= answer.begun then run[i] = slot end
+  end
+  return run
+end
+
+local function copy(state)
+  local other = {}
+  for name, value in pairs(state) do other[name] = value end
+  other.running = {}
+  for ticket, lapse in pairs(state.running) do other.running[ticket] = lapse end
+  return other
+end
+
+-- Does the step as if the key were alone; what it grants must be granted by the common queue, too.
+local function advanced(own, common, command, known, now)
+  local written, answer, places = false, new_answer(), known.places
+  if #known.release > 0 and known.generation == common.generation then
+    give_back(common, known.release)
+    written = true
+  end
+  for_one_turn(own.state, common, command, known, now)
+  local before = own.state and not own.state.limits and copy(own.state)
+  local what = done(own, command, answer, now)
+  local run = what and granted_of(command, answer, own.state) or {}
+  if #run == 0 then return what, answer, written, places end
+  local instant = run[1][2] + own.state.held
+  local got, granted, at_once = places_of(common, command, known, run, instant, now)
+  if granted < #run then
+    local left, slots = {}, {}
+    for i = granted + 1, #run do left[run[i][1]] = true end
+    for _, slot in ipairs(command.slots) do
+      if not left[slot[1]] then slots[#slots + 1] = slot end
+    end
+    command.slots, command.reach = slots, NEVER
+    own.state, answer = before or nil, new_answer()
+    done(own, command, answer, now)
+  end
+  local state = own.state
+  set_back(state, math.max(0, got[1][2] + common.held - run[1][2] - state.held))
+  if granted > 0 then state.void = math.max(state.void, run[1][1] - 1) end
+  if at_once == 0 then answer.at_once = 0 end
+  places = {}
+  for i, slot in ipairs(run) do
+    if got[i] then places[i] = { slot[1], got[i][1], got[i][2], got[i][3] } end
+  end
+  return what, answer, true, places
+end
+
+local function apply_keyed(command, known, now)
+  local answer, places = new_answer(), {}
+  local common, written, goes_on = common_of(command, known, now, answer)
+  if not goes_on and written == nil then
+    return { reply(answer, nil, now), reply(answer, common.state, now)[13], places }
+  end
+  answer = new_answer()
+  local own = opened(KEYS[1], now, function(state)
+    if common.state then pace(common.state, known, state, {}) end
+  end)
+  if common.state then pace(common.state, known, nil, command) end
+  local what
+  if command.op == 'advance' then
+    local changed
+    what, answer, changed, places = advanced(own, common.state, command, known, now)
+    written = written or changed
+  else
+    what = done(own, command, answer, now)
+  end
+  if written then follow(common, 'keep', new_answer()) end
+  follow(own, what, answer)
+  return { reply(answer, own.state, now), reply(answer, common.state, now)[13], places }
+end
+
+return guarded(apply_keyed, cjson.decode(ARGV[1]), cjson.decode(ARGV[3]), time())

@@ -1,0 +1,89 @@
+"""Every store that has keys under one rate does the same steps on two records as the rules."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from intervalq import IntervalQueue, rules
+from intervalq.errors import UnsupportedOperation
+from intervalq.keyed import apply_keyed
+from intervalq.rules import Drop, Inspect, State
+from intervalq.store import Pairing, open_store
+from intervalq.testing.keyed import KeyedSource
+
+STORES = ["memory", "json", "sqlite", "redis", "valkey"]
+
+
+@pytest.fixture
+def portal() -> Iterator[BlockingPortal]:
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    kind: str = request.param
+    if kind == "memory":
+        return "memory://"
+    if kind in {"json", "sqlite"}:
+        return str(tmp_path / ("state.json" if kind == "json" else "state.db"))
+    found: str = request.getfixturevalue(f"{kind}_url")
+    return found
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+@given(seed=st.integers(0, 2**32))
+def test_every_answer_is_that_of_the_rules(portal: BlockingPortal, url: str, seed: int) -> None:
+    """Random commands with a given clock: store and rules give the same answers and records."""
+    name = f"keyed-{secrets.token_hex(6)}"
+    source = KeyedSource(seed)
+    states: dict[str, State | None] = {}
+
+    async def sequence() -> None:
+        store = open_store(url)
+        assert isinstance(store, Pairing)
+        for number in range(40):
+            key, command, known, now = source.next()
+            context = f"seed {seed}, step {number}: {command} with {known} at {now} on {states}"
+            if known is None:
+                states[""], expected = rules.apply(states.get(""), command, now)
+                assert await store.apply(name, command, now) == expected, context
+                continue
+            states[key], states[""], made = apply_keyed(states.get(key), states.get(""), command, known, now)
+            answer = await store.apply_keyed(f"{name}:{key}", command, replace(known, record=name), now)
+            assert answer == made, context
+            for each, record in ((key, f"{name}:{key}"), ("", name)):
+                kept = await store.apply(record, Inspect(), now)
+                assert kept == rules.apply(states[each], Inspect(), now)[1], context
+            source.learn(key, answer)
+        for record in (name, *(f"{name}:{key}" for key in "abc")):
+            await store.apply(record, Drop())
+        await store.aclose()
+
+    portal.call(sequence)
+
+
+async def _one_job(url: str) -> None:
+    name = f"q-{secrets.token_hex(4)}"
+    async with IntervalQueue(name, rate=100, each="shared", store=url) as queue, queue["a"].slot():
+        pass
+
+
+@pytest.mark.parametrize("kind", ["nats", "redis_cluster"])
+def test_others_say_that_they_cannot(
+    portal: BlockingPortal, request: pytest.FixtureRequest, kind: str
+) -> None:
+    with pytest.raises(UnsupportedOperation, match="each="):
+        portal.call(_one_job, request.getfixturevalue(f"{kind}_url"))
