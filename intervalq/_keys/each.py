@@ -19,15 +19,13 @@ MAX_WEIGHT: Final = 1_000
 """The largest weight: more is a mistake."""
 
 
-def each_of(
-    each: float | str | None,
-    *,
-    interval: int | None,
-    burst: int,
-    max_running: int | None,
-    has_limits: bool,
-) -> int | None:
+def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -> int | None:
     """The interval of each key, in microseconds; `NO_PACE`: the common one; None: nothing is common.
+
+    Args:
+        each: the option.
+        interval: the common one.
+        is_plain: whether there are neither burst, limits nor max_running.
 
     Raises:
         InvalidOption: it is no rate, faster than the common one, or can't be combined with another option.
@@ -37,7 +35,7 @@ def each_of(
     what = f"each={short(each)}"
     if interval is None:
         raise InvalidOption(f"{what} needs interval or rate: the common pace of all keys")
-    if burst != 1 or max_running is not None or has_limits:
+    if not is_plain:
         raise InvalidOption(
             f"{what} can't be combined with burst, limits or max_running: keys share only the pace; leave "
             "these out, or use keys without each=, which are queues of their own"

@@ -202,7 +202,6 @@ def options(
         raise InvalidOption(
             "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
         )
-    of_key = each_of(each, interval=micros, burst=burst, max_running=max_running, has_limits=bool(ruled))
     _check_first_use(on_mismatch, new=new, creates=micros is not None or bool(ruled))
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
@@ -233,7 +232,7 @@ def options(
         on_mismatch=on_mismatch,
         new=new,
         start=start,
-        each=of_key,
+        each=each_of(each, micros, is_plain=burst == 1 and max_running is None and not ruled),
     )
 
 

@@ -33,7 +33,6 @@ F = TypeVar("F")
 T = TypeVar("T")
 R = TypeVar("R")
 
-
 _ANSWER: Final = 5.0
 """Seconds that the store has for its answers to `try_slot`."""
 

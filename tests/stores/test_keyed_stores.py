@@ -19,7 +19,7 @@ from intervalq.rules import Drop, Inspect, State
 from intervalq.store import Pairing, open_store
 from intervalq.testing.keyed import KeyedSource
 
-STORES = ["memory", "json", "sqlite", "redis", "valkey"]
+STORES = ["memory", "json", "sqlite", "redis", "valkey", "postgres"]
 
 
 @pytest.fixture

@@ -20,6 +20,15 @@ class Step(NamedTuple):
     queue: str
     command: dict[str, Any]
     now: int | None
+    common: str | None = None
+    """The common record, if the queue is that of a key under a common rate."""
+    known: dict[str, Any] | None = None
+    """What is known of it: `Common.to_dict()`."""
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """By which all processes lock rows, so that they can't deadlock: a queue comes before its keys."""
+        return self.queue.partition(":")[0], self.queue
 
 
 Send: TypeAlias = Callable[[Sequence[Step]], Awaitable[Sequence[A | Exception]]]
@@ -77,8 +86,7 @@ class Batcher(Generic[A]):
 
     def _next(self) -> bool:
         waiting = [call for call in self._waiting if not call.answer.done()]
-        # Sorted by queue: all processes lock rows in the same order, so that they can't deadlock.
-        self._sent = sorted(waiting[:_MOST], key=lambda call: call.step.queue)
+        self._sent = sorted(waiting[:_MOST], key=lambda call: call.step.order)
         self._waiting = waiting[_MOST:]
         return bool(self._sent)
 

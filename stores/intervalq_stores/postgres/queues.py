@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import anyio
 
 from intervalq.errors import CorruptState, StoreError, VersionMismatch
-from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord
+from intervalq.keyed import Common, KeyedAnswer, Place, shown
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
 from intervalq.store import stopwatch
 from intervalq_stores.postgres._connection import (
     Ear,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
 
 T = TypeVar("T")
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 """The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
@@ -98,6 +99,24 @@ class PostgresStore:
         except BadRecord as error:
             raise CorruptState(self.url, _broken(queue)) from error
         return answer if now is not None else replace(answer, trip=done.trip)
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """See `Pairing.apply_keyed`."""
+        step = Step(queue, command.to_dict(), now, known.record, known.to_dict())
+        with self._server.translated(_PATIENCE, lambda error: self._error(error, queue)):
+            done = await self._steps.do(step)
+        try:
+            answer, row = _answer(done.data["answer"]), done.data["common"]
+            common = None if row is None else State.from_dict(_record(row))
+            places = tuple([Place(each[0], Slot(*each[1:])) for each in done.data["places"]])
+        except NewerRecord as error:
+            raise VersionMismatch(self.url, f"queue {queue!r}: {error}; upgrade intervalq here") from error
+        except (BadRecord, KeyError, TypeError) as error:
+            raise CorruptState(self.url, _broken(queue)) from error
+        answer = shown(answer, common)
+        return KeyedAnswer(answer if now is not None else replace(answer, trip=done.trip), common, places)
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
@@ -176,8 +195,8 @@ class PostgresStore:
         return done
 
     async def _apply_all(self, steps: Sequence[Step]) -> list[_Done | Exception]:
-        if len(steps) == 1:
-            queue, command, now = steps[0]
+        if len(steps) == 1 and steps[0].common is None:
+            queue, command, now = steps[0][:3]
             rows, sent, received = await self._ask(_APPLY, (queue, json.dumps(command), now, LAYOUT))
         else:
             rows, sent, received = await self._ask(_APPLY_ALL, (json.dumps(steps), LAYOUT))

@@ -2,9 +2,11 @@
 --
 -- Public, called by the store:
 --   intervalq.apply(queue, command, now_override, layout)   one step on one record
+--   intervalq.apply_keyed(queue, command, now_override, shared, known, layout)
+--                                                           one step on the records of a key and of its queue
 --   intervalq.names()                                       the queues that have a record
 --   intervalq.apply_all(steps, layout)                      one step on each of several records
--- Private: what begins with an underscore; only `apply` calls it, and sets the search path for all of it.
+-- Private: what begins with an underscore; only these call it, and set the search path for all of it.
 --
 -- This file and its parts in sql/ create schema `intervalq`, or upgrade an older one, all in one transaction. They
 -- may be run again. The store runs them on first use. Where its role may not create schemas, an administrator runs
@@ -31,8 +33,9 @@ set local client_min_messages = warning;
 \ir sql/queues_slots.sql
 \ir sql/queues_advance.sql
 \ir sql/queues_apply.sql
+\ir sql/queues_keyed.sql
 
-insert into intervalq.version (number) values (4)
+insert into intervalq.version (number) values (5)
 on conflict (one) do update set number = excluded.number where version.number <> excluded.number;
 
 commit;

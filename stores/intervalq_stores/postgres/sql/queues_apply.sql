@@ -291,8 +291,9 @@ end;
 
 
 -- intervalq.apply_all: `apply` for several commands, in this order; all of them are done, or none.
---   steps: of each its [queue, command, now_override]. Sorted by queue: as rows stay locked until all are
---     done, two callers with the same queues in a different order would wait for each other.
+--   steps: of each its [queue, command, now_override], and of one on the record of a key under a common rate
+--     also [shared, known]: see `apply_keyed`. Sorted by queue, with its keys behind it: as rows stay locked
+--     until all are done, two callers with the same queues in a different order would wait for each other.
 --   layout: see `apply`
 -- An error has in its detail how many commands came before the one that failed.
 create or replace function intervalq.apply_all(steps jsonb, layout integer)
@@ -305,7 +306,13 @@ declare
     done integer := 0;
 begin
     for step in select e.value from jsonb_array_elements(steps) as e loop
-        return next intervalq.apply(step ->> 0, step -> 1, (step ->> 2)::bigint, layout);
+        if step ->> 3 is null then
+            return next intervalq.apply(step ->> 0, step -> 1, (step ->> 2)::bigint, layout);
+        else
+            return next intervalq.apply_keyed(
+                step ->> 0, step -> 1, (step ->> 2)::bigint, step ->> 3, step -> 4, layout
+            );
+        end if;
         done := done + 1;
     end loop;
 exception when others then

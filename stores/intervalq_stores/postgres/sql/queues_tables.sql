@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- any number will do; it is only used here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 4 then
-            raise exception 'schema intervalq is newer than this file, which makes version 4'
+        if (select max(v.number) from intervalq.version v) > 5 then
+            raise exception 'schema intervalq is newer than this file, which makes version 5'
                 using errcode = 'IQ002';
         end if;
     end if;

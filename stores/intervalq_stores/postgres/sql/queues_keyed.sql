@@ -1,0 +1,479 @@
+-- Keys under one rate: `intervalq/keyed.py`, one step on the records of a key and of its queue.
+-- Slots are lists [ticket, due, cost]; of one that costs 1, the cost may be left out.
+
+-- What a step on both records did.
+drop type if exists intervalq._keyed cascade;
+create type intervalq._keyed as (
+    own intervalq._answer,   -- that of the key
+    common intervalq.queues,
+    written boolean,         -- whether the common record is to be written
+    places jsonb             -- [the key's ticket, ticket, due, cost]...
+);
+
+-- The common slots for slots of a key, from the first.
+drop type if exists intervalq._got cascade;
+create type intervalq._got as (
+    common intervalq.queues,
+    slots jsonb,
+    granted bigint,          -- how many of them are granted
+    at_once boolean
+);
+
+
+-- intervalq._cost: what a slot costs.
+create or replace function intervalq._cost(slot jsonb) returns bigint
+language sql immutable
+return coalesce((slot ->> 2)::bigint, 1);
+
+
+-- intervalq._shares: whether keys can be under one rate with a record's settings.
+create or replace function intervalq._shares(r intervalq.queues) returns boolean
+language sql immutable
+return r.burst = 1 and r.max_running = 0 and r.limits is null;
+
+
+-- intervalq._agreed: the tolerance of a key under a common record.
+create or replace function intervalq._agreed(common intervalq.queues) returns bigint
+language sql immutable
+return greatest(1, least(intervalq._tolerance(common), common.interval - 1));
+
+
+-- intervalq._paced: the record of a key with what follows from the common settings.
+create or replace function intervalq._paced(r intervalq.queues, common intervalq.queues, own_pace boolean)
+returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    if not own_pace then
+        r.interval := common.interval;
+    end if;
+    r.burst := 1;
+    r.tolerance := intervalq._agreed(common);
+    return r;
+end
+$$;
+
+
+-- intervalq._paced_command: the same for a command.
+create or replace function intervalq._paced_command(command jsonb, common intervalq.queues, own_pace boolean)
+returns jsonb
+language sql immutable
+return case
+    when command ? 'settings' then command || jsonb_build_object(
+        'settings', jsonb_set(jsonb_set(jsonb_set(
+            command -> 'settings', '{0}',
+            case when own_pace then command -> 'settings' -> 0 else to_jsonb(common.interval) end
+        ), '{1}', '1'), '{3}', to_jsonb(intervalq._agreed(common)))
+    )
+    else command
+end;
+
+
+-- intervalq._turn: those of the listed slots that the key may take in this step, if the common queue gives them.
+create or replace function intervalq._turn(slots jsonb, most bigint, step bigint, current bigint, void bigint)
+returns jsonb
+language plpgsql immutable
+as $$
+declare
+    slot jsonb;
+    last jsonb;
+    n bigint := 0;
+    valid jsonb := '[]';
+begin
+    for slot in select e.value from jsonb_array_elements(slots) with ordinality as e (value, n) order by e.n loop
+        continue when (slot ->> 0)::bigint <= void;
+        exit when last is not null and (
+            (slot ->> 0)::bigint <> (last ->> 0)::bigint + 1
+            or (slot ->> 1)::bigint <> (last ->> 1)::bigint + intervalq._cost(last)::numeric * step
+        );
+        exit when n >= most and (slot ->> 0)::bigint > current;
+        valid := valid || jsonb_build_array(slot);
+        last := slot;
+        n := n + 1;
+    end loop;
+    return valid;
+end
+$$;
+
+
+-- intervalq._for_one_turn: the command with no more slots than the key may take of the common ones in this step.
+create or replace function intervalq._for_one_turn(
+    r intervalq.queues, common intervalq.queues, command jsonb, known jsonb, now bigint
+) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    is_new constant boolean := r.name is null;
+    settings constant jsonb := command -> 'settings';
+    own_pace constant boolean := known -> 'own_pace';
+    step constant bigint := coalesce(r.interval, (settings ->> 0)::bigint);
+    agreed constant bigint := coalesce(r.tolerance, (settings ->> 3)::bigint);
+    void constant bigint := coalesce(r.void, 0);
+    most bigint := 1;
+    left_out jsonb := '[]';
+    valid jsonb;
+begin
+    if is_new and settings is null then
+        return command;
+    elsif common.held_since is not null or not intervalq._shares(common)
+        or not is_new and not intervalq._shares(r)
+        or is_new and (settings -> 2 <> '0' or jsonb_array_length(settings) > 5)
+    then
+        return command - 'units' || '{"slots": [], "take": 0, "costs": []}';
+    end if;
+    if not own_pace then
+        most := (known ->> 'weight')::bigint * greatest(1, 5000 / step);
+        if common.due + common.interval <= intervalq._clock(common, now)
+            or not is_new and r.at + r.held = common.due + common.held
+        then
+            most := 1000;  -- it takes slots alone
+        end if;
+    end if;
+    valid := intervalq._turn(command -> 'slots', most, step, coalesce(r.current, 0), void);
+    if r.held_since is null then
+        select coalesce(jsonb_agg(e.value order by e.n), '[]') into left_out
+        from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
+        where (e.value ->> 0)::bigint <= void;
+    end if;
+    return command || jsonb_build_object(
+        'slots', left_out || valid,
+        'reach', case
+            when valid <> '[]' then -1
+            else least(
+                (command ->> 'reach')::bigint,
+                greatest(0, (command ->> 'notice')::bigint - least(agreed, step))
+            )
+        end
+    );
+end
+$$;
+
+
+-- intervalq._new_slots: the new tickets of an answer.
+create or replace function intervalq._new_slots(a intervalq._answer) returns jsonb
+language sql immutable
+return (
+    select coalesce(jsonb_agg(jsonb_build_array(a.first[1] + x.i - 1, a.first[2] + x.behind * (a.state).interval, x.cost)
+        order by x.i), '[]')
+    from (
+        select i, coalesce(a.costs[i], 1) as cost,
+            sum(coalesce(a.costs[i], 1)) over (order by i) - coalesce(a.costs[i], 1) as behind
+        from generate_series(1, a.count) as i
+    ) as x
+);
+
+
+-- intervalq._known_places: the places of the first of these slots, as far as they directly follow each other as
+-- these do.
+create or replace function intervalq._known_places(common intervalq.queues, known jsonb, run jsonb) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    slot jsonb;
+    place jsonb;
+    places jsonb := '[]';
+begin
+    if known ->> 'generation' is distinct from common.generation then
+        return places;
+    end if;
+    for slot in select e.value from jsonb_array_elements(run) with ordinality as e (value, n) order by e.n loop
+        place := (
+            select e.value - 0 from jsonb_array_elements(known -> 'places') with ordinality as e (value, n)
+            where e.value -> 0 = slot -> 0 order by e.n desc limit 1
+        );
+        exit when place is null or (place ->> 2)::bigint <> intervalq._cost(slot);
+        exit when places <> '[]' and (
+            (place ->> 0)::bigint <> (places -> -1 ->> 0)::bigint + 1
+            or (place ->> 1)::bigint - (places -> 0 ->> 1)::bigint
+                <> (slot ->> 1)::bigint - (run -> 0 ->> 1)::bigint
+        );
+        places := places || jsonb_build_array(place);
+    end loop;
+    return places;
+end
+$$;
+
+
+-- intervalq._places_of: asks for the places of these slots, or takes places that aren't before the instant.
+create or replace function intervalq._places_of(
+    common intervalq.queues, command jsonb, known jsonb, run jsonb, instant bigint, now bigint
+) returns intervalq._got
+language plpgsql stable
+as $$
+declare
+    had constant jsonb := intervalq._known_places(common, known, run);
+    asking jsonb := jsonb_build_object(
+        'op', 'advance', 'generation', common.generation, 'slots', had, 'release', '[]'::jsonb, 'take', 0,
+        'costs', '[]'::jsonb, 'error', 0, 'notice', command -> 'notice', 'lease', command -> 'lease',
+        'reach', coalesce(command -> 'ahead', '9007199254740991'),
+        'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
+    );
+    a intervalq._answer := intervalq._no_answer(common, now);
+    g intervalq._got;
+begin
+    if command ? 'ahead' then
+        asking := asking || jsonb_build_object('ahead', command -> 'ahead');
+    end if;
+    if command ? 'until' then
+        asking := asking || jsonb_build_object('until', command -> 'until');
+    end if;
+    if had <> '[]' then
+        a := intervalq._advance(a, asking, now);
+        if a.granted[1] = (had -> 0 ->> 0)::bigint then
+            g := row(a.state, had, cardinality(a.granted), a.at_once);
+        elsif a.missed[1] = (had -> 0 ->> 0)::bigint then
+            g := row(a.state, intervalq._new_slots(a), a.begun, a.at_once);
+        else
+            return row(a.state, had, 0::bigint, false)::intervalq._got;
+        end if;
+        if (g.slots -> 0 ->> 1)::bigint + (g.common).held >= instant then
+            return g;
+        end if;
+        common := a.state;
+        a := intervalq._no_answer(common, now);
+        asking := asking || jsonb_build_object(
+            'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
+        );
+    end if;
+    a := intervalq._advance(a, asking || jsonb_build_object(
+        'slots', '[]'::jsonb, 'take', jsonb_array_length(run),
+        'costs', (
+            select jsonb_agg(intervalq._cost(e.value) order by e.n)
+            from jsonb_array_elements(run) with ordinality as e (value, n)
+        ),
+        'notice', greatest(
+            (command ->> 'notice')::bigint,
+            instant - now + intervalq._tolerance(common) + intervalq._credit(common)
+        )
+    ), now);
+    return row(a.state, intervalq._new_slots(a), a.begun, a.at_once)::intervalq._got;
+end
+$$;
+
+
+-- intervalq._no_answer: the answer about a record before a step.
+create or replace function intervalq._no_answer(r intervalq.queues, now bigint) returns intervalq._answer
+language sql immutable
+return row(r, now, false, false, '{}', '{}', false, null, 0, '{}', '{}', '[]', 0, false)::intervalq._answer;
+
+
+-- intervalq._done: what a command does on a record, as it is now; one whose fields are null is none.
+create or replace function intervalq._done(r intervalq.queues, queue text, command jsonb, now bigint)
+returns intervalq._answer
+language plpgsql stable
+as $$
+declare
+    op constant text := command ->> 'op';
+    settings constant jsonb := command -> 'settings';
+    alive constant boolean := r.name is not null;
+    a intervalq._answer := intervalq._no_answer(null, now);
+begin
+    if op = 'inspect' or not alive and settings is null then
+        a.state := case when alive then r end;
+    elsif alive and settings is not null and (
+        (command ->> 'attach')::boolean and settings
+            <> jsonb_build_array(r.interval, r.burst, r.max_running, r.tolerance, r.ephemeral::integer)
+            || intervalq._given(r.limits)
+        or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
+            and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
+    ) then
+        a.refused := true;
+        a.state := r;
+    else
+        a.state := case when alive then r else intervalq._fresh(queue, command, now) end;
+        if op = 'advance' then
+            a := intervalq._advance(a, command, now);
+        else
+            a.state := intervalq._change(a.state, command, now);
+        end if;
+    end if;
+    return a;
+end
+$$;
+
+
+-- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
+-- queue, too.
+create or replace function intervalq._advance_keyed(
+    r intervalq.queues, common intervalq.queues, queue text, command jsonb, known jsonb, now bigint
+) returns intervalq._keyed
+language plpgsql stable
+as $$
+declare
+    k intervalq._keyed;
+    a intervalq._answer;
+    g intervalq._got;
+    run jsonb;
+    length bigint;
+begin
+    k.written := known -> 'release' <> '[]' and coalesce(known ->> 'generation' = common.generation, false);
+    k.common := case
+        when k.written then intervalq._give_back(common, known -> 'release', -9007199254740991)
+        else common
+    end;
+    k.places := known -> 'places';
+    command := intervalq._for_one_turn(r, k.common, command, known, now);
+    a := intervalq._done(r, queue, command, now);
+    run := intervalq._listed(command -> 'slots', a.granted);
+    if run = '[]' and a.begun > 0 then
+        run := jsonb_path_query_array(intervalq._new_slots(a), '$[0 to $last]', jsonb_build_object('last', a.begun - 1));
+    end if;
+    if run = '[]' or a.refused then
+        k.own := a;
+        return k;
+    end if;
+    g := intervalq._places_of(
+        k.common, command, known, run, (run -> 0 ->> 1)::bigint + (a.state).held, now
+    );
+    if g.granted < jsonb_array_length(run) then
+        command := command || jsonb_build_object('reach', -1, 'slots', (
+            select coalesce(jsonb_agg(e.value order by e.n), '[]')
+            from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
+            where e.value -> 0 not in (
+                select l.value -> 0 from jsonb_array_elements(run) with ordinality as l (value, n)
+                where l.n > g.granted
+            )
+        ));
+        a := intervalq._done(r, queue, command, now);
+    end if;
+    length := greatest(
+        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held - (run -> 0 ->> 1)::bigint - (a.state).held
+    );
+    a.state.held := (a.state).held + length;
+    a.state.late := (a.state).late + length;
+    if g.granted > 0 then
+        a.state.void := greatest((a.state).void, (run -> 0 ->> 0)::bigint - 1);
+    end if;
+    a.at_once := a.at_once and g.at_once;
+    k.own := a;
+    k.common := g.common;
+    k.written := true;
+    k.places := (
+        select jsonb_agg(jsonb_build_array(s.value -> 0) || (g.slots -> (s.n - 1)::integer) order by s.n)
+        from jsonb_array_elements(run) with ordinality as s (value, n)
+        where s.n <= jsonb_array_length(g.slots)
+    );
+    return k;
+end
+$$;
+
+
+-- intervalq._present: a record as of now; nulls if there is none, or it has lapsed.
+create or replace function intervalq._present(r intervalq.queues, now bigint) returns intervalq.queues
+language plpgsql stable
+as $$
+begin
+    if r.name is not null then
+        r := intervalq._settle(r, now);
+        if intervalq._lapses(r) <= now then
+            r := null;
+        end if;
+    end if;
+    return r;
+end
+$$;
+
+
+-- intervalq._opened: the answer about the common record, created or healed, before a step of a key.
+create or replace function intervalq._opened(
+    common intervalq.queues, queue text, command jsonb, known jsonb, now bigint
+) returns intervalq._answer
+language sql stable
+return intervalq._done(common, queue, jsonb_strip_nulls(jsonb_build_object(
+    'op', 'advance', 'settings', known -> 'settings', 'attach', command -> 'attach',
+    'generation', known -> 'generation', 'nonce', known -> 'nonce', 'high_water_mark', known -> 'mark',
+    'slots', '[]'::jsonb, 'release', '[]'::jsonb, 'take', 0, 'costs', '[]'::jsonb, 'error', 0, 'notice', 0,
+    'reach', 0, 'lease', 0
+)), now);
+
+
+-- intervalq._written: writes what a step on both records did, and gives its answer.
+--   stored, has_common: whether there is a row of the key, and of its queue; sweeps: see `_save`
+create or replace function intervalq._written(
+    k intervalq._keyed, queue text, op text, stored boolean, has_common boolean, sweeps boolean, was_held boolean
+) returns json
+language plpgsql volatile
+as $$
+declare
+    a intervalq._answer := k.own;
+begin
+    if k.written then
+        perform intervalq._save(k.common, has_common, false);
+    end if;
+    if op <> 'inspect' and not a.refused and (a.state).name is not null then
+        perform intervalq._save(a.state, stored, sweeps);
+    end if;
+    a.woken := was_held and op <> 'inspect' and not a.refused and (a.state).held_since is null;
+    if a.woken then
+        perform pg_notify('intervalq_' || left(encode(sha256(convert_to(queue, 'UTF8')), 'hex'), 40), '');
+    end if;
+    return json_build_object(
+        'now', a.now, 'answer', row_to_json(a), 'common', case when (k.common).name is not null then row_to_json(k.common) end,
+        'places', k.places
+    );
+end
+$$;
+
+
+-- intervalq.apply_keyed: `keyed.apply_keyed` on the records of a key and of its queue, atomically.
+--   queue, command, now_override, layout: see `intervalq.apply`
+--   shared: the name of the common record
+--   known: `Common.to_dict()`
+-- Returns `now`, `answer` as that of `apply`, `common` as its state, and `places`. The common row is locked first,
+-- in all processes: its name is the beginning of the other one.
+create or replace function intervalq.apply_keyed(
+    queue text, command jsonb, now_override bigint, shared text, known jsonb, layout integer
+) returns json
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '4s'
+as $$
+declare
+    op constant text := command ->> 'op';
+    is_plain constant boolean := op in ('inspect', 'drop');
+    own_pace constant boolean := known -> 'own_pace';
+    common intervalq.queues := intervalq._read(shared, op, known ? 'settings' and not is_plain);
+    r intervalq.queues := intervalq._read(queue, op, command ? 'settings' and not is_plain);
+    now constant bigint := coalesce(now_override, (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+    has_common constant boolean := common.name is not null;
+    stored constant boolean := r.name is not null;
+    was_held boolean;
+    is_written boolean := false;
+    a intervalq._answer;
+    k intervalq._keyed;
+begin
+    if layout <> 4 then
+        raise exception 'no function for records of layout %', layout using errcode = '42883';
+    end if;
+    common := intervalq._present(common, now);
+    if not is_plain then
+        a := intervalq._opened(common, shared, command, known, now);
+        common := a.state;
+        if a.refused or common.name is null then
+            a.state := null;
+            k := row(a, common, false, '[]');
+            return intervalq._written(k, queue, op, false, false, false, false);
+        end if;
+        is_written := not has_common or a.healed;
+    end if;
+    was_held := r.held_since is not null;
+    if common.name is not null then
+        r := case when stored then intervalq._paced(r, common, own_pace) end;
+        command := intervalq._paced_command(command, common, own_pace);
+    end if;
+    r := intervalq._present(r, now);
+    was_held := was_held and r.name is not null;
+    k.common := common;
+    k.places := '[]';
+    if op = 'drop' then
+        delete from intervalq.queues q where q.name = queue;
+        k.own := intervalq._no_answer(null, now);
+    elsif op = 'advance' then
+        k := intervalq._advance_keyed(r, common, queue, command, known, now);
+    else
+        k.own := intervalq._done(r, queue, command, now);
+    end if;
+    k.written := is_written or coalesce(k.written, false);
+    return intervalq._written(k, queue, op, stored, has_common, now_override is null, was_held);
+end
+$$;
