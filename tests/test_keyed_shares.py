@@ -2,85 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from typing import Any
 
 import anyio
 import pytest
 
-from intervalq import IntervalQueue, sync
-from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
-from intervalq.keyed import Common, KeyedAnswer
-from intervalq.rules import Command
-from intervalq.testing.virtual import virtual_micros, virtual_time
-from intervalq_stores.memory.queues import MemoryStore
-from tests.virtual_store import FarStore
-
-
-class FarPairs(FarStore):
-    """A store at the end of a line that has keys under one rate."""
-
-    async def apply_keyed(
-        self, queue: str, command: Command, known: Common, now: int | None = None
-    ) -> KeyedAnswer:
-        await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)
-        answer = await self.behind.apply_keyed(queue, command, known, now)
-        await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)
-        return answer
-
-
-class Log:
-    """What began, and when, in microseconds."""
-
-    def __init__(self) -> None:
-        self.starts: list[tuple[int, str]] = []
-
-    def began(self, key: str) -> None:
-        self.starts.append((virtual_micros(), key))
-
-    def spacing(self, key: str | None = None) -> int:
-        instants = [at for at, whose in self.starts if key in (None, whose)]
-        return min([b - a for a, b in pairwise(instants)])
-
-    def first(self, count: int) -> Counter[str]:
-        return Counter([key for _, key in self.starts[:count]])
-
-
-async def jobs(queue: IntervalQueue, key: str, count: int, log: Log, weight: int = 1) -> None:
-    """A process that has so many jobs of a key."""
-    mine = queue.key(key, weight=weight)
-
-    async def job() -> None:
-        async with mine.slot():
-            log.began(key)
-
-    async with anyio.create_task_group() as group:
-        for _ in range(count):
-            group.start_soon(job)
-
-
-def handle(store: FarPairs, **options: Any) -> IntervalQueue:
-    return IntervalQueue("api", store=FarPairs(store.behind, delay=store.delay), **options)
-
-
-async def together(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    async with anyio.create_task_group() as group:
-        for function in functions:
-            group.start_soon(function)
-
-
-def run(main: Callable[[FarPairs, Log], Coroutine[Any, Any, None]], delay: float = 0.0005) -> Log:
-    log = Log()
-
-    async def runs() -> None:
-        await main(FarPairs(MemoryStore(clock=virtual_micros), delay=delay), log)
-
-    virtual_time(runs)
-    return log
+from intervalq import IntervalQueue
+from keyed_world import FarPairs, Log, handle, jobs, run, together
 
 
 @pytest.mark.parametrize(("rate", "off"), [(10, 8), (100, 8), (1_000, 40)])
@@ -310,99 +240,3 @@ def test_a_thousand_keys_wait_at_once() -> None:
     assert len({key for _, key in log.starts}) == 1_000
     assert log.spacing() >= 180
     assert log.starts[-1][0] - log.starts[0][0] <= 800_000
-
-
-def test_handles_must_agree_on_the_common_rate() -> None:
-    async def main(store: FarPairs, log: Log) -> None:
-        async with handle(store, rate=10, each="5/s")["a"].slot():
-            log.began("a")
-        for options in ({"rate": 20, "each": "5/s"}, {"rate": 10, "each": "2/s"}):
-            with pytest.raises(ConfigMismatch):
-                async with handle(store, **options)["a"].slot():
-                    raise AssertionError
-        with pytest.raises(ConfigMismatch):  # a queue of its own, without the common pace
-            async with handle(store, rate=10)["a"].slot():
-                raise AssertionError
-        async with handle(store, rate=20, each="5/s", on_mismatch="adopt")["b"].slot():
-            assert (await handle(store, rate=10, each="5/s").inspect()).interval == 0.1
-        async with handle(store, rate=20, each="5/s", on_mismatch="update")["b"].slot():
-            assert (await handle(store).inspect()).interval == 0.05
-
-    run(main)
-
-
-def test_the_queue_itself_takes_no_jobs() -> None:
-    async def main(store: FarPairs, log: Log) -> None:
-        queue = handle(store, rate=10, each="shared")
-        with pytest.raises(InvalidOption, match="needs a key"):
-            async with queue.slot():
-                raise AssertionError
-        with pytest.raises(InvalidOption, match="needs a key"):
-            queue(lambda: None)
-        with pytest.raises(InvalidOption, match="needs a key"):
-            await queue.quote()
-        with pytest.raises(InvalidOption, match="share only the pace"):
-            await queue.configure(burst=2)
-        with pytest.raises(InvalidOption, match="is a key under the rate of 'api'"):
-            await queue["a"].configure(rate=5)
-
-    run(main)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"rate": 10, "each": "20/s"}, "faster than the common pace"),
-        ({"each": "20/s"}, "needs interval or rate"),
-        ({"rate": 10, "each": "5/s", "burst": 2}, "can't be combined"),
-        ({"rate": 10, "each": "shared", "limits": ["5/min"]}, "can't be combined"),
-        ({"rate": 10, "each": "shared", "max_running": 2}, "can't be combined"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidOption, match=says):
-        IntervalQueue("api", **options)
-
-
-def test_a_weight_is_refused_where_it_has_no_meaning() -> None:
-    for queue in (IntervalQueue("api", rate=10), IntervalQueue("api", rate=10, each="5/s")):
-        with pytest.raises(InvalidOption, match="needs each='shared'"):
-            queue.key("a", weight=2)
-    with pytest.raises(InvalidOption, match="weight=0"):
-        IntervalQueue("api", rate=10, each="shared").key("a", weight=0)
-    assert IntervalQueue("api", rate=10).key("a").name == "api:a"
-
-
-def test_a_handle_of_a_key_is_pickled_with_all_that_it_has() -> None:
-    key = IntervalQueue("api", rate=10, each="shared", store="memory://").key("a", weight=3)
-    assert pickle.loads(pickle.dumps(key))._options == key._options
-    assert (key._options.weight, key._options.is_keyed) == (3, True)
-
-
-def test_plain_functions_and_threads() -> None:
-    queue = sync.IntervalQueue("api-of-threads", rate=1_000, each="500/s", store="memory://")
-    began = []
-
-    @queue["a"]
-    def job() -> None:
-        began.append(time.monotonic())
-
-    for _ in range(5):
-        job()
-    with queue.key("b").slot():
-        pass
-    assert min(b - a for a, b in pairwise(began)) >= 0.0018
-    queue.close()
-
-
-def test_a_store_without_pairs_says_so() -> None:
-    class Lone(FarStore):
-        pass
-
-    async def main() -> None:
-        queue = IntervalQueue("api", store=Lone(MemoryStore(clock=virtual_micros)), rate=10, each="shared")
-        with pytest.raises(UnsupportedOperation, match="two records in one step"):
-            async with queue["a"].slot():
-                raise AssertionError
-
-    virtual_time(main)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -172,6 +172,11 @@ class KeyStore:
 def keyed_on(store: Store) -> KeyStore | None:
     """The store of a key; None: it is that of a queue of its own."""
     return store if isinstance(store, KeyStore) else None
+
+
+def turn_of(store: Store, tickets: Sequence[Slot]) -> int:
+    """How many of a shard's tickets to ask for together at least: see `KeyStore.turn`."""
+    return store.turn(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else 1
 
 
 def behind(store: Store) -> Store:

@@ -209,9 +209,8 @@ def options(
         micros, burst = 1, _late(ruled)  # slots a microsecond apart, in any of which a job may begin late
         tolerated = burst
     elif micros is not None and tolerated >= micros:
-        raise InvalidInterval(
-            tolerance, f"is too much tolerance: it must be less than the interval of {parse.text(micros)}"
-        )
+        why = f"is too much tolerance: it must be less than the interval of {parse.text(micros)}"
+        raise InvalidInterval(tolerance, why)
     return Options(
         name=parse.name(name),
         key=None,

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._keys.store import keyed_on
+from intervalq._keys.store import turn_of
 from intervalq._shard.answers import Answers
 from intervalq._shard.connection import Connection
 from intervalq._shard.deadlines import Deadlines
@@ -268,12 +268,8 @@ class Conversation:
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
-            settles=self.settlements.are_usual, counted=self._connection.counted, turn=self._turn(),
+            settles=self.settlements.are_usual, counted=self._connection.counted, turn=turn_of(self._store, self._grants.tickets),
         )  # fmt: skip
-
-    def _turn(self) -> int:
-        key, tickets = keyed_on(self._store), self._grants.tickets
-        return key.turn(tickets[0].ticket) if key is not None and tickets else 1
 
     def _advance(self, ask: Ask) -> Advance:
         at, state = self._clock.now(), self._connection.state

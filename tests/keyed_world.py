@@ -1,0 +1,79 @@
+"""Keys under one rate in virtual time: a store behind a network, processes, and what began."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+import anyio
+
+from intervalq import IntervalQueue
+from intervalq.keyed import Common, KeyedAnswer
+from intervalq.rules import Command
+from intervalq.testing.virtual import virtual_micros, virtual_time
+from intervalq_stores.memory.queues import MemoryStore
+from virtual_store import FarStore
+
+
+class FarPairs(FarStore):
+    """A store at the end of a line that has keys under one rate."""
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)
+        answer = await self.behind.apply_keyed(queue, command, known, now)
+        await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)
+        return answer
+
+
+class Log:
+    """What began, and when, in microseconds."""
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[int, str]] = []
+
+    def began(self, key: str) -> None:
+        self.starts.append((virtual_micros(), key))
+
+    def spacing(self, key: str | None = None) -> int:
+        instants = [at for at, whose in self.starts if key in (None, whose)]
+        return min([b - a for a, b in pairwise(instants)])
+
+    def first(self, count: int) -> Counter[str]:
+        return Counter([key for _, key in self.starts[:count]])
+
+
+async def jobs(queue: IntervalQueue, key: str, count: int, log: Log, weight: int = 1) -> None:
+    """A process that has so many jobs of a key."""
+    mine = queue.key(key, weight=weight)
+
+    async def job() -> None:
+        async with mine.slot():
+            log.began(key)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(count):
+            group.start_soon(job)
+
+
+def handle(store: FarPairs, **options: Any) -> IntervalQueue:
+    return IntervalQueue("api", store=FarPairs(store.behind, delay=store.delay), **options)
+
+
+async def together(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async with anyio.create_task_group() as group:
+        for function in functions:
+            group.start_soon(function)
+
+
+def run(main: Callable[[FarPairs, Log], Coroutine[Any, Any, None]], delay: float = 0.0005) -> Log:
+    log = Log()
+
+    async def runs() -> None:
+        await main(FarPairs(MemoryStore(clock=virtual_micros), delay=delay), log)
+
+    virtual_time(runs)
+    return log

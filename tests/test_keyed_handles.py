@@ -1,0 +1,113 @@
+"""Handles of keys under one rate: what they agree on, what is refused by name, and the ways to use them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from intervalq import IntervalQueue, sync
+from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
+from intervalq.testing.virtual import virtual_micros, virtual_time
+from intervalq_stores.memory.queues import MemoryStore
+from keyed_world import FarPairs, Log, handle, run
+from virtual_store import FarStore
+
+
+def test_handles_must_agree_on_the_common_rate() -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        async with handle(store, rate=10, each="5/s")["a"].slot():
+            log.began("a")
+        for options in ({"rate": 20, "each": "5/s"}, {"rate": 10, "each": "2/s"}):
+            with pytest.raises(ConfigMismatch):
+                async with handle(store, **options)["a"].slot():
+                    raise AssertionError
+        with pytest.raises(ConfigMismatch):  # a queue of its own, without the common pace
+            async with handle(store, rate=10)["a"].slot():
+                raise AssertionError
+        async with handle(store, rate=20, each="5/s", on_mismatch="adopt")["b"].slot():
+            assert (await handle(store, rate=10, each="5/s").inspect()).interval == 0.1
+        async with handle(store, rate=20, each="5/s", on_mismatch="update")["b"].slot():
+            assert (await handle(store).inspect()).interval == 0.05
+
+    run(main)
+
+
+def test_the_queue_itself_takes_no_jobs() -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        queue = handle(store, rate=10, each="shared")
+        with pytest.raises(InvalidOption, match="needs a key"):
+            async with queue.slot():
+                raise AssertionError
+        with pytest.raises(InvalidOption, match="needs a key"):
+            queue(lambda: None)
+        with pytest.raises(InvalidOption, match="needs a key"):
+            await queue.quote()
+        with pytest.raises(InvalidOption, match="share only the pace"):
+            await queue.configure(burst=2)
+        with pytest.raises(InvalidOption, match="is a key under the rate of 'api'"):
+            await queue["a"].configure(rate=5)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rate": 10, "each": "20/s"}, "faster than the common pace"),
+        ({"each": "20/s"}, "needs interval or rate"),
+        ({"rate": 10, "each": "5/s", "burst": 2}, "can't be combined"),
+        ({"rate": 10, "each": "shared", "limits": ["5/min"]}, "can't be combined"),
+        ({"rate": 10, "each": "shared", "max_running": 2}, "can't be combined"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        IntervalQueue("api", **options)
+
+
+def test_a_weight_is_refused_where_it_has_no_meaning() -> None:
+    for queue in (IntervalQueue("api", rate=10), IntervalQueue("api", rate=10, each="5/s")):
+        with pytest.raises(InvalidOption, match="needs each='shared'"):
+            queue.key("a", weight=2)
+    with pytest.raises(InvalidOption, match="weight=0"):
+        IntervalQueue("api", rate=10, each="shared").key("a", weight=0)
+    assert IntervalQueue("api", rate=10).key("a").name == "api:a"
+
+
+def test_a_handle_of_a_key_is_pickled_with_all_that_it_has() -> None:
+    key = IntervalQueue("api", rate=10, each="shared", store="memory://").key("a", weight=3)
+    assert pickle.loads(pickle.dumps(key))._options == key._options
+    assert (key._options.weight, key._options.is_keyed) == (3, True)
+
+
+def test_plain_functions_and_threads() -> None:
+    queue = sync.IntervalQueue("api-of-threads", rate=1_000, each="500/s", store="memory://")
+    began = []
+
+    @queue["a"]
+    def job() -> None:
+        began.append(time.monotonic())
+
+    for _ in range(5):
+        job()
+    with queue.key("b").slot():
+        pass
+    assert min(b - a for a, b in pairwise(began)) >= 0.0018
+    queue.close()
+
+
+def test_a_store_without_pairs_says_so() -> None:
+    class Lone(FarStore):
+        pass
+
+    async def main() -> None:
+        queue = IntervalQueue("api", store=Lone(MemoryStore(clock=virtual_micros)), rate=10, each="shared")
+        with pytest.raises(UnsupportedOperation, match="two records in one step"):
+            async with queue["a"].slot():
+                raise AssertionError
+
+    virtual_time(main)
