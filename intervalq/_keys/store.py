@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
@@ -174,8 +175,15 @@ def keyed_on(store: Store) -> KeyStore | None:
     return store if isinstance(store, KeyStore) else None
 
 
-def turn_of(store: Store, tickets: Sequence[Slot]) -> int:
+class _Tickets(Protocol):
+    """What is needed of the slots of a shard."""
+
+    tickets: deque[Slot]
+
+
+def turn_of(store: Store, grants: _Tickets) -> int:
     """How many of a shard's tickets to ask for together at least: see `KeyStore.turn`."""
+    tickets = grants.tickets
     return store.turn(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else 1
 
 

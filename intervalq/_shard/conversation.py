@@ -268,7 +268,8 @@ class Conversation:
             at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
-            settles=self.settlements.are_usual, counted=self._connection.counted, turn=turn_of(self._store, self._grants.tickets),
+            settles=self.settlements.are_usual, counted=self._connection.counted,
+            turn=turn_of(self._store, self._grants),
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -352,9 +353,8 @@ class Conversation:
 
         Returns whether it waited, in which case another request may be needed by now.
         """
-        state = self._connection.state
+        state, at = self._connection.state, self._clock.now()
         if state is not None and self._grants.granted and state.tolerance < _QUESTION:
-            at = self._clock.now()
             opens = self._time.bounded(self._grants.granted[0], state, at).opens
             if 0 < opens - at < _QUESTION <= state.settings.interval // 2:
                 await self._asking.until(opens + _STARTED)
