@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intervalq import rules
+from intervalq import keyed, rules
 from intervalq.keyed import Common, KeyedAnswer, apply_keyed
 from intervalq.rules import Advance, Answer, Command, Drop, Slot, State
 from intervalq.testing.keyed import KeyedSource
@@ -100,13 +102,11 @@ class World:
         return answer
 
 
-@settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_starts_are_spaced_on_both_levels(seed: int) -> None:
+def judge(seed: int, steps: int = 120) -> None:
     """Whatever the shards of all keys send, and in whatever order it arrives."""
     source, world = KeyedSource(seed, steps_back=False), World()
     observer = Observer(source.own_pace)
-    for _ in range(120):
+    for _ in range(steps):
         key, command, known, now = source.next()
         if known is None:
             if isinstance(command, rules.Configure | Drop | Advance):
@@ -118,3 +118,46 @@ def test_starts_are_spaced_on_both_levels(seed: int) -> None:
         answer = world.do(key, command, known, now)
         observer.see(key, command, known, answer)
         source.learn(key, answer)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_starts_are_spaced_on_both_levels(seed: int) -> None:
+    judge(seed)
+
+
+def _no_set_back(state: State, length: int, slots: object = ()) -> State:
+    del length, slots
+    return state
+
+
+BUGS: dict[str, tuple[str, object]] = {
+    "a key does not wait for its common slot": ("set_back", _no_set_back),
+    "a turn has slots that don't follow each other": ("_directly_follows", lambda *_: True),
+    "slots are granted during a pause of the queue": (
+        "_for_one_turn",
+        lambda state, common, *rest: _FOR_ONE_TURN(state, replace(common, held_since=None), *rest),
+    ),
+    "a key may begin later than its common slot allows": (
+        "_tolerance",
+        lambda common, pace: 10 * _TOLERANCE(common, pace),
+    ),
+    "any place will do for a slot": (
+        "_known_places",
+        lambda common, known, run: (
+            tuple([place.slot for place in known.places])[: len(run)]
+            if known.generation == common.generation
+            else ()
+        ),
+    ),
+}
+_FOR_ONE_TURN, _TOLERANCE = keyed._for_one_turn, keyed._tolerance
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, broken = BUGS[bug]
+    monkeypatch.setattr(keyed, name, broken)
+    with pytest.raises(AssertionError):
+        for seed in range(300):
+            judge(seed)
