@@ -187,7 +187,7 @@ def _advance(
         )
         after, answer = apply(state, command, now)
         assert after is not None
-    length = got.slots[0].due + common.held_total - run[0].due - after.held_total
+    length = got.slots[0].due + common.held_total - run[0].due - after.held_total if got.slots else 0
     after = set_back(after, max(0, length), granted)
     if granted:
         # Other tickets before them can't be granted any more: they would move behind these.
@@ -278,7 +278,7 @@ def _places(
             got = _Got(answer.taken, answer.begun, answer.at_once)
         else:
             return common, _Got(had, 0, at_once=False)
-        if got.slots[0].due + common.held_total >= instant:
+        if got.slots and got.slots[0].due + common.held_total >= instant:
             return common, got
     costs = tuple([slot.cost for slot in run])
     notice = max(command.notice, instant - now + common.tolerance + common.credit)

@@ -121,7 +121,7 @@ local function places_of(common, command, known, run, instant, now)
       if answer.missed[1] ~= had[1][1] then return had, 0, 0 end
       got, granted = taken(answer, common.interval), answer.begun
     end
-    if got[1][2] + common.held >= instant then return got, granted, answer.at_once end
+    if got[1] and got[1][2] + common.held >= instant then return got, granted, answer.at_once end
     answer = new_answer()
   end
   asking.slots, asking.take = {}, #run
@@ -178,7 +178,7 @@ local function advanced(own, common, command, known, now)
     done(own, command, answer, now)
   end
   local state = own.state
-  set_back(state, math.max(0, got[1][2] + common.held - run[1][2] - state.held))
+  set_back(state, got[1] and math.max(0, got[1][2] + common.held - run[1][2] - state.held) or 0)
   if granted > 0 then state.void = math.max(state.void, run[1][1] - 1) end
   if at_once == 0 then answer.at_once = 0 end
   places = {}
