@@ -101,7 +101,7 @@ def apply_keyed(
     nothing needs to be written. Only `Advance` changes the common record; any command but `Inspect` and
     `Drop` creates it.
     """
-    before, written = common, False
+    given, before, written = state, common, False
     if isinstance(command, Inspect | Drop):
         common = None if common is None else settle(common, now)
     else:
@@ -112,6 +112,7 @@ def apply_keyed(
     pace = known.settings if common is None else common.settings
     if pace is not None:
         state, command = _paced(state, command, pace, known, _tolerance(common, pace))
+    paced = state
     places: tuple[Place, ...] = ()
     if isinstance(command, Advance) and common is not None:
         opened_common = common
@@ -119,6 +120,7 @@ def apply_keyed(
         written = written or common is not opened_common
     else:
         state, answer = apply(state, command, now)
+    state = given if state is paced else state  # where nothing was done, nothing is written
     return state, common if written else before, KeyedAnswer(shown(answer, common), common, places)
 
 
