@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+from intervalq._spec.auto import Auto, Pace, are_sound
 
 FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """The newest version of the record's layout; a newer one is refused. Layout 1 is read, and written back as 2.
 
 Layout 2 added `late` (see `State.late_total`), `error` and `error_until`. Layout 3 added `limits` and
-`stepped`, layout 4 the `edge` of a limit. A record has the oldest layout that its settings need, so that
-older versions can use it: see `layout_of`.
+`stepped`, layout 4 the `edge` of a limit, layout 5 `auto`. A record has the oldest layout that its settings need,
+so that older versions can use it: see `layout_of`.
 """
 
 
@@ -104,8 +106,10 @@ class Limit(NamedTuple):
         return [*self[:4], *([] if self.edge is None else [self.edge])]
 
 
-def layout_of(limits: tuple[Limit, ...]) -> int:
-    """The version of the layout that a record with these limits needs."""
+def layout_of(limits: tuple[Limit, ...], auto: Auto | None = None) -> int:
+    """The version of the layout that a record with these settings needs."""
+    if auto is not None:
+        return 5
     if not limits:
         return 2
     return max([3 if limit.edge is None else 4 for limit in limits])
@@ -141,6 +145,12 @@ class Settings:
     """Forget the record once the queue has been idle for a while (keyed queues)."""
     limits: tuple[Limit, ...] = ()
     """Windows that hold beside the interval."""
+    auto: Auto | None = None
+    """The bounds of the interval, which then finds a server's limit by itself; None: it stays as it is."""
+
+    def agree(self, other: Settings) -> bool:
+        """Whether they are the same, but for an interval that changes by itself."""
+        return self == other or (self.auto is not None and replace(self, interval=other.interval) == other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +190,8 @@ class State:
     """What counts at present of each of the limits, in their order."""
     stepped: int = 0
     """With limits: the sum of all backward steps of the store's clock."""
+    pace: Pace | None = None
+    """With an automatic interval: its last cut."""
 
     def clock(self, now: int) -> int:
         """The reading of the queue's clock when the store's reads `now`."""
@@ -211,13 +223,14 @@ class State:
         """The record as a flat JSON object, with the version of its layout."""
         limited = self.settings.limits
         return {
-            "version": layout_of(limited),
+            "version": layout_of(limited, self.settings.auto),
             "generation": self.generation,
-            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.name != "limits"},
+            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.name not in _APART},
             **{stored: getattr(self, name) for name, stored in _STORED.items()},
             "held_since": self.held_since,
             "running": {str(ticket): until for ticket, until in self.running.items()},
             **({"stepped": self.stepped, "limits": _limits_to_list(limited, self.usage)} if limited else {}),
+            **({"auto": [*self.settings.auto, *self.pace]} if self.settings.auto and self.pace else {}),
         }
 
     @classmethod
@@ -249,6 +262,7 @@ class State:
         if len(running) > MOST:
             raise BadRecord(f"'running' has more than {MOST} leases")
         limits, usage = _limits_from_list(data["limits"]) if "limits" in data else ((), ())
+        auto, pace = _auto_from_list(data["auto"], whole(data, "ticket")) if "auto" in data else (None, None)
         state = cls(
             generation=generation,
             settings=Settings(
@@ -258,6 +272,7 @@ class State:
                 whole(data, "tolerance"),
                 ephemeral,
                 limits,
+                auto,
             ),
             **{
                 name: whole(data, stored, least=None if stored in _SIGNED else 0)
@@ -267,11 +282,15 @@ class State:
             running={int(ticket): whole(running, ticket, least=None) for ticket in running},
             usage=usage,
             stepped=whole(data, "stepped") if limits else 0,
+            pace=pace,
         )
         if state.current > state.ticket or state.revoked_through > state.ticket:
             raise BadRecord("'current' and 'void' can't be above 'ticket'")
         return state
 
+
+_APART: Final = frozenset({"limits", "auto"})
+"""The settings that a record has only if there are some."""
 
 _STORED: Final = {
     "ticket": "ticket",
@@ -333,6 +352,15 @@ def _limits_from_list(data: object) -> tuple[tuple[Limit, ...], tuple[Usage, ...
             Usage(tuple((end, some, due) for end, some, due in used), tuple((a, b) for a, b in ahead))
         )
     return tuple(limits), tuple(usage)
+
+
+def _auto_from_list(data: object, ticket: int) -> tuple[Auto, Pace]:
+    if not isinstance(data, list):
+        raise BadRecord("'auto' must be a list")
+    numbers = tuple([whole({"auto": number}, "auto", None) for number in data])
+    if not are_sound(numbers, ticket):
+        raise BadRecord("'auto' is out of range")
+    return Auto(*numbers[:2]), Pace(*numbers[2:])
 
 
 def _cells(data: Mapping[str, Any], name: str, size: int) -> list[tuple[int, ...]]:

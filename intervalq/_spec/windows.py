@@ -49,7 +49,12 @@ UsedCells: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def lateness(state: State) -> int:
-    """How long after its slot a job may begin: by the tolerance, saved-up credit, and the error of clocks."""
+    """How long after its slot a job may begin: by the tolerance, saved-up credit, and the error of clocks.
+
+    With an automatic interval, it is what it can be at most, so that units needn't move with the interval.
+    """
+    if state.settings.auto is not None:
+        state = replace(state, settings=replace(state.settings, interval=state.settings.auto.slowest))
     return state.tolerance + state.credit + 2 * state.error
 
 

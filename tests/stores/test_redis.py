@@ -12,9 +12,10 @@ from anyio.lowlevel import checkpoint
 import layouts
 import servers
 from intervalq import errors, rules
-from intervalq._spec import record
+from intervalq._spec import auto, record
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.testing import StoreSuite
+from intervalq_stores.redis import queues as redis_queues
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
@@ -66,13 +67,16 @@ def take(nonce: str = "n", settings: Settings = HOURLY, reach: int = 0, lease: i
 
 def test_the_script_has_the_constants_of_the_rules() -> None:
     folder = files("intervalq_stores.redis")
-    parts = ("queues_record.lua", "queues_limits.lua", "queues.lua")
+    parts = redis_queues._SCRIPT
     text = "".join(folder.joinpath(part).read_text(encoding="utf-8") for part in parts)
     written = dict(re.findall(r"^ *local ([A-Z_]+) = (\d+|'\w+')$", text, re.MULTILINE))
-    own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3"}
+    own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3", "WITHOUT_AUTO": "4"}
     names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
     expected = {name: getattr(rules, name) for name in names}
     expected |= {name: getattr(record, name) for name in ("CELLS", "MOST_CELLS", "MOST_LIMITS")}
+    expected |= {name: getattr(auto, name) for name in ("LONGEST", "SETTLED")}
+    curve = ("RETURN", "RETURN_STARTS", "FASTER", "FIRST", "EARLY", "SCALE", "STEPS", "FAR", "MOST")
+    expected |= {name: getattr(auto, f"_{name}") for name in curve}
     assert written == own | {
         name: repr(value) if isinstance(value, str) else str(value) for name, value in expected.items()
     }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
 
 T = TypeVar("T")
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 """The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
@@ -252,13 +252,14 @@ def _place(error: Exception) -> int | None:
     return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
 
 
+_OMITTED: Final = frozenset({"limits", "auto"})
+
+
 def _record(row: dict[str, Any]) -> dict[str, Any]:
-    """The record in a row, which has its leases in two columns, and limits that may be null."""
+    """The record in a row, which has its leases in two columns, and what most queues don't have may be null."""
     leases = zip(map(str, row["running"]), row["leases"], strict=True)
     record = {**row, "running": dict(leases)}
-    if record["limits"] is None:
-        del record["limits"]
-    return record
+    return {name: value for name, value in record.items() if value is not None or name not in _OMITTED}
 
 
 def _broken(queue: str) -> str:

@@ -27,12 +27,13 @@ set local client_min_messages = warning;
 \ir sql/queues_limits.sql
 \ir sql/queues_counting.sql
 \ir sql/queues_edges.sql
+\ir sql/queues_auto.sql
 \ir sql/queues_record.sql
 \ir sql/queues_slots.sql
 \ir sql/queues_advance.sql
 \ir sql/queues_apply.sql
 
-insert into intervalq.version (number) values (4)
+insert into intervalq.version (number) values (5)
 on conflict (one) do update set number = excluded.number where version.number <> excluded.number;
 
 commit;

@@ -1,4 +1,4 @@
--- One step on one queue: repeats `apply` of intervalq/rules.py, behind queues_record.lua and queues_limits.lua.
+-- One step on one queue: repeats `apply` of intervalq/rules.py, behind the other queues_*.lua.
 
 -- --- the record as it is stored --------------------------------------------------------------------
 
@@ -54,7 +54,10 @@ local function read(stored, size)
     corrupt("'current' and 'void' can't be above 'ticket'")
   end
   local known = FIELDS - (version == 1 and #NEW or 0)
-  if version > WITHOUT_LIMITS then
+  if stored.auto and version > WITHOUT_AUTO then
+    state.auto, known = automatic().read(stored, state.ticket), known + 1
+  end
+  if version > WITHOUT_LIMITS and (stored.limits or not state.auto) then
     state.limits = new_limits()
     known = known + state.limits.read(state, stored)
   end
@@ -138,6 +141,7 @@ local function fresh(command, now)
     held_until = 0, seen = now, late = 0, error = 0, error_until = 0, running = {}, leases = 0,
   }
   for i = 1, SETTINGS do state[NUMBERS[i]] = command.settings[i] end
+  if command.settings_auto then automatic().adapt(state, command.settings_auto, true) end
   if limits then
     state.stepped, state.limits = 0, new_limits().fresh(limits, now, command.generation)
   end
@@ -314,7 +318,9 @@ local function in_row(due, costs, count, step)
 end
 
 local function take(state, command, missed, answer, now)
-  local clock, step = clock_of(state, now), state.interval
+  local clock = clock_of(state, now)
+  if state.auto then automatic().grow(state, clock) end
+  local step = state.interval
   local free = state.due + step
   local due = math.max(free, clock + math.max(0, command.notice - tolerance(state)) - credit(state))
   local costs, count = costs_of(command, missed)
@@ -383,12 +389,23 @@ local function respread(state, settings)
   state.stepped = state.limits and state.stepped or 0
 end
 
+-- Bounds of an automatic interval, or none any more.
+local function adapt(state, command)
+  local bounds = command.auto or (not command.interval and state.auto)
+  if bounds then
+    automatic().adapt(state, bounds, command.interval)
+  else
+    state.auto = nil
+  end
+  state.has_others = state.has_others or command.auto or command.interval
+end
+
 local function configure(state, command)
-  local interval, burst = command.interval or state.interval, command.burst or state.burst
-  local are_void = interval > state.interval or burst ~= state.burst
-  local late = tolerance(state) + credit(state)
-  state.interval, state.burst = interval, burst
-  local early = state.limits and late - tolerance(state) - credit(state) or 0
+  local interval, burst, late = state.interval, state.burst, latest(state)
+  state.interval, state.burst = command.interval or interval, command.burst or burst
+  adapt(state, command)
+  local are_void = state.interval > interval or state.burst ~= burst
+  local early = state.limits and late - latest(state) or 0
   local limits = command.limits
   if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
   else limits = nil end
@@ -397,6 +414,14 @@ local function configure(state, command)
   if limits then respread(state, limits) end
   state.max_running = command.max_running or state.max_running
   if state.max_running == 0 then state.running, state.leases = {}, 0 end
+end
+
+local function hold(state, command, now)
+  local length, is_longer = command.length, false
+  if command.refusal and state.auto then length, is_longer = automatic().refused(state, command) end
+  if is_longer then revoke_all(state) end
+  state.held_until = math.max(state.held_until, math.min(FOREVER, now + length))
+  recheck(state, now)
 end
 
 local function finish(state, command, now)
@@ -414,7 +439,9 @@ local function in_parts(command, arguments)
   end
 end
 
-local function layout_of(state) return state.limits and state.limits.layout() or WITHOUT_LIMITS end
+local function layout_of(state)
+  return state.auto and LAYOUT or state.limits and state.limits.layout() or WITHOUT_LIMITS
+end
 
 -- Keeps `state` until it `lapses`. Only what differs from `stored` is written, or from `before`, which has the
 -- numbers of it; it is nil for a record that is new, or had no such numbers, and is written whole. `more`:
@@ -439,8 +466,10 @@ local function keep(state, stored, more, before, lapses)
   local has_others = state.has_others
   if has_others then put('version', written(layout_of(state), 'version')) end
   if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
+  local auto = state.auto and automatic().written(state)
+  if auto and (is_new or auto ~= stored.auto) then put('auto', auto) end
   if more or has_others or state.leases > 0 then
-    local record = { version = true, generation = true, held_since = true }
+    local record = { version = true, generation = true, held_since = true, auto = auto ~= nil }
     for i = 1, #NUMBERS do record[NUMBERS[i]] = true end
     for ticket, lapse in pairs(state.running) do
       local name, text = 'running:' .. written(ticket, 'running'), written(lapse, 'running')
@@ -465,8 +494,10 @@ local function keep(state, stored, more, before, lapses)
   end
 end
 
-local function same_settings(state, settings)
-  for i = 1, SETTINGS do
+local function same_settings(state, settings, bounds)
+  local auto = state.auto
+  if (auto == nil) ~= (bounds == nil) or auto and (auto[1] ~= bounds[1] or auto[2] ~= bounds[2]) then return false end
+  for i = auto and 2 or 1, SETTINGS do
     if state[NUMBERS[i]] ~= settings[i] then return false end
   end
   return same_limits(state, settings)
@@ -487,6 +518,7 @@ local function reply(answer, state, now)
     record[#record + 1], record[#record + 2] = state.stepped, state.limits.listed()
     reply[#reply + 1], reply[#reply + 2] = answer.dues or {}, answer.units or {}
   end
+  if state and state.auto then record[#record + 1] = state.auto end
   return reply
 end
 
@@ -516,15 +548,14 @@ local function apply(command, now)
     if not settings then return reply(answer, nil, now) end
     state = fresh(command, now)
   elseif settings and (command.op == 'advance' and not same_limits(state, settings)
-      or command.attach and not same_settings(state, settings)) then
+      or command.attach and not same_settings(state, settings, command.settings_auto)) then
     answer.refused = 1
     return reply(answer, state, now)
   end
   if command.op == 'advance' then
     advance(state, command, answer, now)
   elseif command.op == 'hold' then
-    state.held_until = math.max(state.held_until, math.min(FOREVER, now + command.length))
-    recheck(state, now)
+    hold(state, command, now)
   elseif command.op == 'resume' then
     state.held_until = 0
     recheck(state, now)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
 _OLDEST: Final = (6, 2)
+_SCRIPT: Final = ("queues_record.lua", "queues_auto.lua", "queues_limits.lua", "queues.lua")
 
 
 class RedisStore:
@@ -40,7 +41,7 @@ class RedisStore:
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
         reply, trip = await self._server.run(
-            record, script("queues_record.lua", "queues_limits.lua", "queues.lua"), "1", record, text, clock
+            record, script(*_SCRIPT), "1", record, text, clock
         )
         try:
             return replace(_answer(reply), trip=trip)
@@ -115,7 +116,7 @@ _STORED: Final = (
     *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
     *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
 )
-_STORED_WITH_LIMITS: Final = (*_STORED, "stepped", "limits")
+_LIMITED: Final = ("stepped", "limits")
 _LIMIT: Final = ("most", "window", "unit", "jitter", "used", "ahead")
 """The meanings of the script's integers and texts, which the script documents."""
 
@@ -142,8 +143,10 @@ def _flag(number: object) -> object:
 
 
 def _record(fields: list[Any]) -> dict[str, Any]:
-    limited = len(fields) != len(_STORED)
-    record = dict(zip(_STORED_WITH_LIMITS if limited else _STORED, fields, strict=True))
+    more = len(fields) - len(_STORED)
+    limited, auto = more > 1, more % 2 == 1
+    names = (*_STORED, *(_LIMITED if limited else ()), *(("auto",) if auto else ()))
+    record = dict(zip(names, fields, strict=True))
     leases = record["running"]
     if limited:
         record["limits"] = [_limit(each) for each in record["limits"]]

@@ -63,7 +63,7 @@ local function new_limits()
   -- The layout that a record with these limits needs.
   function limits.layout()
     for _, limit in ipairs(limits) do
-      if limit.edge then return LAYOUT end
+      if limit.edge then return WITHOUT_AUTO end
     end
     return WITHOUT_EDGES
   end
@@ -123,7 +123,7 @@ local function new_limits()
 
   -- --- cells ---------------------------------------------------------------------------------------
 
-  local function lateness(state) return tolerance(state) + credit(state) + 2 * state.error end
+  local function lateness(state) return latest(state) + 2 * state.error end
 
   -- A length within a window. Unlike %, fmod is exact.
   local function within(limit, length)

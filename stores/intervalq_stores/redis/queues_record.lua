@@ -2,7 +2,7 @@
 --
 -- The script says `apply` of intervalq/rules.py again. The reasons stand there, functions have the same names,
 -- and the conformance suite holds both to the same answers. Its parts are this one (intervalq/_spec/record.py),
--- queues_limits.lua (intervalq/_spec/windows.py) and queues.lua.
+-- queues_auto.lua (intervalq/_spec/auto.py), queues_limits.lua (intervalq/_spec/windows.py) and queues.lua.
 --
 -- KEYS[1]  intervalq:{QUEUE}  HASH, the record:
 --            version                 whole number, the layout of the record
@@ -27,8 +27,10 @@
 --                                    clock
 --            used:N                  END:UNITS:DUE; likewise; END: microseconds on the server's clock without its
 --                                    backward steps; DUE: where the cell ended on the queue's clock
+--            auto                    SLOWEST:FASTEST:PEAK:BASE:CUT_AT:CUT_TICKET; only if the interval finds the
+--                                    server's limit; microseconds, CUT_AT on the queue's clock
 --          A record of layout 1 has no late, error and error_until: they are 0. One without limits has layout 2,
---          one with limits has layout 3, and one with an edge has layout 4.
+--          one with limits has layout 3, one with an edge has layout 4, and one with auto has layout 5.
 --          Leases have no key of their own: one key is moved, evicted and expired as a whole, and a cluster
 --          serves it while it moves a slot, which it refuses with two keys of which one doesn't exist.
 -- ARGV[1]  the command, JSON of Command.to_dict()
@@ -39,7 +41,7 @@
 --            { generation, held_since or '', {ticket, until, ticket, until...}, NUMBERS... }.
 --            With limits, dues {due...} and units {{units...}...} follow in the answer, and in the state
 --            stepped and {{most, window, unit, jitter, used {end, units, due...}, ahead {end, units...}}...}; an edge
---            ends the list of its limit
+--            ends the list of its limit. With auto, its list of numbers ends the state
 -- Errors   CORRUPT (not a record of ours), NEWER (its layout is), RANGE (the step leads out of the numbers)
 -- Channel  intervalq:{QUEUE}:wake  gets an empty message when a step ended a hold
 --
@@ -47,7 +49,8 @@
 -- round at 14 digits. The server doesn't undo a script that fails: every check comes before the first write.
 
 local FOREVER = 9007199254740991
-local LAYOUT = 4
+local LAYOUT = 5
+local WITHOUT_AUTO = 4
 local WITHOUT_EDGES = 3
 local WITHOUT_LIMITS = 2
 local IDLE_KEPT = 60000000
@@ -109,4 +112,11 @@ local function tolerance(state)
 end
 
 local function credit(state) return (state.burst - 1) * state.interval end
+
+-- How late a job may begin, for limits: with an automatic interval, at most.
+local function latest(state)
+  if not state.auto then return tolerance(state) + credit(state) end
+  local slow = { burst = state.burst, tolerance = state.tolerance, interval = state.auto[1] }
+  return tolerance(slow) + credit(slow)
+end
 

@@ -43,6 +43,9 @@ as $$
 declare
     old constant intervalq.queues := r;
     given constant jsonb := command -> 'limits';
+    bounds constant jsonb := coalesce(
+        command -> 'auto', case when command ? 'interval' then null else to_jsonb(r.auto[1:2]) end
+    );
     early bigint;
     has_others boolean := false;
 begin
@@ -52,6 +55,11 @@ begin
     end if;
     r.interval := coalesce((command ->> 'interval')::bigint, r.interval);
     r.burst := coalesce((command ->> 'burst')::bigint, r.burst);
+    if bounds is not null then
+        r := intervalq._adapted(r, bounds, command ? 'interval');
+    else
+        r.auto := null;
+    end if;
     if r.limits is not null then
         early := intervalq._lateness(old) - intervalq._lateness(r);
     end if;
@@ -67,6 +75,7 @@ begin
     if has_others then
         r := intervalq._respread(r, given);
     end if;
+    r.version := case when r.auto is null then intervalq._layout_of(r.limits) else 5 end;
     r.max_running := coalesce((command ->> 'max_running')::bigint, r.max_running);
     if r.max_running = 0 then
         r.running := '{}';
@@ -85,9 +94,13 @@ as $$
 begin
     case command ->> 'op'
         when 'hold' then
-            r.held_until := greatest(
-                r.held_until, least(9007199254740991, now + (command ->> 'length')::bigint)
-            );
+            if command ? 'refusal' then
+                r := intervalq._refused(r, command, now);
+            else
+                r.held_until := greatest(
+                    r.held_until, least(9007199254740991, now + (command ->> 'length')::bigint)
+                );
+            end if;
         when 'resume' then
             r.held_until := 0;
         when 'configure' then
@@ -138,13 +151,16 @@ begin
         r.stepped := 0;
         r.limits := intervalq._fresh_limits(settings -> 5, now, command ? 'generation');
     end if;
-    r.version := intervalq._layout_of(r.limits);
+    if command ? 'settings_auto' then
+        r := intervalq._adapted(r, command -> 'settings_auto', true);
+    end if;
+    r.version := case when r.auto is null then intervalq._layout_of(r.limits) else 5 end;
     return r;
 end
 $$;
 
 
--- intervalq._read: the record of a queue, checked, with layout 2, 3 or 4; nulls if there is none.
+-- intervalq._read: the record of a queue, checked, with layout 2 to 5; nulls if there is none.
 -- It is locked until the end of the transaction, unless it is only looked at.
 create or replace function intervalq._read(queue text, op text, creates boolean) returns intervalq.queues
 language plpgsql volatile
@@ -168,8 +184,8 @@ begin
     end if;
     if not found then
         return r;
-    elsif r.version > 4 then
-        raise exception 'the record has layout %, this schema knows up to 4', r.version
+    elsif r.version > 5 then
+        raise exception 'the record has layout %, this schema knows up to 5', r.version
             using errcode = 'IQ002';
     elsif r.version = 1 then
         r.version := 2;
@@ -199,7 +215,7 @@ begin
             ticket = r.ticket, due = r.due, current = r.current, at = r.at, void = r.void, held = r.held,
             held_since = r.held_since, held_until = r.held_until, seen = r.seen, running = r.running,
             leases = r.leases, late = r.late, error = r.error, error_until = r.error_until,
-            limits = r.limits, stepped = r.stepped
+            limits = r.limits, stepped = r.stepped, auto = r.auto
         where q.name = r.name;
     else
         insert into intervalq.queues select r.*;
@@ -235,7 +251,7 @@ declare
     was_held boolean := false;
     now bigint;
 begin
-    if layout <> 4 then
+    if layout <> 5 then
         raise exception 'no function for records of layout %', layout using errcode = '42883';
     end if;
     r := intervalq._read(queue, op, settings is not null and op <> 'drop');
@@ -255,9 +271,7 @@ begin
     elsif op = 'inspect' or not alive and settings is null then
         a.state := case when alive then r end;
     elsif alive and settings is not null and (
-        (command ->> 'attach')::boolean and settings
-            <> jsonb_build_array(r.interval, r.burst, r.max_running, r.tolerance, r.ephemeral::integer)
-            || intervalq._given(r.limits)
+        (command ->> 'attach')::boolean and not intervalq._agree(r, command)
         or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
             and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
     ) then

@@ -103,7 +103,7 @@ declare
     l intervalq._limit;
 begin
     if (
-        r.version in (3, 4) and r.stepped between 0 and 9007199254740991
+        r.version in (3, 4, 5) and r.stepped between 0 and 9007199254740991
         and array_ndims(r.limits) = 1 and array_lower(r.limits, 1) = 1 and cardinality(r.limits) <= 16
     ) is not true then
         return false;
@@ -114,7 +114,7 @@ begin
             and l.window between 1 and 9007199254740991
             and l.unit is not null
             and l.jitter between 0 and 9007199254740991
-            and (l.edge is null or r.version = 4 and l.edge >= 0 and l.edge < l.window)
+            and (l.edge is null or r.version >= 4 and l.edge >= 0 and l.edge < l.window)
             and intervalq._sound_cells(l.used, 3) and intervalq._sound_cells(l.ahead, 2)
         ) is not true then
             return false;

@@ -29,7 +29,8 @@ return coalesce(
         and 0 <= all (r.running) and 9007199254740991 >= all (r.running)
         and -9007199254740991 <= all (r.leases) and 9007199254740991 >= all (r.leases)
     )
-    and (r.limits is null or intervalq._sound_limits(r)),
+    and (r.limits is null or intervalq._sound_limits(r))
+    and (r.auto is null or intervalq._sound_auto(r)),
     false
 );
 
@@ -79,7 +80,10 @@ return case r.burst when 1 then 0 else intervalq._window(r) - r.interval end;
 -- intervalq._lateness: how long after its slot a job may begin, with the error of clocks; for limits only.
 create or replace function intervalq._lateness(r intervalq.queues) returns bigint
 language sql immutable
-return intervalq._tolerance(r) + intervalq._credit(r) + 2 * r.error;
+return 2 * r.error + case
+    when r.auto is null then intervalq._tolerance(r) + intervalq._credit(r)
+    else intervalq._latest(r)
+end;
 
 
 -- intervalq._ends: until when a job may begin in the slot at `due`, on the queue's clock.

@@ -71,7 +71,7 @@ begin
         select q.ctid from intervalq.queues q
         where q.ctid >= format('(%s,0)', page)::tid and q.ctid < format('(%s,0)', page + 1)::tid
             -- None lapses earlier than this after its last step: saves most of the work below.
-            and q.ephemeral and q.seen < now - 60000000 and q.version in (1, 2, 3, 4) and intervalq._sound(q)
+            and q.ephemeral and q.seen < now - 60000000 and q.version in (1, 2, 3, 4, 5) and intervalq._sound(q)
             and intervalq._lapses(intervalq._settle(q, now)) <= now
         limit 16
         for update skip locked

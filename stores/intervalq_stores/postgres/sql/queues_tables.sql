@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- any number will do; it is only used here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 4 then
-            raise exception 'schema intervalq is newer than this file, which makes version 4'
+        if (select max(v.number) from intervalq.version v) > 5 then
+            raise exception 'schema intervalq is newer than this file, which makes version 5'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -78,7 +78,8 @@ create table if not exists intervalq.queues (
     error bigint not null default 0,
     error_until bigint not null default 0,
     limits intervalq._limit[],  -- null: there are none
-    stepped bigint              -- null without limits
+    stepped bigint,             -- null without limits
+    auto bigint[]               -- null: the interval doesn't find a limit by itself
 ) with (fillfactor = 50);
 
 -- From version 1, whose rows have layout 1: each gets layout 2 when a step is done on it. From version 2,
@@ -88,7 +89,8 @@ alter table if exists intervalq.queues
     add column if not exists error bigint not null default 0,
     add column if not exists error_until bigint not null default 0,
     add column if not exists limits intervalq._limit[],
-    add column if not exists stepped bigint;
+    add column if not exists stepped bigint,
+    add column if not exists auto bigint[];
 drop function if exists intervalq.apply(text, jsonb, bigint);
 drop function if exists intervalq._shown(intervalq.queues);
 drop function if exists intervalq._leases(bigint[], bigint[]);

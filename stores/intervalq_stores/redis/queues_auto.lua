@@ -1,0 +1,104 @@
+-- An interval that finds the server's limit: repeats intervalq/_spec/auto.py and adapt.py, behind queues_record.lua.
+--
+-- All of it is inside one function, as queues_limits.lua is. `state.auto` is a list
+-- { slowest, fastest, peak, base, cut_at, cut_ticket }; queues without it have none.
+
+local function automatic()
+  local LONGEST = 86400000000
+  local RETURN = 32000000
+  local RETURN_STARTS = 320
+  local FASTER = 4
+  local FIRST = 2000000
+  local EARLY = 16
+  local SETTLED = 1000000
+  local SCALE = 65536
+  local STEPS = 1024
+  local FAR = 64
+  local MOST = 100000
+  local auto = {}
+
+  function auto.read(stored, ticket)
+    local numbers = {}
+    for text in string.gmatch(stored.auto .. ':', '([^:]*):') do
+      numbers[#numbers + 1] = whole(text, 'auto', -FOREVER, FOREVER)
+    end
+    local slowest, fastest, peak, base, _, cut_ticket = unpack(numbers)
+    if #numbers ~= 6 or fastest < 1 or fastest > slowest or slowest > LONGEST or base < 1 or base > LONGEST
+      or (peak ~= 0 and (peak > base or base > 2 * peak)) or cut_ticket < 0 or cut_ticket > ticket then
+      corrupt("'auto' is out of range")
+    end
+    return numbers
+  end
+
+  function auto.written(state)
+    local texts = {}
+    for i, number in ipairs(state.auto) do texts[i] = written(number, 'auto') end
+    return table.concat(texts, ':')
+  end
+
+  local function time_to_return(peak)
+    return peak > 0 and math.min(math.max(RETURN, RETURN_STARTS * peak), LONGEST) or 0
+  end
+
+  local function interval_at(state, ticket, due)
+    local slowest, fastest, peak, base, cut_at, cut_ticket = unpack(state.auto)
+    local elapsed = math.max(0, math.min(due - cut_at, math.min(ticket - cut_ticket, MOST) * base))
+    local usual, interval = time_to_return(peak), nil
+    local back = base * 3 <= peak * 4 and usual or math.floor(usual / FASTER)
+    if elapsed < back then
+      local left = math.floor((back - elapsed) * STEPS / back)
+      local lost = SCALE - math.floor(SCALE * peak / base)
+      interval = math.floor(SCALE * peak / (SCALE - math.floor(lost * left * left * left / (STEPS * STEPS * STEPS))))
+    else
+      local unit = peak > 0 and math.floor(usual / FASTER) or math.min(math.max(FIRST, 2 * base), LONGEST)
+      local beyond = math.floor(math.min(elapsed - back, FAR * unit) * STEPS / unit)
+      local more = math.floor(beyond * beyond * beyond / (STEPS * STEPS * STEPS / SCALE))
+      interval = math.floor(SCALE * (peak > 0 and peak or base) / (SCALE + more))
+    end
+    return math.max(fastest, math.min(slowest, interval))
+  end
+
+  -- The interval for the next slots.
+  function auto.grow(state, clock)
+    local interval, before = interval_at(state, state.ticket, math.max(state.due, clock)), tolerance(state)
+    if interval >= state.interval then return end
+    state.interval = interval
+    state.due = math.min(FOREVER, state.due + before - tolerance(state))
+  end
+
+  -- What is left of a command's length, or more, and whether tickets are to be revoked.
+  function auto.refused(state, command)
+    local ticket, due = unpack(command.refusal)
+    local slowest, fastest, peak, _, cut_at, cut_ticket = unpack(state.auto)
+    if command.generation ~= state.generation or ticket <= cut_ticket or ticket > state.ticket then
+      return command.length, false
+    end
+    local refused = math.max(state.interval, interval_at(state, ticket, due - SETTLED))
+    local length, base = command.length, nil
+    if peak == 0 or due - cut_at < math.floor(time_to_return(peak) / EARLY) then
+      length = math.max(length, SETTLED)
+      peak, base = math.floor(refused * 4 / 3), refused * 2
+    else
+      peak, base = refused, refused + math.floor((refused + 6) / 7)
+    end
+    base = math.min(base, slowest)
+    local is_longer = base > state.interval
+    state.auto = { slowest, fastest, math.min(peak, slowest), base, clock_of(state, state.seen), state.ticket }
+    state.interval = base
+    return length, is_longer
+  end
+
+  -- Bounds for a record, which are new for it, or others.
+  function auto.adapt(state, bounds, is_new)
+    local slowest, fastest = unpack(bounds)
+    local numbers = state.auto
+    if not numbers or is_new then
+      numbers = { 0, 0, 0, state.interval, clock_of(state, state.seen), state.ticket }
+    end
+    local base = numbers[3] == 0 and math.min(numbers[4], slowest) or numbers[4]
+    state.auto = { slowest, fastest, numbers[3], base, numbers[5], numbers[6] }
+    state.interval = math.max(fastest, math.min(slowest, state.interval))
+  end
+
+  return auto
+end
