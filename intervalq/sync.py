@@ -117,17 +117,19 @@ class IntervalQueue:
                 try:
                     result = function()
                 except Exception as error:
-                    asked = wait_after_error(plan.retry_after, error)
+                    asked = wait_after_error(plan.retry_after, error, bare=plan.adapts)
                     if asked is not None:
-                        self._cool_down_quietly(asked)
+                        self._heed(slot, asked)
                     if attempt > plan.retries:
                         raise
                 else:
                     settle_by(plan.settle, result, slot.tell, self.name)
-                    if plan.retry_after and (asked := wait_after_result(plan.retry_after, result)):
-                        self._cool_down_quietly(asked)
+                    if plan.retry_after:
+                        asked = wait_after_result(plan.retry_after, result, bare=plan.adapts)
+                        if asked is not None:
+                            self._heed(slot, asked)
                     return result
-            if asked is None:  # a cool-down is pause enough
+            if not asked:  # a cool-down is pause enough
                 time.sleep(backoff(attempt, plan.backoff))
             attempt += 1
 
@@ -194,8 +196,8 @@ class IntervalQueue:
             try:
                 yield slot
             except Exception as error:
-                if (asked := wait_after_error(plan.retry_after, error)) is not None:
-                    self._cool_down_quietly(asked)
+                if (asked := wait_after_error(plan.retry_after, error, bare=plan.adapts)) is not None:
+                    self._heed(slot, asked)
                 raise
 
     @contextmanager
@@ -293,9 +295,13 @@ class IntervalQueue:
     ) -> Plan:
         return self._queue.plan(priority, cost, timeout, retries, settle)
 
-    def _cool_down_quietly(self, seconds: float) -> None:
+    def refused(self, grant: Grant, seconds: float) -> None:
+        """Internal: see `intervalq.IntervalQueue.refused`."""
+        BACKGROUND.call(self._live().refused, grant, seconds)
+
+    def _heed(self, grant: Grant, seconds: float) -> None:
         try:
-            self.cool_down(seconds)
+            self.refused(grant, seconds)
         except StoreError:
             # The caller must see the job's own error; the next start will raise the store's.
             return

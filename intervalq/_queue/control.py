@@ -8,11 +8,12 @@ from dataclasses import replace
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.options import Cost, Duration, Rate, check_burst, options, whole
+from intervalq._shard.grants import Grant
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit, limit_of, rules_of
 from intervalq.errors import InvalidOption, QueueNotFound
-from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
+from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Refusal, Resume
 
 
 class Control(Handle):
@@ -48,11 +49,26 @@ class Control(Handle):
         """
         await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
 
+    async def refused(self, grant: Grant, seconds: float) -> None:
+        """Internal: a server refused the job of this slot, and asks for a pause of so many seconds.
+
+        A rate that finds the server's limit is cut in the same step, unless it was cut for an earlier refusal
+        after the slot had been handed out.
+        """
+        shard = self.shard()
+        refusal, pace = None, None if shard.state is None else shard.state.pace
+        if pace is not None and grant.range.record == shard.grants.record and grant.ticket > pace.cut_ticket:
+            refusal = Refusal(grant.ticket, grant.slot.due)
+        if refusal is not None or seconds > 0:
+            await self._command(Hold(length=parse.duration(seconds, what="cool-down"), refusal=refusal))
+
     async def configure(
         self,
         *,
         interval: Duration | None = None,
         rate: Rate | None = None,
+        floor: Rate | None = None,
+        ceiling: Rate | None = None,
         burst: int | None = None,
         max_running: int | None = None,
         limits: Iterable[str | Limit] | None = None,
@@ -65,7 +81,10 @@ class Control(Handle):
 
         Args:
             interval: see `IntervalQueue`.
-            rate: see `IntervalQueue`.
+            rate: see `IntervalQueue`. `auto` with other bounds keeps what was learned; an interval or another
+                rate ends it.
+            floor: see `IntervalQueue`.
+            ceiling: see `IntervalQueue`.
             burst: see `IntervalQueue`.
             max_running: see `IntervalQueue`.
             limits: all the limits from now on; none removes them. One of the same unit and window as before
@@ -74,11 +93,13 @@ class Control(Handle):
                 none of it.
         """
         checked = options(
-            self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
-            tolerance=None, max_running=None, timeout=None, retries=0, backoff=0, retry_after=False,
+            self._options.name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, store_url=None,
+            burst=1, lookahead=None, tolerance=None, max_running=None, timeout=None, retries=0, backoff=0,
+            retry_after=False,
         )  # fmt: skip
         command = Configure(
-            interval=checked.interval,
+            interval=checked.interval if checked.auto is None else None,
+            auto=checked.auto,
             burst=None if burst is None else whole("burst", burst, 1),
             max_running=None if max_running is None else whole("max_running", max_running, 0),
             limits=None if limits is None else rules_of(limits),
@@ -86,14 +107,15 @@ class Control(Handle):
         before = (await self._command(Inspect(), may_be_new=True)).state
         if before is not None:
             settings = before.settings
-            if settings.limits and settings.interval == 1 and (command.interval or command.burst):
+            if settings.limits and settings.interval == 1 and (checked.interval or command.burst):
                 raise InvalidOption(
                     f"queue {self.name!r} has limits and no interval, which can't be changed while it "
                     "runs: drop it, and create it with both"
                 )
             if settings.limits and settings.interval == 1 and command.limits == ():
                 raise InvalidOption(f"queue {self.name!r} has no interval: it needs at least one limit")
-            check_burst(command.interval or settings.interval, command.burst or settings.burst)
+            longest = settings.interval if settings.auto is None else settings.auto.slowest
+            check_burst(checked.interval or longest, command.burst or settings.burst)
             # From now on this handle uses the queue's settings instead of its own.
             self.shard().connection.adopt(settings, self._options.counted)
         answer = await self._command(command)
@@ -107,6 +129,7 @@ class Control(Handle):
                 mine,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
                 tolerance=settings.tolerance, limits=settings.limits, counted=counted,
+                auto=settings.auto,
             )  # fmt: skip
 
     async def known_limits(self) -> tuple[Limit, ...]:

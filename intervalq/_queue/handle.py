@@ -163,7 +163,9 @@ class Handle:
     def __repr__(self) -> str:
         mine = self._options
         parts = [repr(self.name)]
-        if mine.interval is not None:
+        if mine.auto is not None:
+            parts.append("rate='auto'")
+        elif mine.interval is not None:
             parts.append(f"interval={parse.text(mine.interval)!r}")
         if self._given_store is not None:
             parts.append(f"store={self._given_store.url!r}")

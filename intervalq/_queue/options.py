@@ -16,7 +16,7 @@ from intervalq._spec.limits import rules_of, text
 from intervalq._timing import rates
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidInterval, InvalidOption, short
-from intervalq.rules import FOREVER, STARTS, Limit, Settings, Slot
+from intervalq.rules import FOREVER, STARTS, Auto, Limit, Settings, Slot
 
 R = TypeVar("R")
 
@@ -24,7 +24,7 @@ Duration = float | timedelta | str
 """Seconds, a timedelta, or text such as `200ms`, `1.5s`, `2m`, `1h`."""
 
 Rate = float | str
-"""Starts a second, or text such as `10/s`, `100/minute`, `5 per hour`."""
+"""Starts a second, or text such as `10/s`, `100/minute`, `5 per hour`; or `auto`, see `IntervalQueue`."""
 
 _MAX = 1_000_000
 """The largest count that an option accepts: more is a mistake, not a setting."""
@@ -52,6 +52,7 @@ class Options:
     """As the name of the record has it: see `intervalq._queue.keys`."""
     store_url: str | None = field(repr=False)  # with its secrets
     interval: int | None
+    """With an automatic rate: the longest one."""
     burst: int
     max_running: int
     lookahead: int | None
@@ -68,6 +69,7 @@ class Options:
     on_mismatch: OnMismatch
     new: bool
     start: bool
+    auto: Auto | None = None
 
     @property
     def record(self) -> str:
@@ -86,6 +88,7 @@ class Options:
             self.tolerance or 0,
             ephemeral=self.key is not None,
             limits=self.limits,
+            auto=self.auto,
         )
 
     def units(self, cost: Cost) -> tuple[int, tuple[int, ...]]:
@@ -144,6 +147,8 @@ def options(
     *,
     interval: Duration | None,
     rate: Rate | None,
+    floor: Rate | None = None,
+    ceiling: Rate | None = None,
     store_url: str | None,
     burst: int,
     lookahead: int | None,
@@ -168,7 +173,8 @@ def options(
     """
     burst = whole("burst", burst, 1)
     ruled = () if limits is None else rules_of(limits)
-    micros = _interval_of(interval, rate)
+    auto = rates.bounds(rate, floor, ceiling)
+    micros = _interval_of(interval, rate, auto)
     if micros is None and (burst != 1 or tolerance is not None or (max_running is not None and not ruled)):
         raise InvalidOption(
             "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
@@ -179,9 +185,9 @@ def options(
     if micros is None and ruled:
         micros, burst = 1, _late(ruled)  # slots a microsecond apart, in any of which a job may begin late
         tolerated = burst
-    elif micros is not None and tolerated >= micros:
+    elif micros is not None and tolerated >= (shortest := micros if auto is None else auto.fastest):
         raise InvalidInterval(
-            tolerance, f"is too much tolerance: it must be less than the interval of {parse.text(micros)}"
+            tolerance, f"is too much tolerance: it must be less than the interval of {parse.text(shortest)}"
         )
     return Options(
         name=parse.name(name),
@@ -195,7 +201,7 @@ def options(
         timeout=wait_of(timeout),
         retries=whole("retries", retries, 0),
         backoff=parse.duration(backoff, what="backoff") / 1e6,
-        retry_after=_rule(retry_after),
+        retry_after=_rule(retry_after) or auto is not None,
         strict=strict,
         precision=_share(precision),
         limits=ruled,
@@ -203,14 +209,17 @@ def options(
         on_mismatch=on_mismatch,
         new=new,
         start=start,
+        auto=auto,
     )
 
 
-def _interval_of(interval: Duration | None, rate: Rate | None) -> int | None:
+def _interval_of(interval: Duration | None, rate: Rate | None, auto: Auto | None) -> int | None:
     if interval is not None and rate is not None:
         raise InvalidOption(
             f"give interval={short(interval)} or rate={short(rate)}, not both: one follows from the other"
         )
+    if auto is not None:
+        return auto.slowest
     if rate is not None:
         return rates.rate(rate)
     return None if interval is None else parse.interval(interval)

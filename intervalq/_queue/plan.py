@@ -25,6 +25,8 @@ class Plan:
     """With `try_slot`: the time in which the slot must come; `timeout` gives the store more to answer in."""
     units: tuple[int, ...] = ()
     """What it takes of the queue's limits; see `rules.Units`."""
+    adapts: bool = False
+    """Whether the queue finds the server's limit: a refusal counts even if no wait is requested."""
     settle: Settle[Any] | None = None
 
     def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:

@@ -46,8 +46,8 @@ class Queue(Protocol):
         """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
         ...
 
-    async def cool_down(self, seconds: float) -> None:
-        """Stop every shard of the queue for a while."""
+    async def refused(self, grant: Grant, seconds: float) -> None:
+        """Stop every shard of the queue for a while, after a server refused the job of a slot."""
         ...
 
 

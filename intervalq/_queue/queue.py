@@ -50,7 +50,12 @@ class IntervalQueue(Control):
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: use the settings that the queue already has.
         rate: instead of an interval, a number of starts a second, or text such as `10/s`,
-            `5000/h`, `100/15m`, `100/minute`, `5 per hour`.
+            `5000/h`, `100/15m`, `100/minute`, `5 per hour`. `auto`: find the server's limit. The rate begins
+            at the floor and rises, and a refusal (status 429 or 503, see `retry_after`) takes it down for all
+            handles, once for all starts that were refused at the same time.
+        floor: with `rate="auto"`, the lowest rate, even if the server refuses everything; at least `1/d`. It
+            has no default, nor has the ceiling, because only you know what is too much for the server.
+        ceiling: with `rate="auto"`, the highest rate, if the server refuses nothing.
         store: a URL or a `Store`. None: the environment variable `INTERVALQ_STORE`, else a SQLite database in
             the user's state folder, which all processes of one machine can share.
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
@@ -72,7 +77,8 @@ class IntervalQueue(Control):
             Retry-After or reset header (httpx, requests, aiohttp) cools the queue down for that long, for
             everybody. A function decides by itself: it is called with each exception that leaves a job, and
             with each result except of slots and generators, and returns the time to wait, or None. The
-            exception is raised, and the result returned, all the same.
+            exception is raised, and the result returned, all the same. With `rate="auto"`, False means True,
+            the status is enough, and 0 from a function is a refusal without a time to wait.
         strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
             long that the store's clock can't be known within the tolerance, begin in the middle of the range
             of possible times, which keeps the spacing even between near and far processes (see
@@ -104,6 +110,8 @@ class IntervalQueue(Control):
         *,
         interval: Duration | None = None,
         rate: Rate | None = None,
+        floor: Rate | None = None,
+        ceiling: Rate | None = None,
         store: str | os.PathLike[str] | Store | None = None,
         burst: int = 1,
         lookahead: int | None = 16,
@@ -125,6 +133,8 @@ class IntervalQueue(Control):
             name,
             interval=interval,
             rate=rate,
+            floor=floor,
+            ceiling=ceiling,
             store_url=os.fspath(cast("str | os.PathLike[str]", store))
             if by_url and store is not None
             else None,
@@ -363,6 +373,7 @@ class IntervalQueue(Control):
             mine.retries if retries is None else whole("retries", retries, 0),
             mine.backoff,
             mine.retry_after,
+            adapts=mine.auto is not None,
             units=units,
             settle=settle,
         )
@@ -375,7 +386,9 @@ class IntervalQueue(Control):
     @cached_property
     def _usual(self) -> Plan:
         mine = self._options
-        return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
+        return Plan(
+            0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after, adapts=mine.auto is not None
+        )
 
     @cached_property
     def blocking(self) -> Blocking:

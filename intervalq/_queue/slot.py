@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from intervalq._queue.attempts import cool_down
+from intervalq._queue.attempts import heed
 from intervalq._queue.held import HeldSlot, hold, let_go
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
@@ -102,5 +102,6 @@ class ComingSlot(Slot):
 
     async def _heed(self, error: Exception) -> None:
         """Cool the queue down if an error that leaves the body requests it."""
-        if (asked := wait_after_error(self._queue.usual.retry_after, error)) is not None:
-            await cool_down(self._queue, asked)
+        usual = self._queue.usual
+        if (asked := wait_after_error(usual.retry_after, error, bare=usual.adapts)) is not None:
+            await heed(self._queue, self, asked)

@@ -167,7 +167,11 @@ class Connection:
         elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             limits = None if ours.limits == theirs.limits else ours.limits
             change = Configure(
-                interval=ours.interval, burst=ours.burst, max_running=ours.max_running, limits=limits
+                interval=ours.interval if ours.auto is None else None,
+                burst=ours.burst,
+                max_running=ours.max_running,
+                limits=limits,
+                auto=ours.auto,
             )
             await self._send(change, None, attach=False)
         else:
@@ -310,6 +314,8 @@ class Connection:
 def describe(settings: Settings) -> str:
     """Settings in the form for messages."""
     parts = [f"interval={parse.text(settings.interval)}"]
+    if (auto := settings.auto) is not None:
+        parts = [f"rate=auto, an interval from {parse.text(auto.fastest)} to {parse.text(auto.slowest)}"]
     if settings.burst != 1:
         parts.append(f"burst={settings.burst}")
     if settings.max_running:

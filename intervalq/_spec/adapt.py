@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intervalq._spec.auto import SETTLED, cut, interval_at, is_early
+from intervalq._spec.auto import SETTLED, Pace, cut, interval_at, is_early
 from intervalq._spec.commands import Hold
 from intervalq._spec.configure import revoke_all
 from intervalq._spec.record import FOREVER, State
@@ -38,7 +38,7 @@ def refused(state: State, command: Hold) -> tuple[State, int]:
     if not pace.cut_ticket < refusal.ticket <= state.ticket:
         return state, command.length
     length = max(command.length, SETTLED) if is_early(pace, refusal) else command.length
-    clock, before = state.clock(state.last_now), state.settings.interval
-    pace = cut(auto, pace, before, refusal, clock, state.ticket)
+    before = state.settings.interval
+    pace = Pace(*cut(auto, pace, before, refusal), state.clock(state.last_now), state.ticket)
     state = replace(state, pace=pace, settings=replace(state.settings, interval=pace.base))
     return revoke_all(state) if pace.base > before else state, length

@@ -1,8 +1,8 @@
 """The interval that finds a server's limit: where it is on its curve, and how far a refusal takes it back.
 
 After a cut, the rate returns to that of the refused start along the cubic of CUBIC (RFC 9438, section 4.2),
-stays near it for a while, and then rises faster and faster. Before the first cut it only rises. So it is a pure
-function of the time since the cut, and a start that succeeds has nothing to report. Other than CUBIC's
+stays near it for a while, and then rises faster and faster. Before the first cut it only rises. So it is a
+pure function of the time since the cut, and a start that succeeds has nothing to report. Unlike CUBIC's
 window, the rate is a share of the one that was refused, and the time to return is counted in starts if these
 are rare: the share of refused starts is then the same at any rate.
 
@@ -29,20 +29,21 @@ _FASTER: Final = 4
 """The return from a deep cut takes so many times less, and so does the time to double the refused rate."""
 
 _FIRST: Final = 2_000_000
-"""Before the first cut, the rate doubles in this time, in microseconds, or in two starts if these are rarer."""
+"""Before the first cut, the rate doubles in this time, in microseconds, or two starts if they are rarer."""
 
 _EARLY: Final = 16
 """A refusal in the first such part of the time to return shows that the limit is much lower."""
 
 SETTLED: Final = 1_000_000
-"""After such a refusal the queue is held for this long, in microseconds, or longer if the server says so. What the
-server counts has piled up: it would refuse whatever comes, and that would say nothing about the limit."""
+"""After such a refusal the queue is held for this long, in microseconds, or longer if the server says so.
+
+What the server counts has piled up: it would refuse whatever comes, which says nothing about the limit."""
 
 _SCALE: Final = 65_536
 _STEPS: Final = 1_024
 _FAR: Final = 64
 _MOST: Final = 100_000
-"""Parts of a rate, and of a time; the end of the curve, in such times; and the most tickets that are counted."""
+"""Parts of a rate, and of a time; the end of the curve in such times; and the most tickets that count."""
 
 
 class Auto(NamedTuple):
@@ -89,8 +90,8 @@ def interval_at(auto: Auto, pace: Pace, ticket: int, due: int) -> int:
     return max(auto.fastest, min(auto.slowest, interval))
 
 
-def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal, clock: int, ticket: int) -> Pace:
-    """The pace after a refusal.
+def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal) -> tuple[int, int]:
+    """The peak and the base of the pace after a refusal.
 
     It takes an eighth off the rate. At first, and soon after another cut, it takes half: then the
     rate was far from the limit, and isn't to return to it. The rate is that of a second before: servers count
@@ -101,15 +102,13 @@ def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal, clock: int, tic
         pace: that of before.
         interval: the shortest one by which slots were handed out so far.
         refusal: the start that was refused.
-        clock: the queue's clock.
-        ticket: the last one that was issued.
     """
     refused = max(interval, interval_at(auto, pace, refusal.ticket, refusal.due - SETTLED))
     if is_early(pace, refusal):
         peak, base = refused * 4 // 3, refused * 2
     else:
         peak, base = refused, refused + (refused + 6) // 7
-    return Pace(min(peak, auto.slowest), min(base, auto.slowest), clock, ticket)
+    return min(peak, auto.slowest), min(base, auto.slowest)
 
 
 def is_early(pace: Pace, refusal: Refusal) -> bool:

@@ -41,8 +41,8 @@ class Command:
         Fields that are None are omitted, and so are `units` and `settled` if there are none. A slot is
         [ticket, due], or [ticket, due, cost] if it costs more than 1, or [ticket, due, cost, units...]; what
         is settled is [due, lag, more...]. Settings are a list of numbers; if there are limits, a list of
-        [most, window, unit, jitter] follows, or [most, window, unit, jitter, edge]. The bounds of an automatic
-        interval are beside them, as `settings_auto`: [slowest, fastest].
+        [most, window, unit, jitter] follows, or [most, window, unit, jitter, edge]. The bounds of an
+        automatic interval are beside them, as `settings_auto`: [slowest, fastest].
         """
         data: dict[str, Any] = {"op": type(self).__name__.lower()}
         for f in fields(self):
@@ -161,7 +161,8 @@ class Advance(Command):
 class Hold(Command):
     """Stop the queue's clock for `length` microseconds, or FOREVER; of two holds, the later end counts.
 
-    With a refusal, an automatic interval is cut."""
+    With a refusal, an automatic interval is cut.
+    """
 
     length: int = FOREVER
     refusal: Refusal | None = None

@@ -16,8 +16,8 @@ LAYOUT: Final = 5
 """The newest version of the record's layout; a newer one is refused. Layout 1 is read, and written back as 2.
 
 Layout 2 added `late` (see `State.late_total`), `error` and `error_until`. Layout 3 added `limits` and
-`stepped`, layout 4 the `edge` of a limit, layout 5 `auto`. A record has the oldest layout that its settings need,
-so that older versions can use it: see `layout_of`.
+`stepped`, layout 4 the `edge` of a limit, layout 5 `auto`. A record has the oldest layout that its settings
+need, so that older versions can use it: see `layout_of`.
 """
 
 

@@ -35,10 +35,10 @@ class PacedMiddleware:
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Wait for a slot, and send the request."""
         queue = queue_of(self._queue, self._key(request))
-        async with queue.slot():
+        async with queue.slot() as slot:
             response = await handler(request)
             try:
-                await heed(queue, response.status, response.headers)
+                await heed(queue, slot, response.status, response.headers)
             except BaseException:
                 response.close()
                 raise

@@ -17,6 +17,7 @@ from intervalq._queue.plan import Plan
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
     BeforeCommand,
+    bounds_options,
     cost_of,
     cost_option,
     examples,
@@ -47,6 +48,7 @@ _FAREWELL = 5.0
     "--name", required=True, help="Name of the queue. Everybody who uses this name shares its pace."
 )
 @pace_options
+@bounds_options
 @limit_option
 @cost_option
 @click.option("--timeout", metavar="D", help="Wait at most this long for a slot, then exit with code 75.")
@@ -58,6 +60,8 @@ def exec_(
     name: str,
     interval: str | None,
     rate: str | None,
+    floor: str | None,
+    ceiling: str | None,
     limits: tuple[str, ...],
     costs: tuple[str, ...],
     timeout: str | None,
@@ -72,7 +76,9 @@ def exec_(
     """
     if not command:
         raise InvalidOption("give the command to run after --, for example: -- echo hello")
-    queue = IntervalQueue(name, interval=interval, rate=rate, limits=limits or None, store=store)
+    queue = IntervalQueue(
+        name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, limits=limits or None, store=store
+    )
     plan = queue.plan(cost=cost_of(costs))
     shared_store(store)
     seconds = wait_of(timeout)

@@ -256,7 +256,7 @@ _OMITTED: Final = frozenset({"limits", "auto"})
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
-    """The record in a row, which has its leases in two columns, and what most queues don't have may be null."""
+    """The record in a row, which has its leases in two columns, and null for what most queues lack."""
     leases = zip(map(str, row["running"]), row["leases"], strict=True)
     record = {**row, "running": dict(leases)}
     return {name: value for name, value in record.items() if value is not None or name not in _OMITTED}

@@ -40,9 +40,7 @@ class RedisStore:
         record = _key(queue)
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
-        reply, trip = await self._server.run(
-            record, script(*_SCRIPT), "1", record, text, clock
-        )
+        reply, trip = await self._server.run(record, script(*_SCRIPT), "1", record, text, clock)
         try:
             return replace(_answer(reply), trip=trip)
         except (BadRecord, NewerRecord) as error:

@@ -41,8 +41,8 @@ STEP: Final = "Iq-Step"
 _LAYOUT: Final = 5
 """Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name.
 
-Layout 3 added limits, layout 4 the edges of limits, layout 5 automatic intervals. An entry has the oldest layout
-that it needs."""
+Layout 3 added limits, layout 4 the edges of limits, layout 5 automatic intervals. An entry has the oldest
+layout that it needs."""
 
 _BEFORE: Final = 6
 """The number of parts of a plain entry of layout 1."""

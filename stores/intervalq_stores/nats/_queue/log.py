@@ -302,7 +302,7 @@ def beginning(log: list[Entry]) -> list[Entry]:
 _NUMBERS: Final = tuple(
     f.name
     for f in fields(State)
-    if f.name not in {"generation", "settings", "held_since", "running", "usage"}
+    if f.name not in {"generation", "settings", "held_since", "running", "usage", "pace"}
 )
 
 
@@ -310,7 +310,7 @@ def _fits(state: State) -> bool:
     settings = state.settings
     numbers: list[int] = [getattr(state, name) for name in _NUMBERS]
     numbers += [settings.interval, settings.burst, settings.max_running, settings.tolerance]
-    numbers += state.running.values()
+    numbers += [*state.running.values(), *(state.pace or ())]
     for use in state.usage:
         for cell in (*use.used, *use.ahead):
             numbers += cell
