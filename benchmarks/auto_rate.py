@@ -87,7 +87,9 @@ class HiddenLimit:
         """What was used of the limit in this time, which must be the same all along, and what was refused."""
         found = [served for at, served in self.calls if since <= at < until]
         return Share(
-            sum(found) / (self.limit(since) * (until - since)), 1 - sum(found) / max(1, len(found)), len(found)
+            sum(found) / (self.limit(since) * (until - since)),
+            1 - sum(found) / max(1, len(found)),
+            len(found),
         )
 
 

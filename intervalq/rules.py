@@ -312,6 +312,8 @@ def _take(
     state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
 ) -> tuple[State, Answer]:
     """Issue new tickets with these costs and units, and grant those whose slots come soon."""
+    if not costs:
+        return state, answer
     clock = state.clock(answer.now)
     state = adapt.grown(state, clock)
     step = state.settings.interval

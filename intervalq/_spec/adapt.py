@@ -13,13 +13,18 @@ from intervalq._spec.record import FOREVER, State
 def grown(state: State, clock: int) -> State:
     """The record with the interval for the next slots, which may be shorter than that of the last ones.
 
+    If a slot was free before now, and nobody took it, the curve moves on by that time.
     With the interval, the tolerance becomes shorter. The next slots move by as much, because the job in the
     last one may be late by the tolerance of before.
     """
     auto, pace, settings = state.settings.auto, state.pace, state.settings
     if auto is None or pace is None:
         return state
-    interval = interval_at(auto, pace, state.ticket, max(state.due, clock))
+    idle = clock - state.credit - state.due - settings.interval
+    if idle > 0:
+        pace = pace._replace(cut_at=pace.cut_at + idle)
+        state = replace(state, pace=pace)
+    interval = interval_at(auto, pace, max(state.due, clock))
     if interval >= settings.interval:
         return state
     after = replace(state, settings=replace(settings, interval=interval))

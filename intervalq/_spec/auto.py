@@ -6,8 +6,8 @@ pure function of the time since the cut, and a start that succeeds has nothing t
 window, the rate is a share of the one that was refused, and the time to return is counted in starts if these
 are rare: the share of refused starts is then the same at any rate.
 
-That time is the queue's clock at the slot, and not more than the tickets since the cut take by the interval
-right after it: a queue without jobs learns nothing, so its rate doesn't rise.
+That time is on the queue's clock, without the times in which nobody took a slot: a queue without jobs learns
+nothing, so its rate doesn't rise.
 
 Everything is in whole numbers below 2**53, so that Lua's doubles and SQL's integers give the same.
 """
@@ -42,8 +42,7 @@ What the server counts has piled up: it would refuse whatever comes, which says 
 _SCALE: Final = 65_536
 _STEPS: Final = 1_024
 _FAR: Final = 64
-_MOST: Final = 100_000
-"""Parts of a rate, and of a time; the end of the curve in such times; and the most tickets that count."""
+"""Parts of a rate, and of a time; and the end of the curve, in such times."""
 
 
 class Auto(NamedTuple):
@@ -61,7 +60,7 @@ class Pace(NamedTuple):
     base: int
     """The interval right after the cut, or at first."""
     cut_at: int
-    """The queue's clock at the cut."""
+    """The queue's clock at the cut; later, by the time in which nobody took a slot since."""
     cut_ticket: int
     """The last ticket that had been issued. A refusal of this or an earlier one is part of the same event."""
 
@@ -74,9 +73,9 @@ class Refusal(NamedTuple):
     """Its slot, on the queue's clock."""
 
 
-def interval_at(auto: Auto, pace: Pace, ticket: int, due: int) -> int:
-    """The interval for slots about `due`, when `ticket` is the last one that was issued."""
-    elapsed = max(0, min(due - pace.cut_at, min(ticket - pace.cut_ticket, _MOST) * pace.base))
+def interval_at(auto: Auto, pace: Pace, due: int) -> int:
+    """The interval for slots about `due`, on the queue's clock."""
+    elapsed = max(0, due - pace.cut_at)
     usual = _time_to_return(pace.peak)
     back = usual if pace.base * 3 <= pace.peak * 4 else usual // _FASTER
     if elapsed < back:
@@ -93,7 +92,7 @@ def interval_at(auto: Auto, pace: Pace, ticket: int, due: int) -> int:
 def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal) -> tuple[int, int]:
     """The peak and the base of the pace after a refusal.
 
-    It takes an eighth off the rate. At first, and soon after another cut, it takes half: then the
+    It takes a twelfth off the rate. At first, and soon after another cut, it takes half: then the
     rate was far from the limit, and isn't to return to it. The rate is that of a second before: servers count
     what came in a time, so if the rate rises fast, it has passed the limit before anything is refused.
 
@@ -103,11 +102,11 @@ def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal) -> tuple[int, i
         interval: the shortest one by which slots were handed out so far.
         refusal: the start that was refused.
     """
-    refused = max(interval, interval_at(auto, pace, refusal.ticket, refusal.due - SETTLED))
+    refused = max(interval, interval_at(auto, pace, refusal.due - SETTLED))
     if is_early(pace, refusal):
         peak, base = refused * 4 // 3, refused * 2
     else:
-        peak, base = refused, refused + (refused + 6) // 7
+        peak, base = refused, refused + (refused + 10) // 11
     return min(peak, auto.slowest), min(base, auto.slowest)
 
 

@@ -318,12 +318,13 @@ local function in_row(due, costs, count, step)
 end
 
 local function take(state, command, missed, answer, now)
+  local costs, count = costs_of(command, missed)
+  if count == 0 then return end
   local clock = clock_of(state, now)
   if state.auto then automatic().grow(state, clock) end
   local step = state.interval
   local free = state.due + step
   local due = math.max(free, clock + math.max(0, command.notice - tolerance(state)) - credit(state))
-  local costs, count = costs_of(command, missed)
   local at_once, dues = free <= clock
   if state.limits then
     local has_room

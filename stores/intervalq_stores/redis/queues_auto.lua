@@ -14,7 +14,6 @@ local function automatic()
   local SCALE = 65536
   local STEPS = 1024
   local FAR = 64
-  local MOST = 100000
   local auto = {}
 
   function auto.read(stored, ticket)
@@ -40,9 +39,9 @@ local function automatic()
     return peak > 0 and math.min(math.max(RETURN, RETURN_STARTS * peak), LONGEST) or 0
   end
 
-  local function interval_at(state, ticket, due)
-    local slowest, fastest, peak, base, cut_at, cut_ticket = unpack(state.auto)
-    local elapsed = math.max(0, math.min(due - cut_at, math.min(ticket - cut_ticket, MOST) * base))
+  local function interval_at(state, due)
+    local slowest, fastest, peak, base, cut_at = unpack(state.auto)
+    local elapsed = math.max(0, due - cut_at)
     local usual, interval = time_to_return(peak), nil
     local back = base * 3 <= peak * 4 and usual or math.floor(usual / FASTER)
     if elapsed < back then
@@ -60,7 +59,9 @@ local function automatic()
 
   -- The interval for the next slots.
   function auto.grow(state, clock)
-    local interval, before = interval_at(state, state.ticket, math.max(state.due, clock)), tolerance(state)
+    local auto, idle = state.auto, clock - credit(state) - state.due - state.interval
+    if idle > 0 then state.auto = { auto[1], auto[2], auto[3], auto[4], auto[5] + idle, auto[6] } end
+    local interval, before = interval_at(state, math.max(state.due, clock)), tolerance(state)
     if interval >= state.interval then return end
     state.interval = interval
     state.due = math.min(FOREVER, state.due + before - tolerance(state))
@@ -73,13 +74,13 @@ local function automatic()
     if command.generation ~= state.generation or ticket <= cut_ticket or ticket > state.ticket then
       return command.length, false
     end
-    local refused = math.max(state.interval, interval_at(state, ticket, due - SETTLED))
+    local refused = math.max(state.interval, interval_at(state, due - SETTLED))
     local length, base = command.length, nil
     if peak == 0 or due - cut_at < math.floor(time_to_return(peak) / EARLY) then
       length = math.max(length, SETTLED)
       peak, base = math.floor(refused * 4 / 3), refused * 2
     else
-      peak, base = refused, refused + math.floor((refused + 6) / 7)
+      peak, base = refused, refused + math.floor((refused + 10) / 11)
     end
     base = math.min(base, slowest)
     local is_longer = base > state.interval

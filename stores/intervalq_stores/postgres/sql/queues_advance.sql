@@ -209,14 +209,11 @@ begin
             a.state := intervalq._give_back(a.state, missed, (a.state).current);
         end if;
     end if;
-    if (a.state).held_since is not null then
+    if wanted = 0 or (a.state).held_since is not null then
         return a;
     end if;
     if (a.state).auto is not null then
         a.state := intervalq._grown(a.state, intervalq._clock(a.state, now));
-    end if;
-    if wanted = 0 then
-        return a;
     end if;
     if missed <> '[]' or command -> 'costs' <> '[]' then
         costs := intervalq._costs(missed, command -> 'costs');

@@ -23,14 +23,14 @@ language sql immutable
 return case peak when 0 then 0 else least(greatest(32000000, 320 * peak), 86400000000) end;
 
 
--- intervalq._interval_at: the interval for slots about `due`, when `ticket` is the last one that was issued.
-create or replace function intervalq._interval_at(auto bigint[], ticket bigint, due bigint) returns bigint
+-- intervalq._interval_at: the interval for slots about `due`, on the queue's clock.
+create or replace function intervalq._interval_at(auto bigint[], due bigint) returns bigint
 language plpgsql immutable
 as $$
 declare
     peak constant bigint := auto[3];
     base constant bigint := auto[4];
-    elapsed constant bigint := greatest(0, least(due - auto[5], least(ticket - auto[6], 100000) * base));
+    elapsed constant bigint := greatest(0, due - auto[5]);
     usual constant bigint := intervalq._time_to_return(peak);
     back constant bigint := case when base * 3 <= peak * 4 then usual else usual / 4 end;
     unit bigint;
@@ -55,9 +55,14 @@ create or replace function intervalq._grown(r intervalq.queues, clock bigint) re
 language plpgsql immutable
 as $$
 declare
-    found constant bigint := intervalq._interval_at(r.auto, r.ticket, greatest(r.due, clock));
+    idle constant bigint := clock - intervalq._credit(r) - r.due - r.interval;
     before constant bigint := intervalq._tolerance(r);
+    found bigint;
 begin
+    if idle > 0 then
+        r.auto[5] := r.auto[5] + idle;
+    end if;
+    found := intervalq._interval_at(r.auto, greatest(r.due, clock));
     if found < r.interval then
         r.interval := found;
         r.due := least(9007199254740991, r.due + before - intervalq._tolerance(r));
@@ -82,14 +87,14 @@ begin
     if r.auto is not null and t > r.auto[6] and t <= r.ticket
         and coalesce(command ->> 'generation' = r.generation, false)
     then
-        refused := greatest(r.interval, intervalq._interval_at(r.auto, t, due - 1000000));
+        refused := greatest(r.interval, intervalq._interval_at(r.auto, due - 1000000));
         if r.auto[3] = 0 or due - r.auto[5] < intervalq._time_to_return(r.auto[3]) / 16 then
             length := greatest(length, 1000000);
             r.auto[3] := least(refused * 4 / 3, r.auto[1]);
             r.auto[4] := least(refused * 2, r.auto[1]);
         else
             r.auto[3] := least(refused, r.auto[1]);
-            r.auto[4] := least(refused + (refused + 6) / 7, r.auto[1]);
+            r.auto[4] := least(refused + (refused + 10) / 11, r.auto[1]);
         end if;
         r.auto[5] := intervalq._clock(r, r.seen);
         r.auto[6] := r.ticket;
