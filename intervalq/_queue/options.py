@@ -173,8 +173,7 @@ def options(
     """
     burst = whole("burst", burst, 1)
     ruled = () if limits is None else rules_of(limits)
-    auto = rates.bounds(rate, floor, ceiling)
-    micros = _interval_of(interval, rate, auto)
+    micros = _interval_of(interval, rate, auto := rates.bounds(rate, floor, ceiling))
     if micros is None and (burst != 1 or tolerance is not None or (max_running is not None and not ruled)):
         raise InvalidOption(
             "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
@@ -185,10 +184,8 @@ def options(
     if micros is None and ruled:
         micros, burst = 1, _late(ruled)  # slots a microsecond apart, in any of which a job may begin late
         tolerated = burst
-    elif micros is not None and tolerated >= (shortest := micros if auto is None else auto.fastest):
-        raise InvalidInterval(
-            tolerance, f"is too much tolerance: it must be less than the interval of {parse.text(shortest)}"
-        )
+    elif micros is not None:
+        _check_tolerance(tolerance, tolerated, micros if auto is None else auto.fastest)
     return Options(
         name=parse.name(name),
         key=None,
@@ -211,6 +208,13 @@ def options(
         start=start,
         auto=auto,
     )
+
+
+def _check_tolerance(given: Duration | None, tolerated: int, shortest: int) -> None:
+    if tolerated >= shortest:
+        raise InvalidInterval(
+            given, f"is too much tolerance: it must be less than the interval of {parse.text(shortest)}"
+        )
 
 
 def _interval_of(interval: Duration | None, rate: Rate | None, auto: Auto | None) -> int | None:

@@ -16,7 +16,7 @@ from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
 from intervalq._queue.options import Cost, Duration, Rate, Settle, options, wait_of, whole
-from intervalq._queue.plan import Plan
+from intervalq._queue.plan import Plan, usual
 from intervalq._queue.ports import Blocking
 from intervalq._queue.slot import ComingSlot, Slot
 from intervalq._shard.connection import OnMismatch
@@ -50,12 +50,10 @@ class IntervalQueue(Control):
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: use the settings that the queue already has.
         rate: instead of an interval, a number of starts a second, or text such as `10/s`,
-            `5000/h`, `100/15m`, `100/minute`, `5 per hour`. `auto`: find the server's limit. The rate begins
-            at the floor and rises, and a refusal (status 429 or 503, see `retry_after`) takes it down for all
-            handles, once for all starts that were refused at the same time.
-        floor: with `rate="auto"`, the lowest rate, even if the server refuses everything; at least `1/d`. It
-            has no default, nor has the ceiling, because only you know what is too much for the server.
-        ceiling: with `rate="auto"`, the highest rate, if the server refuses nothing.
+            `5000/h`, `100/15m`, `100/minute`, `5 per hour`. `auto`: find the server's limit. It begins at the
+            floor and rises; a refusal (status 429 or 503) takes it down for all handles, once for an event.
+        floor, ceiling: with `rate="auto"`, the lowest rate (at least `1/d`), if the server refuses all, and
+            the highest, if it refuses none. They have no default, because only you know what is too much.
         store: a URL or a `Store`. None: the environment variable `INTERVALQ_STORE`, else a SQLite database in
             the user's state folder, which all processes of one machine can share.
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
@@ -366,14 +364,12 @@ class IntervalQueue(Control):
             )
         mine = self._options
         slots, units = mine.units(cost)
-        return Plan(
-            whole("priority", priority, -1_000_000),
-            slots,
-            mine.timeout if timeout is None else wait_of(timeout),
-            mine.retries if retries is None else whole("retries", retries, 0),
-            mine.backoff,
-            mine.retry_after,
-            adapts=mine.auto is not None,
+        return replace(
+            self._usual,
+            priority=whole("priority", priority, -1_000_000),
+            cost=slots,
+            timeout=mine.timeout if timeout is None else wait_of(timeout),
+            retries=mine.retries if retries is None else whole("retries", retries, 0),
             units=units,
             settle=settle,
         )
@@ -385,10 +381,7 @@ class IntervalQueue(Control):
 
     @cached_property
     def _usual(self) -> Plan:
-        mine = self._options
-        return Plan(
-            0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after, adapts=mine.auto is not None
-        )
+        return usual(self._options)
 
     @cached_property
     def blocking(self) -> Blocking:
