@@ -75,8 +75,7 @@ class IntervalQueue(Control):
             Retry-After or reset header (httpx, requests, aiohttp) cools the queue down for that long, for
             everybody. A function decides by itself: it is called with each exception that leaves a job, and
             with each result except of slots and generators, and returns the time to wait, or None. The
-            exception is raised, and the result returned, all the same. With `rate="auto"`, False means True,
-            the status is enough, and 0 from a function is a refusal without a time to wait.
+            exception is raised, and the result returned, all the same. With `rate="auto"` it is True.
         strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
             long that the store's clock can't be known within the tolerance, begin in the middle of the range
             of possible times, which keeps the spacing even between near and far processes (see
