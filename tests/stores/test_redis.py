@@ -227,10 +227,10 @@ async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
 async def test_a_record_of_a_newer_version(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
     store = opened(redis_url)
     with redis_client(redis_url) as client:
-        client.hset("intervalq:{newer}", mapping={"version": "5", "news": "!"})
+        client.hset("intervalq:{newer}", mapping={"version": "6", "news": "!"})
         with pytest.raises(errors.VersionMismatch):
             await store.apply("newer", take())
-        assert client.hgetall("intervalq:{newer}") == {b"version": b"5", b"news": b"!"}
+        assert client.hgetall("intervalq:{newer}") == {b"version": b"6", b"news": b"!"}
         client.delete("intervalq:{newer}")
 
 
