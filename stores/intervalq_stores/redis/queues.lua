@@ -390,23 +390,19 @@ local function respread(state, settings)
   state.stepped = state.limits and state.stepped or 0
 end
 
--- Bounds of an automatic interval, or none any more.
-local function adapt(state, command)
+local function configure(state, command)
+  local interval, burst = state.interval, state.burst
+  local late = state.limits and state.limits.lateness(state)
+  state.interval, state.burst = command.interval or interval, command.burst or burst
   local bounds = command.auto or (not command.interval and state.auto)
   if bounds then
     automatic().adapt(state, bounds, command.interval)
-  else
-    state.auto = nil
+    state.has_others = command.auto ~= nil
+  elseif state.auto then
+    state.auto, state.has_others = nil, true
   end
-  state.has_others = state.has_others or command.auto or command.interval
-end
-
-local function configure(state, command)
-  local interval, burst, late = state.interval, state.burst, latest(state)
-  state.interval, state.burst = command.interval or interval, command.burst or burst
-  adapt(state, command)
   local are_void = state.interval > interval or state.burst ~= burst
-  local early = state.limits and late - latest(state) or 0
+  local early = state.limits and late - state.limits.lateness(state) or 0
   local limits = command.limits
   if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
   else limits = nil end
@@ -415,14 +411,6 @@ local function configure(state, command)
   if limits then respread(state, limits) end
   state.max_running = command.max_running or state.max_running
   if state.max_running == 0 then state.running, state.leases = {}, 0 end
-end
-
-local function hold(state, command, now)
-  local length, is_longer = command.length, false
-  if command.refusal and state.auto then length, is_longer = automatic().refused(state, command) end
-  if is_longer then revoke_all(state) end
-  state.held_until = math.max(state.held_until, math.min(FOREVER, now + length))
-  recheck(state, now)
 end
 
 local function finish(state, command, now)
@@ -556,7 +544,10 @@ local function apply(command, now)
   if command.op == 'advance' then
     advance(state, command, answer, now)
   elseif command.op == 'hold' then
-    hold(state, command, now)
+    local length = command.length
+    if command.refusal and state.auto then length = automatic().refused(state, command, revoke_all) end
+    state.held_until = math.max(state.held_until, math.min(FOREVER, now + length))
+    recheck(state, now)
   elseif command.op == 'resume' then
     state.held_until = 0
     recheck(state, now)

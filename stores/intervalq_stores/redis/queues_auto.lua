@@ -67,12 +67,12 @@ local function automatic()
     state.due = math.min(FOREVER, state.due + before - tolerance(state))
   end
 
-  -- What is left of a command's length, or more, and whether tickets are to be revoked.
-  function auto.refused(state, command)
+  -- How long to hold a record after a server refused a start.
+  function auto.refused(state, command, revoke_all)
     local ticket, due = unpack(command.refusal)
     local slowest, fastest, peak, _, cut_at, cut_ticket = unpack(state.auto)
     if command.generation ~= state.generation or ticket <= cut_ticket or ticket > state.ticket then
-      return command.length, false
+      return command.length
     end
     local refused = math.max(state.interval, interval_at(state, due - SETTLED))
     local length, base = command.length, nil
@@ -86,10 +86,11 @@ local function automatic()
     local is_longer = base > state.interval
     state.auto = { slowest, fastest, math.min(peak, slowest), base, clock_of(state, state.seen), state.ticket }
     state.interval = base
-    return length, is_longer
+    if is_longer then revoke_all(state) end
+    return length
   end
 
-  -- Bounds for a record, which are new for it, or others.
+  -- Bounds for a record, which are new for it, or others. `is_new`: it has learned nothing yet.
   function auto.adapt(state, bounds, is_new)
     local slowest, fastest = unpack(bounds)
     local numbers = state.auto

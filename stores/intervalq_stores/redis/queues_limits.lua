@@ -123,7 +123,13 @@ local function new_limits()
 
   -- --- cells ---------------------------------------------------------------------------------------
 
-  local function lateness(state) return latest(state) + 2 * state.error end
+  -- With an automatic interval, what it can be at most.
+  local function lateness(state)
+    local slow = state
+    if state.auto then slow = { burst = state.burst, tolerance = state.tolerance, interval = state.auto[1] } end
+    return tolerance(slow) + credit(slow) + 2 * state.error
+  end
+  limits.lateness = lateness
 
   -- A length within a window. Unlike %, fmod is exact.
   local function within(limit, length)

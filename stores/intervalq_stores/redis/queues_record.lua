@@ -112,11 +112,3 @@ local function tolerance(state)
 end
 
 local function credit(state) return (state.burst - 1) * state.interval end
-
--- How late a job may begin, for limits: with an automatic interval, at most.
-local function latest(state)
-  if not state.auto then return tolerance(state) + credit(state) end
-  local slow = { burst = state.burst, tolerance = state.tolerance, interval = state.auto[1] }
-  return tolerance(slow) + credit(slow)
-end
-
