@@ -25,7 +25,7 @@ _LEAD = 0.02
 """Seconds from telling the beginning to the beginning."""
 _LOOK = 0.0005
 _LOOK_AT_DATABASE = 0.003
-LONGEST = 120.0
+MAX_WAIT = 120.0
 """Seconds after which a run has failed."""
 
 
@@ -116,7 +116,7 @@ def drain(contender: Contender, url: str, count: int, workers: int) -> Drained:
     return Drained(seconds, sum(each["cpu"] for each in found[:workers]), cpu)
 
 
-def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = LONGEST) -> None:
+def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = MAX_WAIT) -> None:
     """Wait until so many tasks have begun."""
     begun = time.monotonic_ns()
     while board.begun < count:
@@ -124,7 +124,7 @@ def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = LONGEST) ->
         time.sleep(_LOOK)
 
 
-def _check(fleet: Fleet, board: NewBoard, begun: int, what: str, longest: float = LONGEST) -> None:
+def _check(fleet: Fleet, board: NewBoard, begun: int, what: str, longest: float = MAX_WAIT) -> None:
     if board.failed:
         fleet.results(now())  # which says why
     if time.monotonic_ns() - begun > longest * 1e9:

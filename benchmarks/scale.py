@@ -70,7 +70,7 @@ def apart(count: int) -> ProcessPoolExecutor:
 
 def figures(handles: list[IntervalQueue]) -> dict[str, int]:
     """Of all shards together so far; not by `inspect`, which is a call itself."""
-    shards = [queue.shard() for queue in handles]
+    shards = [queue._shard() for queue in handles]
     return {"calls": sum(each.calls for each in shards), "given_up": sum(each.given_up for each in shards)}
 
 
@@ -197,7 +197,7 @@ def some_queues(url: str, queues: int, least_jobs: int, workers: int) -> Row:
             for _ in range(rounds):
                 await at_once([partial(each.run, checkpoint) for each in keyed], workers)
             took, used = time.perf_counter() - begun, cpu() - used
-            calls = sum([each.shard().calls for each in keyed]) / (queues * (rounds + 1))
+            calls = sum([each._shard().calls for each in keyed]) / (queues * (rounds + 1))
         return {
             "first_us": first / queues * 1e6,
             "bytes": grown / queues if queues >= MANY else None,

@@ -38,7 +38,7 @@ COLUMNS = (
     Column("calls to Redis", "calls", "{:.2f}"),
 )
 
-MOST = 5_000
+MAX_TOKENS = 5_000
 """The most tokens of a call."""
 
 Take = Callable[[int], Awaitable[Slot | None]]
@@ -102,7 +102,7 @@ async def ours(url: str, *, limited: bool, bound: int = 1, settled: bool = False
     queue = IntervalQueue("bench", rate=f"{PACE}/s", limits=limits if limited else None, store=url)
 
     async def take(tokens: int) -> Slot | None:
-        async with queue.slot(cost={"tokens": min(MOST, bound * tokens)} if limited else 1) as slot:
+        async with queue.slot(cost={"tokens": min(MAX_TOKENS, bound * tokens)} if limited else 1) as slot:
             return slot if settled else None
 
     return take
@@ -150,7 +150,7 @@ def process(work: Work, seed: int) -> None:
     async def caller(take: Take, draw: random.Random) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", work.port)
         while time.monotonic() < work.end:
-            tokens = min(MOST, int(17 * draw.paretovariate(1.5)))
+            tokens = min(MAX_TOKENS, int(17 * draw.paretovariate(1.5)))
             slot = await take(tokens)
             writer.write(b"%d\n" % tokens)
             await reader.readline()

@@ -55,7 +55,7 @@ async def by_thread(queue: IntervalQueue) -> object:
 
 
 async def by_another_handle(queue: IntervalQueue) -> object:
-    async with queue.twin() as twin:
+    async with queue._twin() as twin:
         return await twin.run(nothing)
 
 

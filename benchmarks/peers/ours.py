@@ -18,9 +18,9 @@ _GRANT: ContextVar[Any] = ContextVar("grant", default=None)
 class _Noting(IntervalQueue):
     """Notes the slot of a call, which `run` doesn't tell; not public, and left out where it isn't called."""
 
-    async def acquire(self, *arguments: Any) -> Any:  # noqa: ANN401 - the queue's own
+    async def _acquire(self, *arguments: Any) -> Any:  # noqa: ANN401 - the queue's own
         """A slot, which is noted for whoever measures."""
-        shard, grant = await super().acquire(*arguments)
+        shard, grant = await super()._acquire(*arguments)
         _GRANT.set(grant)
         return shard, grant
 
@@ -46,13 +46,13 @@ class Ours(Adapter):
 
     def checked(self) -> int | None:
         """The last look at the clock, for `frozen`; not public, and left out where there is none."""
-        at: int | None = getattr(self.queue.shard().dispatcher, "begun_at", None)
+        at: int | None = getattr(self.queue._shard().dispatcher, "begun_at", None)
         return None if at is None else at * 1_000
 
     async def step(self) -> bool:
         """See `Adapter.step`: the command that a call on an idle queue needs, and nothing else."""
         take = Advance(settings=Settings(interval=1_000), nonce="step", take=1, reach=20_000)
-        await self.queue.shard().store.apply("step", take)
+        await self.queue._shard().store.apply("step", take)
         return True
 
     async def figures(self) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from intervalq._timing.clock import Clock
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import FOREVER, MAX_TICKETS, Limit, Settled
 
-LONGEST: Final = 1_000_000
-"""For how long they wait at most, in microseconds."""
+MAX_WAIT: Final = 1_000_000
+"""How long settled costs may wait for a request that they can go with, in microseconds."""
 
 
 class _Known(NamedTuple):
@@ -97,4 +97,4 @@ class Settlements:
 
 def patience(limits: Sequence[Limit]) -> int:
     """How long a difference of these limits may wait: as long as the shortest of their cells."""
-    return min([LONGEST, *(limit.cell for limit in limits)])
+    return min([MAX_WAIT, *(limit.cell for limit in limits)])

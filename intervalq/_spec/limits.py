@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import Final
 
 from intervalq._spec import parse
-from intervalq._spec.record import CELLS, MOST_LIMITS, STARTS
+from intervalq._spec.record import CELLS, MAX_LIMITS, STARTS
 from intervalq._spec.record import Limit as Rule
 from intervalq.errors import InvalidOption, short
 
-_LONGEST: Final = CELLS * 86_400 * parse.SECOND
+_MAX_WINDOW: Final = CELLS * 86_400 * parse.SECOND
 """A cell of a window is at most a day long."""
 
-_MOST: Final = 1_000_000_000_000
+_MAX_UNITS: Final = 1_000_000_000_000
 
 _FORMS: Final = (
     "give text such as '500/min', '30_000 tokens/min' or '5000/day from utc' (days begin at midnight UTC), "
@@ -73,15 +73,15 @@ class Limit:
     def rule(self) -> Rule:
         """Internal: the limit as the rules have it."""
         most = self.most
-        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MOST:
-            raise InvalidOption(f"a limit of {short(most)} must be a whole number from 1 to {_MOST}")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MAX_UNITS:
+            raise InvalidOption(f"a limit of {short(most)} must be a whole number from 1 to {_MAX_UNITS}")
         if not isinstance(self.unit, str) or not _UNIT.fullmatch(self.unit):
             raise InvalidOption(
                 f"the unit {short(self.unit)} of a limit must be 1 to 32 of the characters A-Z a-z 0-9 . _ "
                 "-, beginning with a letter"
             )
-        window = parse.duration(self.window, least=CELLS, most=_LONGEST, what="the window of a limit")
-        jitter = parse.duration(self.jitter, most=_LONGEST, what="the jitter of a limit")
+        window = parse.duration(self.window, least=CELLS, most=_MAX_WINDOW, what="the window of a limit")
+        jitter = parse.duration(self.jitter, most=_MAX_WINDOW, what="the jitter of a limit")
         return Rule(most, window, self.unit, jitter, _edge(self.edge, window))
 
 
@@ -94,8 +94,8 @@ def rules_of(limits: object) -> tuple[Rule, ...]:
     if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
         raise InvalidOption(f"limits={short(limits)} must be a list: {_FORMS}")
     rules = tuple([_rule(each) for each in limits])
-    if len(rules) > MOST_LIMITS:
-        raise InvalidOption(f"limits= has {len(rules)} limits, a queue can have {MOST_LIMITS}")
+    if len(rules) > MAX_LIMITS:
+        raise InvalidOption(f"limits= has {len(rules)} limits, a queue can have {MAX_LIMITS}")
     windows = [(rule.unit, rule.window) for rule in rules]
     for rule, window in zip(rules, windows, strict=True):
         if windows.count(window) > 1:

@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 from intervalq._spec.record import (
     FOREVER,
-    MOST_CELLS,
+    MAX_CELLS,
     STARTS,
     Limit,
     Mark,
@@ -323,9 +323,9 @@ def put(cells: Cells, end: int, units: int) -> Cells:
         return cells
     end = min(FOREVER, end)
     place = bisect_left(cells, (end,))
-    if place < len(cells) and (cells[place][0] == end or len(cells) >= MOST_CELLS):
+    if place < len(cells) and (cells[place][0] == end or len(cells) >= MAX_CELLS):
         return (*cells[:place], (cells[place][0], cells[place][1] + units), *cells[place + 1 :])
-    if len(cells) >= MOST_CELLS:  # there is no room: the cell that ends later counts for both
+    if len(cells) >= MAX_CELLS:  # there is no room: the cell that ends later counts for both
         return (*cells[:-1], (end, cells[-1][1] + units))
     return (*cells[:place], (end, units), *cells[place:])
 
@@ -334,10 +334,10 @@ def put_used(cells: UsedCells, cell: tuple[int, int, int]) -> UsedCells:
     """Add a cell of slots that are over."""
     cell = min(FOREVER, cell[0]), cell[1], cell[2]
     place = bisect_left(cells, cell[:1])
-    if place < len(cells) and (cells[place][0] == cell[0] or len(cells) >= MOST_CELLS):
+    if place < len(cells) and (cells[place][0] == cell[0] or len(cells) >= MAX_CELLS):
         end, units, due = cells[place]
         return (*cells[:place], (end, units + cell[1], max(due, cell[2])), *cells[place + 1 :])
-    if len(cells) >= MOST_CELLS:  # there is no room: the cell that ends later counts for both
+    if len(cells) >= MAX_CELLS:  # there is no room: the cell that ends later counts for both
         _, units, due = cells[-1]
         return (*cells[:-1], (cell[0], units + cell[1], max(due, cell[2])))
     return (*cells[:place], cell, *cells[place:])

@@ -57,14 +57,14 @@ class OpenAITransport(PacedTransport):
         settle_when_read(slot, response)
         if named := self._news(queue, response):
             with self._learn(queue, named):
-                await queue.configure(limits=merged(await queue.known_limits(), named))
+                await queue.configure(limits=merged(await queue._known_limits(), named))
 
     def _heed_blocking(self, queue: BlockingQueue, slot: Slot, response: httpx.Response) -> None:
         super()._heed_blocking(queue, slot, response)
         settle_when_read(slot, response)
         if named := self._news(queue, response):
             with self._learn(queue, named):
-                queue.configure(limits=merged(queue.known_limits(), named))
+                queue.configure(limits=merged(queue._known_limits(), named))
 
     def _news(self, queue: IntervalQueue | BlockingQueue, response: httpx.Response) -> dict[str, int]:
         """The limits that a response names, but not what is known or being learned."""

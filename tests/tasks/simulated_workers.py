@@ -36,7 +36,7 @@ from tasks.simulated_process import Worker
 ENDS = 30.0
 """Seconds of faults."""
 
-MOST_LINES = 20_000
+MAX_LINES = 20_000
 """Five times as many as any run has needed: more is asked in vain, and the rest would only take time."""
 
 PATIENCE = 240.0
@@ -240,7 +240,7 @@ class World:
             worker.process.traps.clear()
         deadline = self.loop.time() + PATIENCE
         while self.producing or any(row.queue in QUEUES for row in self.network.rows()):
-            if self.loop.time() > deadline or len(self.network.lines) > MOST_LINES:
+            if self.loop.time() > deadline or len(self.network.lines) > MAX_LINES:
                 left = [row for row in self.network.rows() if row.queue in QUEUES]
                 self.network.broken(f"not done in time after the last fault: {left[:5]}")
                 break

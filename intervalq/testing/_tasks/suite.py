@@ -130,7 +130,7 @@ def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PL
         return thing.alive, sorted(thing.lost), claimed, thing.wait, thing.ranges, thing.lost_ranges
     if isinstance(thing, Beaten):
         ours = sorted(session for session in thing.lapsed if session in source.sessions)
-        return thing.alive, thing.held, ours
+        return thing.alive, thing.claim_count, ours
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Session):
         return [session for session in thing if session.id in source.sessions]
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Row):
