@@ -31,7 +31,7 @@ TAKE = Advance(settings=Settings(interval=1_000), nonce="n", take=1)
 
 @dataclass(frozen=True)
 class Work:
-    """What every process does."""
+    """The work of every process."""
 
     url: str
     callers: int
@@ -41,7 +41,7 @@ class Work:
 
 
 def process(work: Work, results: Any) -> None:  # noqa: ANN401 - a multiprocessing queue
-    """Take tickets from the common beginning to the common end."""
+    """Take tickets from the common begin to the common end."""
     waits: list[float] = []
     figures = {"cpu": 0.0}
 
@@ -70,7 +70,7 @@ def process(work: Work, results: Any) -> None:  # noqa: ANN401 - a multiprocessi
 
 
 async def prepare(url: str, queues: int) -> None:
-    """Make the records, many in one go."""
+    """Create the records, many at once."""
     store = open_store(url)
     store.patience = 600  # type: ignore[attr-defined]
     async with anyio.create_task_group() as group:

@@ -29,7 +29,7 @@ from intervalq import IntervalQueue, Limit, Slot
 WINDOW = 20.0
 STARTS, TOKENS, PACE = 200, 10_000, 20
 JITTER = 0.02
-"""By how many seconds one call may travel longer than another."""
+"""The maximum difference in seconds between the travel times of two calls."""
 COLUMNS = (
     Column("contender", "contender"),
     Column("calls made", "jobs", "{:.0f}"),
@@ -39,10 +39,13 @@ COLUMNS = (
 )
 
 MAX_TOKENS = 5_000
-"""The most tokens of a call."""
+"""The maximum number of tokens of a call."""
 
 Take = Callable[[int], Awaitable[Slot | None]]
-"""Waits until a call that takes so many tokens may be made. Returns a slot if that is to be settled."""
+"""Waits until a call that takes this many tokens may be made.
+
+Returns a slot if the real number is to be settled.
+"""
 
 
 class Log:
@@ -54,7 +57,7 @@ class Log:
         self.entries: deque[tuple[float, int]] = deque()
 
     def has_room(self, now: float, units: int) -> bool:
-        """Whether so many units fit in now."""
+        """Whether this many units fit in now."""
         while self.entries and self.entries[0][0] <= now - self.window:
             self.taken -= self.entries.popleft()[1]
         return self.taken + units <= self.most
@@ -74,7 +77,7 @@ class Stub:
         self.refused = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one caller."""
+        """Answer one request."""
         while line := await reader.readline():
             now, tokens = time.monotonic(), int(line)
             units = (1, 1, tokens)
@@ -96,7 +99,7 @@ class Stub:
 
 
 async def ours(url: str, *, limited: bool, bound: int = 1, settled: bool = False) -> Take:
-    """One queue with a pace, and with both windows beside it; of tokens, it knows so many times as much."""
+    """One queue with a pace and both windows; its limit of tokens is multiplied by `bound`."""
     counted = ((PACE, 1.0, "starts"), (STARTS, WINDOW, "starts"), (TOKENS, WINDOW, "tokens"))
     limits = [Limit(*each, jitter=JITTER) for each in counted]
     queue = IntervalQueue("bench", rate=f"{PACE}/s", limits=limits if limited else None, store=url)
@@ -135,7 +138,7 @@ CONTENDERS: dict[str, Callable[[str], Awaitable[Take]]] = {
 
 
 class Work(NamedTuple):
-    """What one process does."""
+    """The work of one process."""
 
     contender: str
     url: str

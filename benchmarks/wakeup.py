@@ -23,7 +23,7 @@ from intervalq import IntervalQueue
 
 
 async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], list[float], list[float]]:
-    """Microseconds until the first knows, until all know, and of a step with its round trip."""
+    """Microseconds until the first shard knows and until all know, and of a step with its round trip."""
     firsts, waits, trips = [], [], []
     boss = IntervalQueue("wakeup", interval=0.01, store=store)
     await boss.run(anyio.lowlevel.checkpoint)

@@ -34,7 +34,7 @@ FIRST = 10_000_000
 """Where seeds begin: those of the tests are far below."""
 
 CHUNK = 25
-"""So many schedules of a mix in a row."""
+"""The number of consecutive schedules of a mix in one task of a process."""
 
 
 def pieces(log: Path) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ async def test_all_jobs_that_wait_learn_that_the_queue_was_closed(backend: str) 
 
 @in_virtual_time
 async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> None:
-    """It is not the first in line, and nobody is told of slots that were granted before."""
+    """It isn't the first in line, so nothing tells it of slots that were granted before."""
     queue = IntervalQueue("q", interval=1e-6, burst=1000, lookahead=None, store=FarStore())
     later: list[Job[int]] = []
 

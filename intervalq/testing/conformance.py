@@ -87,7 +87,7 @@ class StoreSuite(Suite):
     def test_a_new_record_has_no_limits_of_the_one_before(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """That one had lapsed, and was not removed yet."""
+        """The record had lapsed, and was not removed yet."""
         name, plain = queue(), Settings(interval=1_000, ephemeral=True)
         limited = Settings(interval=1_000, ephemeral=True, limits=(Limit(5, 1_000_000),))
         portal.call(store.apply, name, Advance(settings=limited, nonce="g", take=1), 10**15)
@@ -99,7 +99,7 @@ class StoreSuite(Suite):
     def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """All cases of up to three tickets, any of them granted, revoked and given back, in time or late."""
+        """All cases of up to three tickets, each granted, revoked or given back, in time or late."""
         name = queue()
 
         async def scenario() -> None:

@@ -202,7 +202,7 @@ async def _until_late(caller: Caller, calls: anyio.CancelScope, patience: float)
 
 
 def _in_step(store: Store, what: Callable[..., object] | signal.Handlers, seconds: float) -> None:
-    """Do something so many seconds after the next step at the store began."""
+    """Do something this many seconds after the next step at the store began."""
     inner = store.apply
 
     async def apply(*arguments: Any, **more: Any) -> Any:

@@ -73,7 +73,7 @@ class Work:
             await self._news.wait()
 
     async def more(self, count: int, handle: int | None = None) -> None:
-        """Wait until so many more jobs have begun: of one handle, or each."""
+        """Wait until this many more jobs have begun: of one handle, or of each."""
         handles = range(len(self.handles)) if handle is None else [handle]
         before = [self.begun(number) for number in handles]
         await self.until(

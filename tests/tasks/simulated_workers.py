@@ -107,7 +107,7 @@ class World:
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
         self.holders: dict[str, tuple[str, float]] = {}
-        """Who has which task by hand, and until when at least."""
+        """Tasks that are claimed by hand: by whom, and until when at least."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []

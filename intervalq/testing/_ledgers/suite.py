@@ -168,7 +168,7 @@ class LedgerSuite(Suite):
     def test_a_ledger_expires(
         self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
-        """By the store's own clock: it is there until then, and a new one knows nothing of it."""
+        """On the store's own clock: the ledger exists until it expires, and a new one knows nothing of it."""
 
         async def scenario() -> None:
             name = ledger()
@@ -353,7 +353,7 @@ async def everything(
 
 
 def at_once(jobs: list[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """The results of these, each run in a thread with an event loop of its own."""
+    """The results of these functions, each run in a thread with an event loop of its own."""
 
     async def run(job: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.fail_after(_PATIENCE):

@@ -129,7 +129,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_a_selection_is_sorted_by_arrival(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """A limit keeps the first of them."""
+        """A limit keeps the first tasks."""
 
         async def scenario() -> None:
             queue = names.queue()
