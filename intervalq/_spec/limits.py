@@ -14,7 +14,7 @@ from intervalq._spec.record import Limit as Rule
 from intervalq.errors import InvalidOption, short
 
 _MAX_WINDOW: Final = CELLS * 86_400 * parse.SECOND
-"""A cell of a window is at most a day long."""
+"""The maximum length of a window: 64 cells of a day."""
 
 _MAX_UNITS: Final = 1_000_000_000_000
 
@@ -71,7 +71,7 @@ class Limit:
         self.rule()
 
     def rule(self) -> Rule:
-        """Internal: the limit as the rules have it."""
+        """The limit in the form of the rules."""
         most = self.most
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MAX_UNITS:
             raise InvalidOption(f"a limit of {short(most)} must be a whole number from 1 to {_MAX_UNITS}")
@@ -86,7 +86,7 @@ class Limit:
 
 
 def rules_of(limits: object) -> tuple[Rule, ...]:
-    """The limits as the rules have them.
+    """The limits in the form of the rules.
 
     Raises:
         InvalidOption, InvalidInterval: one of them is none, is out of range, or says what another one says.
@@ -117,7 +117,7 @@ def _rule(value: object) -> Rule:
 
 
 def _edge(zone: object, window: int) -> int | None:
-    """Where the first window after 1970 begins whose edges are those of a zone."""
+    """The beginning of the first window after 1970 whose edges are those of a zone."""
     if zone is None:
         return None
     match = _OFFSET.fullmatch(zone) if isinstance(zone, str) else None
@@ -139,7 +139,7 @@ def _edge(zone: object, window: int) -> int | None:
 
 
 def zone(rule: Rule) -> str | None:
-    """The zone of a limit's edge, as `Limit` takes it: of all with the same edges, the nearest to UTC."""
+    """The zone of a limit's edge, for `Limit`: of all zones with the same edges, the nearest to UTC."""
     if rule.edge is None:
         return None
     east = -rule.edge % rule.window
@@ -160,6 +160,6 @@ def text(rule: Rule) -> str:
 
 
 def limit_of(rule: Rule) -> Limit:
-    """A limit as people give it."""
+    """A limit in the form of `Limit`."""
     window, jitter = rule.window / parse.SECOND, rule.jitter / parse.SECOND
     return Limit(rule.most, window, rule.unit, jitter, zone(rule))

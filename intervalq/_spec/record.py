@@ -67,7 +67,7 @@ class Settled(NamedTuple):
     due: int
     """The slot."""
     lag: int
-    """`State.lag` when it was granted. By this, the parts of a cell are told apart that holds have split."""
+    """`State.lag` when it was granted. It distinguishes the parts of a cell that holds have split."""
     more: Units
     """By how much it is more than the ticket took, of each limit; negative if it is less. As for `Units`,
     what is left out is 0."""

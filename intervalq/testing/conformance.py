@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from intervalq import rules
 from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Limit, Resume, Settings, State
 from intervalq.store import Store, Waking, open_store
-from intervalq.testing._suite import Suite
+from intervalq.testing._suite import Suite, fresh_names
 from intervalq.testing.commands import CommandSource, small_states
 
 if TYPE_CHECKING:
@@ -44,15 +44,7 @@ class StoreSuite(Suite):
     @pytest.fixture
     def queue(self, portal: BlockingPortal, store: Store) -> Iterator[Callable[[], str]]:
         """Provides names of queues that nobody else uses, and drops the queues at the end."""
-        names: list[str] = []
-
-        def fresh() -> str:
-            names.append(f"suite-{secrets.token_hex(6)}")
-            return names[-1]
-
-        yield fresh
-        for name in names:
-            portal.call(store.apply, name, Drop())
+        yield from fresh_names(lambda name: portal.call(store.apply, name, Drop()))
 
     @settings(
         max_examples=45,

@@ -113,7 +113,7 @@ def _about(figure: int, *, exact: bool) -> str:
 
 def session_table(sessions: Sequence[WorkerSession]) -> Table:
     """Sessions, one per line."""
-    made = _table("session", "process", "consumer", "started", "last beat", "lapses after")
+    made = _table("session", "process", "consumer", "started", "last heartbeat", "lapses after")
     now = time.time()
     for session in sessions:
         made.add_row(

@@ -45,7 +45,7 @@ from intervalq.ledger.rules import (
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.testing._ledgers.commands import LedgerCommandSource
-from intervalq.testing._suite import Suite
+from intervalq.testing._suite import Suite, fresh_names
 
 T = TypeVar("T")
 
@@ -79,15 +79,7 @@ class LedgerSuite(Suite):
     @pytest.fixture
     def ledger(self, portal: BlockingPortal, store: LedgerStore) -> Iterator[Callable[[], str]]:
         """Provides names of ledgers that nobody else uses, and drops the ledgers at the end."""
-        names: list[str] = []
-
-        def fresh() -> str:
-            names.append(f"suite-{secrets.token_hex(6)}")
-            return names[-1]
-
-        yield fresh
-        for name in names:
-            portal.call(store.apply, name, Drop())
+        yield from fresh_names(lambda name: portal.call(store.apply, name, Drop()))
 
     # --- the rules ----------------------------------------------------------------------------------
 
