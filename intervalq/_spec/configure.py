@@ -76,7 +76,7 @@ def _usage(limit: Limit, state: State) -> Usage:
 def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit]) -> Advance:
     """The command with its units in the order of these limits; it has them in the order of others.
 
-    A ticket takes nothing of limits whose units it doesn't name, except of limits that count starts: its cost.
+    A ticket takes nothing of limits whose units it doesn't name, but its cost of limits that count starts.
     """
     if before == tuple([limit.unit for limit in after]):
         return command
