@@ -121,7 +121,7 @@ def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
     """Its job is in no line when all others have begun, and must be let into line once more."""
     order: list[str] = []
     slots: list[Grant] = []
-    asked, mine = threading.Event(), queue._queue.callers
+    asked, mine = threading.Event(), queue._queue._callers
 
     class Watched(Callers):
         async def gone(self) -> None:
@@ -142,7 +142,7 @@ def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
     closing = threading.Thread(target=queue.close)
     watched = Watched()
     monkeypatch.setattr(watched, "waiting", mine.waiting)
-    monkeypatch.setattr(queue._queue, "callers", watched)
+    monkeypatch.setattr(queue._queue, "_callers", watched)
     monkeypatch.setattr(intervalq.sync, "opens_here", opens_late)
     assert queue.run(lambda: "done") == "done"
     closing.join()

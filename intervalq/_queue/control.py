@@ -21,8 +21,8 @@ class Control(Handle):
     async def start(self) -> None:
         """Let the jobs of this handle begin, and those of its keys, that were kept by `start=False`."""
         self._options = replace(self._options, start=True)
-        if self.shard_here is not None:
-            self.shard().start()
+        if self._shard_here is not None:
+            self._shard().start()
         if "blocking" in self.__dict__:  # the same handle for plain functions
             self.__dict__["blocking"].start()
         for child in list(self._children.values()):
@@ -95,22 +95,22 @@ class Control(Handle):
                 raise InvalidOption(f"queue {self.name!r} has no interval: it needs at least one limit")
             check_burst(command.interval or settings.interval, command.burst or settings.burst)
             # From now on this handle uses the queue's settings instead of its own.
-            self.shard().connection.adopt(settings, self._options.counted)
+            self._shard().connection.adopt(settings, self._options.counted)
         answer = await self._command(command)
         if answer.state is not None:
             settings, mine = answer.state.settings, self._options
             units = tuple([limit.unit for limit in settings.limits])
             # The first ones stay where they are, because waiting jobs say in their order what they take.
             counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
-            self.shard().connection.adopt(settings, counted)
+            self._shard().connection.adopt(settings, counted)
             self._options = replace(
                 mine,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
                 tolerance=settings.tolerance, limits=settings.limits, counted=counted,
             )  # fmt: skip
 
-    async def known_limits(self) -> tuple[Limit, ...]:
-        """Internal: the queue's limits as `configure` takes them."""
+    async def _known_limits(self) -> tuple[Limit, ...]:
+        """The queue's limits as `configure` takes them."""
         state = (await self._command(Inspect())).state
         limits = () if state is None else state.settings.limits
         return tuple([limit_of(limit) for limit in limits])
@@ -126,7 +126,7 @@ class Control(Handle):
 
     async def drop(self) -> None:
         """Remove the queue's record from the store. The next job creates it again."""
-        await self.shard().command(Drop())
+        await self._shard().command(Drop())
 
     async def inspect(self) -> QueueState:
         """The queue as the store has it, and the live figures of this handle.
@@ -135,7 +135,7 @@ class Control(Handle):
             QueueNotFound: the store has no such queue.
         """
         answer = await self._command(Inspect())
-        return inspected(self.shard(), answer)
+        return inspected(self._shard(), answer)
 
     async def quote(self, cost: Cost = 1) -> float | None:
         """Seconds until a job would begin that came now, behind those that wait; it takes nothing.
@@ -152,10 +152,10 @@ class Control(Handle):
         """
         slots, units = self._options.units(cost)
         await self._command(Inspect(), may_be_new=True)
-        return self.shard().deadlines.wait(Waiter(cost=slots, units=units))
+        return self._shard().deadlines.wait(Waiter(cost=slots, units=units))
 
     async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
-        answer = await self.shard().command(command)
+        answer = await self._shard().command(command)
         if answer.state is None and not (may_be_new and self._options.interval is not None):
             raise QueueNotFound(self.name)
         return answer

@@ -113,7 +113,7 @@ class Connection:
         self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
         self._gone: str | None = None  # the generation of the last record, if there is none now
         self._on_mismatch: OnMismatch = on_mismatch
-        # With `new`: the generation of the record, by which an earlier one is told from that of this handle.
+        # With `new`: the generation of this handle's record, which distinguishes it from earlier ones.
         self._first = secrets.token_hex(8) if new else None
 
     async def command(self, command: Command) -> Answer:

@@ -1,4 +1,4 @@
-"""What the clients have in common: the queue of a request, and cool-downs that responses request."""
+"""What the clients share: finding the queue of a request, and cool-downs that responses request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def heed(queue: _Cooled, status: int, headers: Mapping[str, Any]) -> None:
 
 
 def heed_blocking(queue: _BlockingCooled, status: int, headers: Mapping[str, Any]) -> None:
-    """Do what `heed` does, in blocking code."""
+    """The same as `heed`, for blocking code."""
     if (wait := wait_in_response(status, headers)) is not None:
         with suppress(IntervalqError):  # as above
             queue.cool_down(wait)

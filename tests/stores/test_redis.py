@@ -72,7 +72,7 @@ def test_the_script_has_the_constants_of_the_rules() -> None:
     own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3"}
     names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
     expected = {name: getattr(rules, name) for name in names}
-    expected |= {name: getattr(record, name) for name in ("CELLS", "MOST_CELLS", "MOST_LIMITS")}
+    expected |= {name: getattr(record, name) for name in ("CELLS", "MAX_CELLS", "MAX_LIMITS")}
     assert written == own | {
         name: repr(value) if isinstance(value, str) else str(value) for name, value in expected.items()
     }

@@ -41,7 +41,7 @@ class Actor:
     def open(self) -> Shard:
         """The handle's shard, in the process's context; what it accepts is noted."""
         if self.shard is None:
-            self.shard = shard = self.queue.shard()
+            self.shard = shard = self.queue._shard()
             accept, take_ready = shard.dispatcher.accept, shard.dispatcher.take_ready
 
             def noting(waiter: Waiter) -> Grant | None:
@@ -146,9 +146,9 @@ class Users:
         """What `attempts` and `threads` do for a plain function, whose thread is a while of virtual time."""
         wanted, clock = job.plan, actor.process.clock
         waiter = Waiter(wanted.priority, wanted.cost, EARLY)
-        with actor.queue.callers.waiting(lambda call: call()):
+        with actor.queue._callers.waiting(lambda call: call()):
             while True:
-                shard, grant = await actor.queue.acquire(waiter, wanted.timeout)
+                shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
                 try:
                     await clock.sleep_until(grant.opens)
                 except BaseException:
