@@ -162,10 +162,9 @@ class Connection:
             return
         assert self._settings is not None
         ours, theirs = self._settings, refusal.state.settings
-        is_same = replace(ours, limits=()) == replace(theirs, limits=()) and set(ours.limits) == set(
-            theirs.limits
-        )
-        if is_same or self._on_mismatch == "adopt":  # the order of limits says nothing
+        same_limits = set(ours.limits) == set(theirs.limits)  # in any order
+        is_same = same_limits and ours == replace(theirs, limits=ours.limits)
+        if is_same or self._on_mismatch == "adopt":
             self._settings = theirs
         elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             limits = None if ours.limits == theirs.limits else ours.limits
