@@ -218,7 +218,8 @@ class IntervalQueue:
             yield _Slot(queue, shard, slot)
         finally:
             let_go(mine)
-            BACKGROUND.tell(shard.leases.ended, slot.ticket)
+            if shard.process == os.getpid():  # a child that was forked in the body doesn't end the slot
+                BACKGROUND.tell(shard.leases.ended, slot.ticket)
 
     def start(self) -> None:
         """See `intervalq.IntervalQueue.start`."""

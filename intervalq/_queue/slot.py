@@ -37,6 +37,7 @@ class Slot(Grant, ABC):
             InvalidOption: a number is negative, or a unit has no limit, or no estimate in the job's `cost`.
             RuntimeError: the job has no slot yet, or it is settled already.
             QueueClosed: the handle was closed.
+            ForkedError: this process was forked from the one that has the slot.
         """
         if not hasattr(self, "range"):
             raise RuntimeError("there is no slot to settle yet: settle it in the body of slot(), or later")

@@ -162,7 +162,9 @@ class Connection:
             return
         assert self._settings is not None
         ours, theirs = self._settings, refusal.state.settings
-        if self._on_mismatch == "adopt":
+        same_limits = set(ours.limits) == set(theirs.limits)  # in any order
+        is_same = same_limits and ours == replace(theirs, limits=ours.limits)
+        if is_same or self._on_mismatch == "adopt":
             self._settings = theirs
         elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             limits = None if ours.limits == theirs.limits else ours.limits
@@ -309,8 +311,9 @@ class Connection:
 
 def describe(settings: Settings) -> str:
     """Settings in the form for messages."""
-    parts = [f"interval={parse.text(settings.interval)}"]
-    if settings.burst != 1:
+    has_pace = settings.interval > 1 or not settings.limits
+    parts = [f"interval={parse.text(settings.interval)}" if has_pace else "no interval"]
+    if settings.burst != 1 and has_pace:
         parts.append(f"burst={settings.burst}")
     if settings.max_running:
         parts.append(f"max_running={settings.max_running}")
