@@ -41,6 +41,8 @@ class Start:
     record: str
     """Which record the ticket is of."""
     grants: list[Grant]
+    took: dict[str, int] = field(default_factory=dict)
+    """What it said in the end that it had taken of windows; else it is what its job was to take."""
     since: float
     """How long ago its slot was, as it was told, by the store's clock in seconds."""
     ended: float = float("inf")
@@ -142,6 +144,8 @@ class Facts:
     """How far ahead its slot was then, in seconds."""
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
     """Its slot."""
+    settled: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When the store was told first that the job of a slot, on the queue's clock, took more than estimated."""
     clocks: dict[str, int] = field(default_factory=dict)
     """What the clock of each record's queue read last."""
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))

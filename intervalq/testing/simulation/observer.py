@@ -289,6 +289,9 @@ class Observer(Facts):
         mark = command.high_water_mark
         if mark is not None and (state.ticket < mark.ticket or state.late_total < mark.late_total):
             self.violated(f"{process.name} knew of {mark} of {key}, and was ignored")
+        for settled in command.settled:
+            if max(settled.more, default=0) > 0:
+                self.settled.setdefault((key, settled.due), self.time())
         for slot in command.release:
             self.taken[process].pop((key, slot.ticket), None)
         for slot in (*command.slots, *command.release):

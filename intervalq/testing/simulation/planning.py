@@ -7,11 +7,15 @@ from typing import Any
 
 from intervalq.testing.simulation.mixes import Mix
 from intervalq.testing.simulation.plans import Plan, PlannedJob, PlannedProcess, Route
+from intervalq.testing.simulation.windows import add_windows
 
 
 def plan(mix: Mix, seed: str) -> Plan:
     """What the seed makes of a mix."""
-    return _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    if mix.windows:
+        add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
+    return planned
 
 
 class _Planner:
@@ -20,7 +24,7 @@ class _Planner:
         self.random = random
         self.interval = round(self.spread(*mix.interval), 4 if mix.interval[0] >= 0.05 else 6)
         self.total = int(self.spread(*mix.jobs))
-        self.length = self.total * self.interval * random.uniform(0.6, 1.2)
+        self.length = self.total * self.interval * random.uniform(0.6, 1.2) * mix.longer
         self.heavy = self.likely(0.2)
         self.ranked = self.likely(0.25)
         self.failing = self.likely(0.15)
@@ -92,6 +96,7 @@ class _Planner:
             burst=burst,
             max_running=self.max_running,
             tolerance=tolerance,
+            limits=(),
             waking=self.likely(0.5),
             store_base=random.randint(10**15, 2 * 10**15),
             store_ppm=random.uniform(-mix.ppm, mix.ppm),

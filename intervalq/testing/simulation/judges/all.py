@@ -14,6 +14,7 @@ from intervalq.testing.simulation.judges.slots import announced, placed, surely,
 from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, candour, named
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
 from intervalq.testing.simulation.judges.wakefulness import freed, unused, wakeups
+from intervalq.testing.simulation.judges.windows import windows
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -61,6 +62,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         asked,
         expected,
         turns,
+        windows,
     ):
         for at, what in court(seen, plan):
             seen.violated(what, at)

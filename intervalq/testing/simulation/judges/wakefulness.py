@@ -33,11 +33,12 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
 def unused(seen: Observer, plan: Plan) -> Findings:
     """A slot that is granted in time, and that a job waits for, is used or asked about again.
 
-    Not judged where jobs cost several slots: one too cheap for the next job is passed over. Nor where others
+    Not judged where jobs cost several slots, or units of windows: one too cheap for the next job is passed
+    over. Nor where others
     were granted a later slot, so that nobody asks about one that is over, and its process may have come too
     late: by its timers and what it knows of the clock, or because a late start moved the slots behind it.
     """
-    if any(job.plan.cost > 1 for job in seen.jobs):
+    if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
     lateness = {process.name: process.lateness for process in plan.processes if process.turn is None}
     used = {(start.record, start.ticket, start.job.process) for start in seen.starts}
