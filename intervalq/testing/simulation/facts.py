@@ -145,7 +145,7 @@ class Facts:
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
     """Its slot."""
     settled: dict[tuple[str, int], float] = field(default_factory=dict)
-    """When the store was told first that the job of a slot, on the queue's clock, took more than estimated."""
+    """When the store was told first that the job of a slot, on the queue's clock, took more than it said."""
     clocks: dict[str, int] = field(default_factory=dict)
     """What the clock of each record's queue read last."""
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))

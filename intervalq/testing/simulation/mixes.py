@@ -18,6 +18,8 @@ class Mix:
     """The share of requests that reach the store twice, the second time up to 2 s later."""
     outages: int = 0
     """The most times that one process can't reach the store for a while."""
+    away: tuple[float, float] = (0.05, 8)
+    """For how long, in seconds."""
     stalls: int = 0
     """The most times that one process doesn't run for a while."""
     interrupted: float = 0.0
@@ -187,6 +189,7 @@ MIXES: Final = {
         steps=1,
         bursts=(1, 1, 2),
     ),
+    "gone": Mix(outages=2, away=(40.0, 200.0), closes=0.1, limited=0.1, jobs=(8, 30)),
     "windows": Mix(
         windows=True,
         longer=4.0,

@@ -91,6 +91,8 @@ class _Planner:
                 (max(0, at + random.uniform(-0.05, self.interval)), name, "inspect", 0) for name in soon
             ]
         longest = max((length for process in processes for _, _, length in process.stalls), default=0.0)
+        if mix.away[0] > 10:  # else the end of all faults cuts the outages short
+            longest = mix.away[1]
         return Plan(
             interval=self.interval,
             burst=burst,
@@ -113,7 +115,7 @@ class _Planner:
         outages, crash = [], None
         for _ in range(random.randint(0, mix.outages)):
             at = self.moment()
-            outages.append((at, at + self.spread(0.05, 8)))
+            outages.append((at, at + self.spread(*mix.away)))
         stalls = [
             (self.moment(), random.randint(1, 30), self.spread(0.005, 5))
             for _ in range(random.randint(0, mix.stalls))

@@ -7,7 +7,7 @@ from typing import Final
 
 from intervalq import Limit
 from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, named
+from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Ways, named
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
@@ -22,26 +22,40 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     """
     if not plan.limits:
         return
-    starts = sorted(seen.starts, key=lambda start: start.at)
-    clock = [_clock(seen, plan, start.at) for start in starts]
+    ways = Ways(seen)
+    placed = sorted([(_clock(seen, plan, start), place) for place, start in enumerate(seen.starts)])
+    clock, starts = [at for at, _ in placed], [seen.starts[place] for _, place in placed]
     for limit in plan.limits:
         length = float(limit.window) + float(limit.jitter) - GRAIN
         for place, start in enumerate(starts):
-            first = bisect_right(clock, clock[place] - length)
-            window = [each for each in starts[first : place + 1] if _estimate(each, limit)]
             if not _estimate(start, limit):
                 continue
-            issued = max(_issued(seen, each) for each in window)
-            units = sum(_counted(seen, each, limit, issued) for each in window)
-            if units > limit.most:
-                what = f"{units} {limit.unit} of {limit.most} in {length:.6f} s, to {named(start)}"
-                yield start.at, what
-                break
+            units = _units(seen, limit, starts[bisect_right(clock, clock[place] - length) : place + 1])
+            if units <= limit.most:
+                continue
+            unseen = max(ways.unseen(each.job.process, each.at) for each in starts[: place + 1])
+            shorter = bisect_right(clock, clock[place] - length + 2 * unseen)
+            if unseen and _units(seen, limit, starts[shorter : place + 1]) <= limit.most:
+                continue
+            yield start.at, f"{units} {limit.unit} of {limit.most} in {length:.6f} s, to {named(start)}"
+            break
 
 
-def _clock(seen: Observer, plan: Plan, at: float) -> float:
-    """Seconds of the store's clock until an instant, by which windows are measured; set back, they go on."""
-    return at * (1 + plan.store_ppm / 1e6) + sum(by for step, by in seen.steps if step <= at and by > 0)
+def _clock(seen: Observer, plan: Plan, start: Start) -> float:
+    """When a job began, in seconds of the store's clock, by which windows are measured; set back, it goes on.
+
+    A slot that was granted before a step forward is where it would have been without.
+    """
+    granted = start.grants[-1].at if start.grants else start.at
+    forward = sum(by for step, by in seen.steps if step <= granted and by > 0)
+    return start.at * (1 + plan.store_ppm / 1e6) + forward
+
+
+def _units(seen: Observer, limit: Limit, window: list[Start]) -> int:
+    """What jobs took of a limit, by what the store could know when it issued the last of their tickets."""
+    taking = [each for each in window if _estimate(each, limit)]
+    issued = max((_issued(seen, each) for each in taking), default=0.0)
+    return sum(_counted(seen, each, limit, issued) for each in taking)
 
 
 def _issued(seen: Observer, start: Start) -> float:

@@ -1,0 +1,104 @@
+"""Bugs in windows and in what is settled of them: more begins than the called service allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from intervalq import rules
+from intervalq._shard.settlements import Settlements
+from intervalq._spec import windows
+from intervalq._spec.record import Limit
+from intervalq.rules import Settled, Slot, State
+from planted.planting import bug, instead
+
+_GIVE_BACK: Final = rules._give_back
+_SETTLE: Final = windows.settle
+_SPAN: Final = windows._span
+
+
+@bug("window-short", "windows", 0)
+def _() -> Iterator[None]:
+    """Units are forgotten a cell before their window is over."""
+    yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - 2 * limit.cell)
+
+
+@bug("jitter-forgotten", "windows", 0)
+def _() -> Iterator[None]:
+    """Windows are no longer where calls travel for different times."""
+    yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - limit.jitter)
+
+
+@bug("lateness-forgotten", "windows", 0)
+def _() -> Iterator[None]:
+    """Units count from their slot on, however late in it their job may begin."""
+
+    def span(limit: Limit, state: State) -> int:
+        return limit.window + limit.jitter + state.error
+
+    yield from instead(windows, "_span", span)
+
+
+@bug("settled-twice", "windows", 12)
+def _() -> Iterator[None]:
+    """What a job did not need is given back twice."""
+
+    def settle(state: State, settled: Sequence[Settled]) -> State:
+        return _SETTLE(_SETTLE(state, settled), settled)
+
+    yield from instead(windows, "settle", settle)
+
+
+@bug("overrun-forgotten", "windows", 32)
+def _() -> Iterator[None]:
+    """What a job took beyond its estimate is not counted."""
+
+    def settle(state: State, settled: Sequence[Settled]) -> State:
+        less = [each._replace(more=tuple(min(0, more) for more in each.more)) for each in settled]
+        return _SETTLE(state, less)
+
+    yield from instead(windows, "settle", settle)
+
+
+@bug("units-stay-over", "windows", 40)
+def _() -> Iterator[None]:
+    """Slots that a late grant sets back are not counted where they come again."""
+    yield from instead(windows, "set_back", lambda state, slots=(): state)
+
+
+@bug("overrun-unsaid", "windows", 0)
+def _() -> Iterator[None]:
+    """What a job took beyond its estimate isn't said again if the store may not have heard it."""
+
+    def failed(self: Settlements) -> None:
+        self._sent = []
+
+    yield from instead(Settlements, "failed", failed)
+
+
+@bug("units-given-back-twice", "windows", 0)
+def _() -> Iterator[None]:
+    """A slot that is given back frees its units each time that its process says so."""
+
+    def give_back(state: State, slots: tuple[Slot, ...]) -> State:
+        for slot in slots:
+            state = windows.give_back(state, slot)
+        return _GIVE_BACK(state, slots)
+
+    yield from instead(rules, "_give_back", give_back)
+
+
+@bug("used-units-given-back", "windows", 0)
+def _() -> Iterator[None]:
+    """A slot that its job begins in frees its units when the next one is asked for."""
+
+    def use(state: State, command: object, now: int, *, known: bool) -> tuple[State, object]:
+        state, grants = _USE(state, command, now, known=known)  # type: ignore[arg-type]
+        for slot in grants.granted[:1]:
+            state = windows.give_back(state, slot)
+        return state, grants
+
+    yield from instead(rules, "_use", use)
+
+
+_USE: Final = rules._use
