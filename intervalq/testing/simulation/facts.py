@@ -146,6 +146,8 @@ class Facts:
     """Its slot."""
     settled: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the store was told first that the job of a slot, on the queue's clock, took more than it said."""
+    repeated: float = float("inf")
+    """When a question that gave units of windows back reached the store for the second time."""
     clocks: dict[str, int] = field(default_factory=dict)
     """What the clock of each record's queue read last."""
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))

@@ -50,6 +50,7 @@ class Observer(Facts):
         self._under_way: Counter[Process] = Counter()
         self._held: dict[Process, float] = {}  # since when those that asked believe that the queue is held
         self._late: list[tuple[float, Command]] = []  # granted late, and when; not what the store has lost
+        self._refunds: list[Command] = []  # that gave units of windows back
         self._granted: dict[int, tuple[Answer, list[Grant]]] = {}  # by the identity of their answers
         self._names: dict[Process, str | None] = {}  # of the record that each heard of last
 
@@ -292,6 +293,10 @@ class Observer(Facts):
         for settled in command.settled:
             if max(settled.more, default=0) > 0:
                 self.settled.setdefault((key, settled.due), self.time())
+        if any(min(settled.more, default=0) < 0 for settled in command.settled):
+            if any(command is other for other in self._refunds):
+                self.repeated = min(self.repeated, self.time())
+            self._refunds.append(command)
         for slot in command.release:
             self.taken[process].pop((key, slot.ticket), None)
         for slot in (*command.slots, *command.release):

@@ -18,7 +18,8 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     """In any window of a limit, jobs take at most so much of it as it allows, whatever goes wrong.
 
     What a job took counts when it began. More than its estimate counts once the store was told of it: it
-    delays the jobs whose tickets are issued from then on, and not those from before.
+    delays the jobs whose tickets are issued from then on, and not those from before. What a job did not need
+    is given back twice by a question that reaches the store twice: nothing is judged from then on.
     """
     if not plan.limits:
         return
@@ -28,7 +29,7 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     for limit in plan.limits:
         length = float(limit.window) + float(limit.jitter) - GRAIN
         for place, start in enumerate(starts):
-            if not _estimate(start, limit):
+            if not _estimate(start, limit) or _issued(seen, start) > seen.repeated:
                 continue
             units = _units(seen, limit, starts[bisect_right(clock, clock[place] - length) : place + 1])
             if units <= limit.most:
