@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from intervalq import rules
-from intervalq._shard.settlements import Settlements
 from intervalq._spec import windows
 from intervalq._spec.record import Limit
-from intervalq.rules import Settled, Slot, State
+from intervalq.rules import Settled, State
 from planted.planting import bug, instead
 
-_GIVE_BACK: Final = rules._give_back
 _SETTLE: Final = windows.settle
 _SPAN: Final = windows._span
+_USE: Final = rules._use
 
 
 @bug("window-short", "windows", 0)
@@ -66,28 +65,6 @@ def _() -> Iterator[None]:
     yield from instead(windows, "set_back", lambda state, slots=(): state)
 
 
-@bug("overrun-unsaid", "windows", 0)
-def _() -> Iterator[None]:
-    """What a job took beyond its estimate isn't said again if the store may not have heard it."""
-
-    def failed(self: Settlements) -> None:
-        self._sent = []
-
-    yield from instead(Settlements, "failed", failed)
-
-
-@bug("units-given-back-twice", "windows", 0)
-def _() -> Iterator[None]:
-    """A slot that is given back frees its units each time that its process says so."""
-
-    def give_back(state: State, slots: tuple[Slot, ...]) -> State:
-        for slot in slots:
-            state = windows.give_back(state, slot)
-        return _GIVE_BACK(state, slots)
-
-    yield from instead(rules, "_give_back", give_back)
-
-
 @bug("used-units-given-back", "windows", 0)
 def _() -> Iterator[None]:
     """A slot that its job begins in frees its units when the next one is asked for."""
@@ -99,6 +76,3 @@ def _() -> Iterator[None]:
         return state, grants
 
     yield from instead(rules, "_use", use)
-
-
-_USE: Final = rules._use
