@@ -131,7 +131,7 @@ class Users:
             timing.clear()
         if wanted.units:
             timing["cost"] = wanted.units
-        settling = {"settle": _as_it_is} if wanted.took else {}
+        settling: dict[str, Any] = {"settle": _as_it_is} if wanted.took else {}
         try:
             if wanted.way == "add":
                 added = await actor.queue.add(body, retries=wanted.retries, **timing, **settling)

@@ -252,7 +252,7 @@ class World:
                 (1 + job.retries) * max(job.cost, job.units.get(limit.unit, 0), job.took.get(limit.unit, 0))
                 for job in jobs
             )
-            total += (3 * units / limit.most + 5) * (float(limit.window) + float(limit.jitter)) * 1.1
+            total += (3 * units / limit.most + 5) * (limit.rule().window + limit.rule().jitter) / 9e5
         return total
 
     def _expire(self) -> None:

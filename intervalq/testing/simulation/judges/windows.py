@@ -27,7 +27,7 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     placed = sorted([(_clock(seen, plan, start), place) for place, start in enumerate(seen.starts)])
     clock, starts = [at for at, _ in placed], [seen.starts[place] for _, place in placed]
     for limit in plan.limits:
-        length = float(limit.window) + float(limit.jitter) - GRAIN
+        length = (limit.rule().window + limit.rule().jitter) / 1e6 - GRAIN
         for place, start in enumerate(starts):
             if not _estimate(start, limit) or _issued(seen, start) > seen.repeated:
                 continue
