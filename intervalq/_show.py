@@ -11,9 +11,12 @@ from intervalq._spec import parse
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 # C0 and C1 controls, DEL, and the marks that turn the direction of text around.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_WIDE: Final = 300
 
 
 def escaped(text: str, limit: int | None = None) -> str:
@@ -55,6 +58,14 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands don't need it
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table, as wide as the terminal; without a terminal, nothing is cut."""
+    terminal = console()
+    if not terminal.is_terminal:
+        terminal.width = _WIDE
+    terminal.print(table)
 
 
 def warn(message: str) -> None:

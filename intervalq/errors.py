@@ -111,7 +111,8 @@ class QueueNotFound(IntervalqError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"the store has no queue {queue!r}: check name and store; the first job with interval= creates it"
+            f"the store has no queue {queue!r}: check name and store; the first job with an interval, a rate "
+            "or limits creates it"
         )
 
 
@@ -137,8 +138,8 @@ class SlotTimeout(IntervalqError, TimeoutError):
         then = "" if retry_after is None else f" (a job that came now could begin in {retry_after:.3g} s)"
         super().__init__(
             f"no slot of queue {queue!r} {'comes' if at_once else 'came'} within {seconds:g} s, so the job "
-            f"did not start{then}: allow more time, add fewer jobs, or check with queue.inspect() whether "
-            "the queue is paused"
+            f"did not start{then}: allow more time, add fewer jobs, or check with queue.inspect() or "
+            "`intervalq status` whether the queue is paused"
         )
 
 

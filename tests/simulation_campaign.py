@@ -1,10 +1,12 @@
-"""Runs very many schedules of the simulation in pieces, and keeps a log of them in the repository.
+"""Runs very many simulated schedules, or random runs of limits, in pieces, and keeps logs in the repository.
 
-    python tests/simulation_campaign.py --minutes 2.5          # goes on where the log ends
-    python tests/simulation_campaign.py --until 1000000        # until so many schedules are in the log
+    python tests/simulation_campaign.py --minutes 2.5          # continues where the log ends
+    python tests/simulation_campaign.py --until 1000000        # until the log has so many schedules
+    python tests/simulation_campaign.py --of windows           # runs of `window_oracle` instead
 
-Each piece is one line of `simulation_campaign.jsonl`: date, commit, and of each mix the seeds, schedules,
-starts and those seeds that broke a promise. Seeds go on from the last line, so nothing is run twice.
+Each piece is one line of `simulation_campaign.jsonl` or `window_campaign.jsonl`: the date, the commit, and
+for each mix the range of seeds, the number of schedules and of starts, and the seeds that broke a promise.
+Seeds continue from the last line, so nothing is run twice.
 """
 
 from __future__ import annotations
@@ -16,25 +18,74 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from signal import SIG_IGN, SIGINT
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+import window_oracle
 from intervalq.testing.simulation import MIXES
-from intervalq.testing.simulation.many import Tally, several
+from intervalq.testing.simulation.many import several
 
-LOG = Path(__file__).with_suffix(".jsonl")
+FIRST: Final = 10_000_000
+"""The first seed of each mix: the seeds of the tests are far below."""
 
-FIRST = 10_000_000
-"""Where seeds begin: those of the tests are far below."""
+CHUNK: Final = 25
+"""How many schedules of a mix a process runs in a row."""
 
-CHUNK = 25
-"""So many schedules of a mix in a row."""
+
+class Outcome(NamedTuple):
+    """What a chunk of one mix gave."""
+
+    mix: str
+    schedules: int
+    starts: int
+    broken: list[int]
+    """Seeds that broke a promise."""
+
+
+def simulated(mix: str, seeds: range) -> Outcome:
+    """Schedules of the simulation."""
+    tally = several(mix, seeds)
+    return Outcome(mix, tally.schedules, tally.starts, [run.seed for run in tally.broken])
+
+
+def limited(mix: str, seeds: range) -> Outcome:
+    """Random runs of shards with limits; half of them have windows that are fixed."""
+    runs = [window_oracle.run(seed, fixed=mix == "fixed") for seed in seeds]
+    return Outcome(
+        mix, len(runs), sum(len(run.starts) for run in runs), [run.seed for run in runs if run.over()]
+    )
+
+
+class Kind(NamedTuple):
+    """What a campaign runs."""
+
+    run: Callable[[str, range], Outcome]
+    mixes: tuple[str, ...]
+    log: str
+    again: str
+    """The command that shows one schedule."""
+
+
+KINDS: Final = {
+    "simulation": Kind(
+        simulated,
+        tuple(MIXES),
+        "simulation_campaign.jsonl",
+        "python -m intervalq.testing.simulation --mix {mix} --seed {seed} --trace",
+    ),
+    "windows": Kind(
+        limited,
+        ("sliding", "fixed"),
+        "window_campaign.jsonl",
+        "window_oracle.run({seed}, fixed={mix!r} == 'fixed')",
+    ),
+}
 
 
 def pieces(log: Path) -> list[dict[str, Any]]:
@@ -42,39 +93,38 @@ def pieces(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def next_seeds(done: list[dict[str, Any]]) -> dict[str, int]:
-    """With which seed each mix goes on."""
-    ends = dict.fromkeys(MIXES, FIRST)
+def next_seeds(done: list[dict[str, Any]], mixes: Iterable[str]) -> dict[str, int]:
+    """The seed with which each mix continues."""
+    ends = dict.fromkeys(mixes, FIRST)
     for piece in done:
         for mix, part in piece["mixes"].items():
             ends[mix] = max(ends.get(mix, FIRST), part["last"] + 1)
     return ends
 
 
-def run(minutes: float, until: int, log: Path, processes: int) -> dict[str, Any]:
+def run(kind: Kind, minutes: float, until: int, log: Path, processes: int) -> dict[str, Any]:
     """Run one piece, and add it to the log, also after Ctrl-C."""
     done = pieces(log)
-    seeds, total = next_seeds(done), sum(piece["schedules"] for piece in done)
+    seeds, total = next_seeds(done, kind.mixes), sum(piece["schedules"] for piece in done)
     over = time.monotonic() + minutes * 60
     parts: dict[str, dict[str, Any]] = {}
-    with ProcessPoolExecutor(
-        processes, get_context("spawn"), partial(signal.signal, SIGINT, SIG_IGN)
-    ) as pool:
-        running: set[Future[Tally]] = set()
+    ignore = partial(signal.signal, SIGINT, SIG_IGN)  # Ctrl-C is for the process that keeps the log
+    with ProcessPoolExecutor(processes, get_context("spawn"), ignore) as pool:
+        running: set[Future[Outcome]] = set()
         try:
             while total < until and time.monotonic() < over:
-                mix = min(MIXES, key=lambda name: seeds[name])
+                mix = min(kind.mixes, key=lambda name: seeds[name])
                 first = seeds[mix]
                 seeds[mix] = last = first + CHUNK
                 part = parts.setdefault(mix, {"first": first, "schedules": 0, "starts": 0, "violations": []})
                 part["last"] = last - 1
                 total += CHUNK
-                running.add(pool.submit(several, mix, range(first, last)))
+                running.add(pool.submit(kind.run, mix, range(first, last)))
                 if len(running) > processes:
                     ended, running = wait(running, return_when=FIRST_COMPLETED)
                     _count(ended, parts)
         except KeyboardInterrupt:
-            sys.stdout.write("stopped: what runs is waited for, and logged\n")
+            sys.stdout.write("stopping: chunks that are running are finished and logged\n")
         _count(running, parts)
     piece = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -89,13 +139,13 @@ def run(minutes: float, until: int, log: Path, processes: int) -> dict[str, Any]
     return piece
 
 
-def _count(ended: Iterable[Future[Tally]], parts: dict[str, dict[str, Any]]) -> None:
+def _count(ended: Iterable[Future[Outcome]], parts: dict[str, dict[str, Any]]) -> None:
     for future in ended:
-        tally = future.result()
-        part = parts[tally.mix]
-        part["schedules"] += tally.schedules
-        part["starts"] += tally.starts
-        part["violations"] = sorted(part["violations"] + [run.seed for run in tally.broken])
+        outcome = future.result()
+        part = parts[outcome.mix]
+        part["schedules"] += outcome.schedules
+        part["starts"] += outcome.starts
+        part["violations"] = sorted([*part["violations"], *outcome.broken])
 
 
 def _commit() -> str:
@@ -108,19 +158,22 @@ def _commit() -> str:
 def main() -> int:
     """Run a piece; 1: a promise was broken in it."""
     parser = argparse.ArgumentParser(description="Run many simulated schedules, and log them.")
-    parser.add_argument("--minutes", type=float, default=2.5, help="how long, at most")
-    parser.add_argument("--until", type=int, default=1_000_000, help="end with so many schedules in the log")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many work at once")
-    parser.add_argument("--log", type=Path, default=LOG, help="where pieces are read and added")
+    parser.add_argument("--of", choices=KINDS, default="simulation", help="what is run")
+    parser.add_argument("--minutes", type=float, default=2.5, help="end after so many minutes")
+    parser.add_argument("--until", type=int, default=1_000_000, help="end when the log has so many schedules")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="run so many at once")
+    parser.add_argument("--log", type=Path, help="read and continue this file instead of the kind's own")
     wanted = parser.parse_args()
-    piece = run(wanted.minutes, wanted.until, wanted.log, wanted.processes)
-    total = sum(each["schedules"] for each in pieces(wanted.log))
+    kind = KINDS[wanted.of]
+    log = wanted.log or Path(__file__).with_name(kind.log)
+    piece = run(kind, wanted.minutes, wanted.until, log, wanted.processes)
+    total = sum(each["schedules"] for each in pieces(log))
     sys.stdout.write(
         f"{piece['schedules']} schedules, {piece['violations']} violations; {total} in the log\n"
     )
     for mix, part in piece["mixes"].items():
         for seed in part["violations"]:
-            sys.stdout.write(f"python -m intervalq.testing.simulation --mix {mix} --seed {seed} --trace\n")
+            sys.stdout.write(kind.again.format(mix=mix, seed=seed) + "\n")
     return int(piece["violations"] > 0)
 
 

@@ -56,10 +56,11 @@ def test_the_others_follow_at_a_distance_and_nothing_is_asked_before_the_run_is_
     assert lost < late_by, "it costs its own length at most"
 
 
-def test_a_short_lateness_costs_nothing() -> None:
-    starts, late, _ = stalled(0.0005, 0.0115)
+@pytest.mark.parametrize("length", [0.0105, 0.011, 0.0115])
+def test_a_short_lateness_costs_nothing(length: float) -> None:
+    starts, late, _ = stalled(0.0005, length)
     on_time, *_ = stalled(0.0005, 0.0)
-    assert late == 0
+    assert late == (length > 0.011), "those of others move by what is more than twice the tolerance"
     assert min(starts.gaps) >= 0.9 * INTERVAL - 1e-9
     assert starts.log[-1][0] - on_time.log[-1][0] <= 0.001, "within the tolerance"
 

@@ -221,6 +221,8 @@ def test_the_judge_sees_what_breaks_a_limit(bug: str, first: int, monkeypatch: p
         ("5 per hour", Rule(5, 3_600_000_000)),
         ("5000/day", Rule(5_000, 86_400_000_000)),
         ("30_000 tokens/min", Rule(30_000, 60_000_000, "tokens")),
+        ("30,000 tokens/min", Rule(30_000, 60_000_000, "tokens")),
+        ("1,000,000/day", Rule(1_000_000, 86_400_000_000)),
         (Limit(7, "90s", "bytes", jitter="50ms"), Rule(7, 90_000_000, "bytes", 50_000)),
     ],
 )
@@ -234,7 +236,7 @@ def test_limits_are_understood_as_people_write_them(text: str | Limit, rule: Rul
     "limits",
     [
         "500/min", ["500"], ["0/min"], ["/min"], ["5/fortnight"], [5], [None], ["5/min", "6/min"],
-        ["1/63us"], ["1/65d"], ["5 2tokens/min"], [f"{n}/s" for n in range(1, 19)],
+        ["1/63us"], ["1/65d"], ["5 2tokens/min"], ["30,00/min"], ["1,5/min"], [f"{n}/s" for n in range(1, 19)],
     ],
 )  # fmt: skip
 def test_bad_limits_are_refused(limits: list[str]) -> None:

@@ -78,6 +78,8 @@ def test_what_is_no_rate_is_refused(value: object) -> None:
         ("100/minute", 600_000),
         ("5 per hour", 720_000_000),
         ("30_000/min", 2_000),
+        ("30,000/min", 2_000),
+        ("1,000,000 per day", 86_400),
         ("1_000_000 per day", 86_400),
         ("10 per 2 minutes", 12_000_000),
         ("2/15m", 450_000_000),

@@ -245,3 +245,15 @@ def test_a_slot_that_is_set_back_lies_a_whole_interval_behind_the_last_start() -
     assert stays.notice == pytest.approx(1_000 + REACTION, abs=10)
     set_back = asked(situation([slot(7, -9_000)], settings=settings, apart=AT + 3_000))
     assert set_back.notice == pytest.approx(3_000 + REACTION, abs=10)
+
+
+def test_a_slot_that_a_late_start_has_moved_stays_moved_when_it_is_asked_for_again() -> None:
+    """Where it had moved further than the tolerance, it is set back: later slots keep their distance."""
+    settings = Settings(40_000)
+    for shift, notice in ((0, 1_000), (3_900, 1_900), (4_100, 3_000)):
+        now = situation([], [slot(7, -2_000)], settings=settings, apart=AT + 3_000)
+        now.grants.granted[0].shift = shift
+        now.grants.ask_again()
+        assert asked(now).notice == pytest.approx(notice + REACTION, abs=10)
+        now.grants.ask_again()
+        assert asked(now).notice == pytest.approx(1_000 + REACTION, abs=10), "nothing has moved since"

@@ -217,11 +217,11 @@ class Conversation:
         return True
 
     async def _ask_or_wait(self) -> None:
-        if self._connection.is_held:
-            await self._sit_out()
-            return
         self._dispatcher.pass_dead()
         await self._answers.pass_void(self._connection.state)
+        if self._connection.is_held:  # after the line above, whose answer may say so
+            await self._sit_out()
+            return
         now = self._situation()
         decision = plan(now)
         if isinstance(decision, Ask):

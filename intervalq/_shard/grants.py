@@ -212,6 +212,7 @@ class Grants:
         """The last ticket whose slot nobody may use any more: a job began so late that it was too close."""
         self.record = 0
         """How many records were lost. Slots of an earlier record are void."""
+        self._shift, self._shift_end = 0, 0
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
@@ -295,9 +296,15 @@ class Grants:
     def ask_again(self) -> int:
         """Turn all grants back into tickets, because the first one is over. Returns how many they are."""
         again = [slot for each in self.granted for slot in each]
+        first = self.granted[0] if self.granted else None
+        self._shift, self._shift_end = (first.shift, first.end) if first is not None else (0, 0)
         self.granted.clear()
         self.tickets.extendleft(reversed(again))
         return len(again)
+
+    def shift_of(self, slot: Slot) -> int:
+        """By how much an ungranted slot had moved when it was granted before."""
+        return self._shift if slot.ticket < self._shift_end else 0
 
     def take_back(self, slot: Slot, current: int) -> bool:
         """A job could not begin in a slot that it took: it and all behind it have to be granted again.
@@ -384,4 +391,4 @@ class Grants:
         self.tickets.clear()
         self.granted.clear()
         self.unused.clear()
-        self.through = self.covered = 0
+        self.through = self.covered = self._shift = self._shift_end = 0

@@ -98,7 +98,7 @@ def plan(now: Situation) -> Ask | float:
     first = now.line.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
-        notice = max(notice, _clear(now, comes) - now.at + now.time.reaction)
+        notice = max(notice, _clear(now, slots[0], comes) - now.at + now.time.reaction)
     if now.state is not None:  # if slots lie in the past, all jobs of a burst must begin in time
         notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
     return Ask(
@@ -112,14 +112,15 @@ def plan(now: Situation) -> Ask | float:
     )
 
 
-def _clear(now: Situation, comes: float) -> int:
+def _clear(now: Situation, slot: Slot, comes: float) -> int:
     """The earliest start in a slot that has already come, at the required distance from the last start.
 
-    For a slot that stays where it is, an interval minus half a tolerance is enough. A slot that is set back
-    begins a new row, whose slots may come early by a tolerance once more, so it needs a whole interval.
+    For a slot that stays where it is, an interval minus half a tolerance is enough; but if a late start had
+    moved it, it stays moved. A slot that is set back begins a new row, whose slots may come early by a
+    tolerance once more, so it needs a whole interval.
     """
     assert now.state is not None
-    clear = now.apart - now.state.tolerance // 2
+    clear = max(now.apart - now.state.tolerance // 2, int(comes) + now.grants.shift_of(slot))
     return clear if comes + now.state.tolerance >= clear else now.apart
 
 

@@ -24,7 +24,7 @@ _FORMS: Final = (
 )
 
 _TEXT: Final = re.compile(
-    r"(\d[\d_]{0,15})\s*([A-Za-z][A-Za-z0-9._-]{0,31})?\s*(?:/|\bper\b)\s*(\d{1,9})?\s*([a-z]{1,7})"
+    r"(\d{1,3}(?:,\d{3}){1,4}|\d[\d_]{0,15})\s*([A-Za-z][A-Za-z0-9._-]{0,31})?\s*(?:/|\bper\b)\s*(\d{1,9})?\s*([a-z]{1,7})"
     r"(?:\s+from\s+(\S.*))?",
     re.ASCII,
 )
@@ -113,7 +113,7 @@ def _rule(value: object) -> Rule:
     if match is None or period is None:
         raise InvalidOption(f"{short(value)} is no limit: {_FORMS}")
     window = int(match[3] or 1) * period / parse.SECOND
-    return Limit(int(match[1].replace("_", "")), window, match[2] or STARTS, edge=match[5]).rule()
+    return Limit(int(re.sub("[_,]", "", match[1])), window, match[2] or STARTS, edge=match[5]).rule()
 
 
 def _edge(zone: object, window: int) -> int | None:

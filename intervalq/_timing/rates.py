@@ -11,7 +11,7 @@ from intervalq.errors import InvalidInterval
 
 _FORMS: Final = "a number of starts a second, or text such as 10/s, 5000/h, 100/15m, 100/minute or 5 per hour"
 
-_NUMBER: Final = r"\d+(?:_\d+)*(?:\.\d+)?"
+_NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)(?:\.\d+)?"
 _RATE: Final = re.compile(rf"({_NUMBER})(?:\s*(?:/|per\b)\s*(\d*)\s*([a-z]+))?", re.ASCII)
 _UNITS: Final = {
     "us": ("us", "microsecond", "microseconds"),
@@ -36,4 +36,4 @@ def rate(value: object) -> int:
     found = _RATE.fullmatch(text) if len(text) < 100 else None
     if found is None or (unit := _SHORT.get(found[3] or "s")) is None:
         raise InvalidInterval(value, f"is not a rate: give {_FORMS}")
-    return parse.rate(f"{found[1].replace('_', '')}/{found[2] or ''}{unit}")
+    return parse.rate(f"{re.sub('[_,]', '', found[1])}/{found[2] or ''}{unit}")

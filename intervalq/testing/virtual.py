@@ -97,5 +97,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 raise Stuck("every task waits, and nothing will ever happen")
             self._virtual = max(self._virtual, scheduled[0].when())
             if self._virtual > self._horizon:
-                raise Stuck(f"not ended after {self._horizon:g} virtual seconds")
+                raise Stuck(
+                    f"not ended after {self._horizon:g} virtual seconds: do its stores have the same clock, "
+                    "as MemoryStore(clock=virtual_micros) has?"
+                )
         super()._run_once()  # type: ignore[misc]

@@ -33,7 +33,7 @@ def ids(tasks: Callable[..., Any], queue: str) -> list[str]:
 
 
 async def test_dead_tasks_are_shown_and_put_back(intervalq: CommandLine, tasks: Callable[..., Any]) -> None:
-    assert tasks("dead").stdout == "no dead-letter tasks\n"
+    assert tasks("dead").stdout.startswith("no dead-letter tasks in ")
     tasks("insert", "a", "1")
     tasks("insert", "b", "2")
     first = await die(intervalq, "a", "broken\nbeyond repair")

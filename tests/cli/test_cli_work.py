@@ -214,7 +214,7 @@ def test_processes_end_when_their_parent_was_killed(app: CommandLine) -> None:
         ("nosuch", 2, "there is no module nosuch, neither in"),
         ("app:nosuch", 2, "module app has no nosuch; it has tasks"),
         ("app:os", 2, "app:os is not a Tasks object but"),
-        ("app.py", 2, "there is no module app.py"),
+        ("app.py", 2, "nor installed; the module of the file app.py is app"),
         ("./app.py", 2, "is not MODULE:NAME"),
         ("idle", 2, "idle:tasks has no workers"),
         ("broken", 1, "module broken can't be imported: ZeroDivisionError: division by zero ("),

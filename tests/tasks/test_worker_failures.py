@@ -79,8 +79,8 @@ async def test_retry_and_reject(backend: str) -> None:
         assert all(19.99 <= later - earlier <= 21 for earlier, later in pairwise(retries))
         rows = [await store.row(id_) for id_ in ids]
         assert [(row.queue, row.attempt) for row in rows] == [("q.dead", 1), ("q.dead", 3)]
-        assert rows[0].error.endswith("Reject: never")
-        assert rows[1].error.endswith("Retry: not yet")
+        assert rows[0].error == "intervalq.tasks.Reject: never"
+        assert rows[1].error == "intervalq.tasks.Retry: not yet"
 
 
 @in_virtual_time

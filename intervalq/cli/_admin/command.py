@@ -11,7 +11,7 @@ import anyio
 import click
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
-from intervalq._show import as_json, console, exact
+from intervalq._show import as_json, escaped, exact, print_table
 from intervalq.cli._admin.states import facts, table
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
@@ -46,9 +46,9 @@ def status(name: str | None, store: str | None, *, as_json_: bool) -> None:
     if as_json_:
         click.echo(as_json([state.to_dict() for state in states]))
     elif states:
-        console().print(table(states))
+        print_table(table(states))
     else:
-        click.echo("no queues")
+        click.echo(f"no queues in {escaped(open_store(store).url)}")
 
 
 async def inspect_all(store: str | None) -> list[QueueState]:
@@ -97,7 +97,7 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
     Queues with retry_after=True do this by themselves when a server asks for it.
     """
     cool = partial(_cool_down, duration=duration)
-    _change(name, store, cool, f"cools down for {duration}", as_json_=as_json_)
+    _change(name, store, cool, f"cools down for {_with_unit(duration)}", as_json_=as_json_)
 
 
 @click.command(
@@ -186,6 +186,11 @@ def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
             raise Failed("nothing was dropped")
     _do(name, store, IntervalQueue.drop)
     click.echo(as_json({"name": name, "dropped": True}) if as_json_ else f"{name}: dropped")
+
+
+def _with_unit(duration: str) -> str:
+    """A duration as it was given, or in seconds."""
+    return f"{duration}s" if duration[-1:].isdigit() else duration
 
 
 async def _cool_down(queue: IntervalQueue, duration: str) -> None:

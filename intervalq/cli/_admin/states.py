@@ -75,8 +75,8 @@ def table(states: Sequence[QueueState]) -> Table:
     for name in ("interval", "issued", "waiting", "running"):
         made.add_column(name, justify="right", no_wrap=True)
     if any(state.limits for state in states):
-        made.add_column("left", no_wrap=True)
-    made.add_column("state")
+        made.add_column("left")
+    made.add_column("state", min_width=10)
     for state in states:
         running = "-" if state.running is None else f"{state.running}/{state.max_running}"
         left = "\n".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits) or "-"

@@ -12,7 +12,7 @@ import click
 from rich.live import Live
 
 from intervalq import QueueNotFound, QueueState
-from intervalq._show import console
+from intervalq._show import console, print_table
 from intervalq.cli._admin.command import inspect_all
 from intervalq.cli._admin.states import table
 from intervalq.cli._options import examples, store_option
@@ -39,7 +39,7 @@ def top(name: str | None, *, every: float, once: bool, store: str | None) -> Non
     if math.isnan(every):  # no range excludes it
         raise InvalidOption("--every must be a number of seconds, not nan")
     if once or not sys.stdout.isatty():
-        console().print(table(anyio.run(_states, name, store)))
+        print_table(table(anyio.run(_states, name, store)))
     else:
         anyio.run(partial(_live, name, store, every))
 

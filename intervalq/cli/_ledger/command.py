@@ -12,10 +12,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from intervalq._show import as_json, escaped
+from intervalq._show import as_json, escaped, print_table
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
-from intervalq.cli._tasks.show import many, moment, print_table
+from intervalq.cli._tasks.show import many, moment
 from intervalq.errors import InvalidOption, LedgerNotFound
 from intervalq.ledger import Ledger, LedgerInfo, ledgers
 from intervalq.ledger.rules import Shown
@@ -131,7 +131,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
     elif found:
         print_table(_table(found))
     else:
-        click.echo("no ledgers")
+        click.echo(f"no ledgers in {escaped(open_ledger_store(store).url)}")
 
 
 async def _all(store: LedgerStore) -> list[LedgerInfo]:

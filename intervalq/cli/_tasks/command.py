@@ -8,14 +8,13 @@ from typing import ClassVar, Final, TypeVar
 import anyio
 import click
 
-from intervalq._show import as_json
+from intervalq._show import as_json, escaped, print_table
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.show import (
     dead_table,
     facts,
     fields,
-    print_table,
     queue_table,
     session_table,
     task_table,
@@ -99,6 +98,11 @@ def on_tasks(store: str | None, action: Callable[[Tasks], Awaitable[R]]) -> R:
     return anyio.run(do)
 
 
+def _none(what: str, store: str | None) -> str:
+    """What is said instead of an empty table; it names the store, which may be the wrong one."""
+    return f"no {what} in {escaped(open_task_store(store).url)}"
+
+
 @click.command("list", epilog=examples("intervalq tasks list mails", "intervalq tasks list --limit 5 --json"))
 @click.argument("queue", required=False)
 @limit_option
@@ -116,7 +120,7 @@ def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -
     elif found:
         print_table(task_table(found))
     else:
-        click.echo("no tasks")
+        click.echo(_none("tasks" + (f" of queue {short(queue)}" if queue else ""), store))
 
 
 @click.command(epilog=examples("intervalq tasks queues", "intervalq tasks queues --prefix mail --json"))
@@ -136,7 +140,7 @@ def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
     elif found:
         print_table(queue_table(found))
     else:
-        click.echo("no queues")
+        click.echo(_none(f"queues that begin with {short(prefix)}" if prefix else "queues", store))
 
 
 @click.command(epilog=examples("intervalq tasks show 1001", "intervalq tasks show 1001 --json"))
@@ -176,7 +180,7 @@ def dead(queue: str | None, limit: int, store: str | None, *, as_json_: bool) ->
     elif found:
         print_table(dead_table(found))
     else:
-        click.echo("no dead-letter tasks")
+        click.echo(_none("dead-letter tasks" + (f" of queue {short(queue)}" if queue else ""), store))
 
 
 async def _dead(handle: Tasks, queue: str | None, limit: int) -> list[Task]:
@@ -201,7 +205,7 @@ def sessions(store: str | None, *, as_json_: bool) -> None:
     elif found:
         print_table(session_table(found))
     else:
-        click.echo("no sessions")
+        click.echo(_none("sessions", store))
 
 
 def _print_fields(found: list[Task]) -> None:

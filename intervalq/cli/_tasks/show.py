@@ -12,15 +12,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from intervalq._show import console, escaped, seconds
+from intervalq._show import escaped, seconds
 from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks.rules import COUNTED
 
 _WIDEST: Final = 60
 """The most characters of a value or an error in a table; `show` prints all of it."""
-
-
-_WIDE: Final = 300
 
 
 def fields(task: Task) -> dict[str, Any]:
@@ -181,14 +178,6 @@ def many(count: int, what: str = "task") -> str:
 
 def _lines(text: str) -> Iterable[tuple[int, str]]:
     return enumerate(text.split("\n"))
-
-
-def print_table(table: Table) -> None:
-    """Print a table, as wide as the terminal; without a terminal, nothing is cut."""
-    terminal = console()
-    if not terminal.is_terminal:
-        terminal.width = _WIDE
-    terminal.print(table)
 
 
 def _text(text: str, limit: int | None = None) -> Text:

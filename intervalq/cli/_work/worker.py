@@ -91,8 +91,10 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            meant = name.removesuffix(".py")
+            hint = "" if meant == name else f"; the module of the file {name} is {meant}"
             raise InvalidOption(
-                f"there is no module {error.name}, neither in {os.getcwd()} nor installed"  # noqa: PTH109
+                f"there is no module {error.name}, neither in {os.getcwd()} nor installed{hint}"  # noqa: PTH109
             ) from None
         raise _broken(name, error) from None
     except Exception as error:  # noqa: BLE001 - whatever its top level raises

@@ -29,6 +29,10 @@ class Reject(IntervalqError):
         super().__init__(why)
 
 
+for _kind in (Retry, Reject):
+    _kind.__module__ = "intervalq.tasks"  # where users find them, for the errors of their tasks
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How often, and when, a failed task is tried again."""

@@ -34,8 +34,8 @@ def _kept(stream: dict[str, Any]) -> tuple[str, str]:
     if stream["storage"] == "memory":
         return "warning", (
             f"{name} is kept in memory: after a restart of the server every queue starts over, not paused, "
-            "and with the settings of the first shard; for queues that must survive it, remove the stream, "
-            "which is then created again with file storage"
+            "and with the settings of the first process that comes; for queues that must survive it, remove "
+            "the stream, which is then created again with file storage"
         )
     return "warning", (
         f"{name} is kept in files, which survive a crash of the server; but by default, NATS writes them to "

@@ -212,7 +212,7 @@ def _snapshots(name: str, snapshots: bytes | None) -> tuple[str, str]:
     if not snapshots:
         return "warning", (
             f"{name} keeps nothing on disk: after its restart every queue starts over, not paused, and with "
-            f"the settings of the first shard; {remedy}"
+            f"the settings of the first process that comes; {remedy}"
         )
     return "warning", (
         f"{name} keeps only snapshots: a crash loses the writes since the last one, and queues go on from "

@@ -30,6 +30,9 @@ _FIRST: Final = 8
 _LOOKS: Final = 5
 """So many times in a row a process looks at the store's clock that knows it too badly for the tolerance."""
 
+_SILENT: Final = 0.25
+"""Seconds: after so long without an answer, a process may look at the store's clock before it asks."""
+
 _LATE: Final = 0.01
 """Seconds: timers of healthy processes, and microseconds that are rounded."""
 
@@ -130,7 +133,8 @@ def _is_waiting(seen: Observer, process: Process, begin: float, end: float) -> b
 def asked(seen: Observer, plan: Plan) -> Findings:
     """A process asks a few times for a job at most, once more when nobody waits any more, and at first.
 
-    What its users ask is not its own.
+    What it knows of the store's clock ages, so it may look there first after a silence. What its users ask is
+    not its own.
     """
     if not _is_calm(seen, plan):
         return
@@ -145,6 +149,7 @@ def asked(seen: Observer, plan: Plan) -> Findings:
             continue
         most = (each + _looks(seen, process)) * began[process] + _rows(seen, process) + _FIRST
         most += sum(who == process.name for _, who, _, _ in plan.verbs)
+        most += sum(sent - back > _SILENT for (_, back), (sent, _) in pairwise(seen.exchanges[process]))
         if len(questions) > most:
             yield (
                 questions[-1],

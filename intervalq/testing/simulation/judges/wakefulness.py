@@ -7,7 +7,7 @@ from typing import Final
 
 from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import Grant, ObservedJob
-from intervalq.testing.simulation.judges.starts import Findings, Starts, Ways
+from intervalq.testing.simulation.judges.starts import Findings, Starts, Ways, blur
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -63,7 +63,7 @@ def unused(seen: Observer, plan: Plan) -> Findings:
             end = until + 3 * starts.error_of(record, grant.at, until) + lateness[process.name] + _SOON
             if _is_disturbed(seen, grant, end) or _is_away(seen, process, heard, end):
                 continue
-            late = lateness[process.name] + _quickest(seen, process, heard)
+            late = lateness[process.name] + blur(seen, process, grant.slot)
             has_moved = _has_moved(seen, record, ticket, process)
             if has_moved:
                 end += _end_of_row(seen, record, ticket, end) - until
@@ -152,11 +152,6 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
         return True
     since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
     return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))
-
-
-def _quickest(seen: Observer, process: Process, until: float) -> float:
-    """Its shortest round trip so far, in seconds: it knows the clock to half of that on either side."""
-    return min((back - sent for sent, back in seen.exchanges[process] if back <= until), default=0.0)
 
 
 def _is_behind(seen: Observer, record: str, ticket: int, until: float) -> bool:
