@@ -165,6 +165,8 @@ class Facts:
     """When a process heard of the record."""
     failures: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When a process could not reach the store."""
+    unanswered: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The same, of what it asked for jobs that wait."""
     taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
     """The tickets that a process got, less those that it gave back, and how many slots each has."""
     misses: list[Miss] = field(default_factory=list)

@@ -167,12 +167,14 @@ class Observer(Facts):
         self.stalls.append((self.time(), self.time() + seconds, process))
         self.say(process.name, "stalls", f"{seconds:.6f} s")
 
-    def failed(self, process: Process) -> None:
+    def failed(self, process: Process, command: Command) -> None:
         """No answer came."""
         self._in_row = 0
         self._under_way[process] = max(0, self._under_way[process] - 1)
         self._held.pop(process, None)  # for it waits to try again
         self.failures[process].append(self.time())
+        if isinstance(command, Advance):
+            self.unanswered[process].append(self.time())
         self.say(process.name, "gives up")
 
     def withdrew(self, process: Process, sent: float) -> None:

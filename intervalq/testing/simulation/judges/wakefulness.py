@@ -78,7 +78,7 @@ def outages(seen: Observer, plan: Plan) -> Findings:
     """Jobs wait a minute for a store that went away, then they fail; meanwhile it is asked now and then."""
     if any(process.turn is not None for process in plan.processes):
         return
-    for process, failures in seen.failures.items():
+    for process, failures in seen.unanswered.items():
         for begin, end in _without_answer(seen, process, failures):
             if _is_away(seen, process, begin, end):
                 continue
