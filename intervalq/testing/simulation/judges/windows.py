@@ -7,7 +7,7 @@ from typing import Final
 
 from intervalq import Limit
 from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Ways, named
+from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, Ways, named
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
@@ -20,6 +20,7 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     What a job took counts when it began. More than its estimate counts once the store was told of it: it
     delays the jobs whose tickets are issued from then on, and not those from before. What a job did not need
     is given back twice by a question that reaches the store twice: nothing is judged from then on.
+    Tickets don't know of errors of the clock that are reported after they were issued.
     """
     if not plan.limits:
         return
@@ -31,12 +32,16 @@ def windows(seen: Observer, plan: Plan) -> Findings:
         for place, start in enumerate(starts):
             if not _estimate(start, limit) or _issued(seen, start) > seen.repeated:
                 continue
-            units = _units(seen, limit, starts[bisect_right(clock, clock[place] - length) : place + 1])
+            window = starts[bisect_right(clock, clock[place] - length) : place + 1]
+            units = _units(seen, limit, window)
             if units <= limit.most:
                 continue
             unseen = max(ways.unseen(each.job.process, each.at) for each in starts[: place + 1])
-            shorter = bisect_right(clock, clock[place] - length + 2 * unseen)
-            if unseen and _units(seen, limit, starts[shorter : place + 1]) <= limit.most:
+            issued = min(_issued(seen, each) for each in window)
+            name, known = start.record, Starts(seen, plan)
+            grown = known.error_of(name, issued, start.at) - known.error_of(name, issued, issued)
+            shorter = bisect_right(clock, clock[place] - length + 2 * (unseen + grown))
+            if unseen + grown > 0 and _units(seen, limit, starts[shorter : place + 1]) <= limit.most:
                 continue
             yield start.at, f"{units} {limit.unit} of {limit.most} in {length:.6f} s, to {named(start)}"
             break
