@@ -89,9 +89,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     jitter-forgotten              windows            1
     lateness-forgotten            windows            1
     settled-twice                 windows           13
-    overrun-forgotten             windows           33
     units-stay-over               windows           41
-    units-given-back-twice        windows          396
     used-units-given-back         windows            1
 """
 

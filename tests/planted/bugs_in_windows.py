@@ -8,10 +8,9 @@ from typing import Final
 from intervalq import rules
 from intervalq._spec import windows
 from intervalq._spec.record import Limit
-from intervalq.rules import Settled, Slot, State
+from intervalq.rules import Settled, State
 from planted.planting import bug, instead
 
-_GIVE_BACK: Final = rules._give_back
 _SETTLE: Final = windows.settle
 _SPAN: Final = windows._span
 _USE: Final = rules._use
@@ -49,33 +48,10 @@ def _() -> Iterator[None]:
     yield from instead(windows, "settle", settle)
 
 
-@bug("overrun-forgotten", "windows", 32)
-def _() -> Iterator[None]:
-    """What a job took beyond its estimate is not counted."""
-
-    def settle(state: State, settled: Sequence[Settled]) -> State:
-        less = [each._replace(more=tuple(min(0, more) for more in each.more)) for each in settled]
-        return _SETTLE(state, less)
-
-    yield from instead(windows, "settle", settle)
-
-
 @bug("units-stay-over", "windows", 40)
 def _() -> Iterator[None]:
     """Slots that a late grant sets back are not counted where they come again."""
     yield from instead(windows, "set_back", lambda state, slots=(): state)
-
-
-@bug("units-given-back-twice", "windows", 395)
-def _() -> Iterator[None]:
-    """A slot that is given back frees its units each time that its process says so."""
-
-    def give_back(state: State, slots: tuple[Slot, ...]) -> State:
-        for slot in slots:
-            state = windows.give_back(state, slot)
-        return _GIVE_BACK(state, slots)
-
-    yield from instead(rules, "_give_back", give_back)
 
 
 @bug("used-units-given-back", "windows", 0)
