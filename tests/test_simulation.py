@@ -37,6 +37,8 @@ SHORT = dict.fromkeys(
         "exits",
         "shaky",
         "backlog",
+        "gone",
+        "windows",
     ),
     40,
 )

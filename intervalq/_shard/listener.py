@@ -83,7 +83,10 @@ class Listener:
         except Exception as error:  # noqa: BLE001 - the shard polls instead
             log.debug("queue %r: no wake-ups: %s", self._queue, error)
         finally:
-            self.hears = False
+            broke_off, self.hears = self.hears, False
             self._settled.set()
             _listening[self._store] -= 1
-            self._wake()
+            if (
+                broke_off
+            ):  # else nobody waits for them, and whoever pauses for an absent store goes on doing so
+                self._wake()
