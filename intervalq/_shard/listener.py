@@ -86,7 +86,5 @@ class Listener:
             broke_off, self.hears = self.hears, False
             self._settled.set()
             _listening[self._store] -= 1
-            if (
-                broke_off
-            ):  # else nobody waits for them, and whoever pauses for an absent store goes on doing so
+            if broke_off:  # else nobody waits for wake-ups, and a pause for an absent store must not end
                 self._wake()
