@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from intervalq import rules
-from intervalq._spec.auto import LONGEST, SETTLED, cut, interval_at
+from intervalq._spec.auto import MAX_INTERVAL, SETTLED, cut, interval_at
 from intervalq.rules import (
     FOREVER,
     LAYOUT,
@@ -109,10 +109,10 @@ def test_the_time_to_return_is_counted_in_starts_if_they_are_rare() -> None:
 def test_it_is_a_pure_function_of_the_time_and_never_leaves_its_bounds_or_the_exact_numbers() -> None:
     draw = Random(1)
     for _ in range(3_000):
-        slowest = draw.choice((1, 1_000, SECOND, LONGEST))
+        slowest = draw.choice((1, 1_000, SECOND, MAX_INTERVAL))
         auto = Auto(slowest, max(1, slowest // draw.choice((1, 10, 10**9))))
         peak = draw.choice((0, auto.slowest, draw.randint(1, slowest)))
-        base = min(LONGEST, max(1, peak + draw.randint(0, peak)))
+        base = min(MAX_INTERVAL, max(1, peak + draw.randint(0, peak)))
         pace = Pace(peak, base, T0, draw.randint(0, 9))
         due = T0 + draw.choice((-1, 0, draw.randint(0, 10**9), draw.randint(0, 10**14), FOREVER - T0))
         ticket = pace.cut_ticket + draw.choice((0, 1, 1_000, 10**9))
@@ -247,7 +247,7 @@ def test_only_records_of_such_queues_have_the_new_layout() -> None:
     "auto",
     [
         7, [], [SECOND, 2_000, 0, SECOND, 0], [2_000, SECOND, 0, SECOND, 0, 0], [SECOND, 0, 0, SECOND, 0, 0],
-        [LONGEST + 1, 1, 0, 1, 0, 0], [SECOND, 1, 0, 0, 0, 0], [SECOND, 1, 5, 4, 0, 0],
+        [MAX_INTERVAL + 1, 1, 0, 1, 0, 0], [SECOND, 1, 0, 0, 0, 0], [SECOND, 1, 5, 4, 0, 0],
         [SECOND, 1, 5, 11, 0, 0], [SECOND, 1, 0, 1, 0, -1], [SECOND, 1, 0, 1, 0, 10**6],
         [SECOND, 1, 0, 1, True, 0],
     ],

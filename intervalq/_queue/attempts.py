@@ -84,8 +84,8 @@ async def _attempt(
         if job is not None:
             job.waiter = waiter
             if waiter.again:
-                await waits_again(queue.shard(), job.awaited_by)
-        shard, grant = await queue.acquire(waiter, plan.timeout)
+                await waits_again(queue._shard(), job.awaited_by)
+        shard, grant = await queue._acquire(waiter, plan.timeout)
         held = None
         if shard.connection.is_limited:
             held = hold(shard, tuple if job is None else partial(getattr, job, "awaited_by"))
@@ -94,7 +94,7 @@ async def _attempt(
                 if job is not None:
                     job.begins(grant)
                 result = await function()
-                settle_by(plan.settle, result, partial(queue.settle, shard, grant), queue.name)
+                settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
                 return grant, result, None
             # A limiter of its own: waiting for one of the threads that all share would use up the slot.
             own = anyio.CapacityLimiter(1)
@@ -103,7 +103,7 @@ async def _attempt(
                 if job is not None:
                     job.begins(grant)
                 result = await result if inspect.isawaitable(result) else result
-                settle_by(plan.settle, result, partial(queue.settle, shard, grant), queue.name)
+                settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
                 return grant, result, None
         except Exception as error:  # noqa: BLE001 - the job's own error; the caller decides on another attempt
             return grant, None, error
@@ -117,10 +117,10 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
     """Put a job in line, and start it in the background when its slot has come."""
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
-    shard = queue.shard()
-    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue.jobs)
+    shard = queue._shard()
+    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue._jobs)
     shard.enter(job.waiter)  # not in the task, so that jobs begin in the order in which they were added
-    queue.jobs[job] = None
+    queue._jobs[job] = None
     work = partial(run, queue, call, plan, job, in_thread=in_thread)
     context = copy_context()
     context.run(HOLDING.set, ())  # the caller of `add` need not wait for the job: see `Job.awaited_by`
@@ -183,7 +183,7 @@ def undecorated(queue: Queue, function: Callable[..., R]) -> Callable[..., R]:
 async def heed(queue: Queue, grant: Grant, seconds: float) -> None:
     """Stop the queue for a while after a job that a server refused, if its store can be reached."""
     try:
-        await queue.refused(grant, seconds)
+        await queue._refused(grant, seconds)
     except StoreError:
         # The caller must see the job's own error; the next start will raise the store's.
         return

@@ -22,8 +22,8 @@ class Control(Handle):
     async def start(self) -> None:
         """Let the jobs of this handle begin, and those of its keys, that were kept by `start=False`."""
         self._options = replace(self._options, start=True)
-        if self.shard_here is not None:
-            self.shard().start()
+        if self._shard_here is not None:
+            self._shard().start()
         if "blocking" in self.__dict__:  # the same handle for plain functions
             self.__dict__["blocking"].start()
         for child in list(self._children.values()):
@@ -49,13 +49,13 @@ class Control(Handle):
         """
         await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
 
-    async def refused(self, grant: Grant, seconds: float) -> None:
-        """Internal: a server refused the job of this slot, and asks for a pause of so many seconds.
+    async def _refused(self, grant: Grant, seconds: float) -> None:
+        """A server refused the job of this slot, and asks for a pause of so many seconds.
 
         A rate that finds the server's limit is cut in the same step, unless it was cut for an earlier refusal
         after the slot had been handed out.
         """
-        shard = self.shard()
+        shard = self._shard()
         refusal, pace = None, None if shard.state is None else shard.state.pace
         if pace is not None and grant.range.record == shard.grants.record and grant.ticket > pace.cut_ticket:
             refusal = Refusal(grant.ticket, grant.slot.due)
@@ -117,14 +117,14 @@ class Control(Handle):
             longest = settings.interval if settings.auto is None else settings.auto.slowest
             check_burst(checked.interval or longest, command.burst or settings.burst)
             # From now on this handle uses the queue's settings instead of its own.
-            self.shard().connection.adopt(settings, self._options.counted)
+            self._shard().connection.adopt(settings, self._options.counted)
         answer = await self._command(command)
         if answer.state is not None:
             settings, mine = answer.state.settings, self._options
             units = tuple([limit.unit for limit in settings.limits])
             # The first ones stay where they are, because waiting jobs say in their order what they take.
             counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
-            self.shard().connection.adopt(settings, counted)
+            self._shard().connection.adopt(settings, counted)
             self._options = replace(
                 mine,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
@@ -132,8 +132,8 @@ class Control(Handle):
                 auto=settings.auto,
             )  # fmt: skip
 
-    async def known_limits(self) -> tuple[Limit, ...]:
-        """Internal: the queue's limits as `configure` takes them."""
+    async def _known_limits(self) -> tuple[Limit, ...]:
+        """The queue's limits as `configure` takes them."""
         state = (await self._command(Inspect())).state
         limits = () if state is None else state.settings.limits
         return tuple([limit_of(limit) for limit in limits])
@@ -149,7 +149,7 @@ class Control(Handle):
 
     async def drop(self) -> None:
         """Remove the queue's record from the store. The next job creates it again."""
-        await self.shard().command(Drop())
+        await self._shard().command(Drop())
 
     async def inspect(self) -> QueueState:
         """The queue as the store has it, and the live figures of this handle.
@@ -158,7 +158,7 @@ class Control(Handle):
             QueueNotFound: the store has no such queue.
         """
         answer = await self._command(Inspect())
-        return inspected(self.shard(), answer)
+        return inspected(self._shard(), answer)
 
     async def quote(self, cost: Cost = 1) -> float | None:
         """Seconds until a job would begin that came now, behind those that wait; it takes nothing.
@@ -175,10 +175,10 @@ class Control(Handle):
         """
         slots, units = self._options.units(cost)
         await self._command(Inspect(), may_be_new=True)
-        return self.shard().deadlines.wait(Waiter(cost=slots, units=units))
+        return self._shard().deadlines.wait(Waiter(cost=slots, units=units))
 
     async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
-        answer = await self.shard().command(command)
+        answer = await self._shard().command(command)
         if answer.state is None and not (may_be_new and self._options.interval is not None):
             raise QueueNotFound(self.name)
         return answer

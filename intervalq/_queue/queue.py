@@ -171,7 +171,7 @@ class IntervalQueue(Control):
         `@queue(cost=..., settle=...)` gives each call these options, see `add`; a generator has no result
         to settle.
         """
-        self.plan(cost=cost, settle=settle)  # a mistake shows here, not at the first call
+        self._plan(cost=cost, settle=settle)  # a mistake shows here, not at the first call
         made = partial(
             decorate, owner=self, queue=self, blocking=lambda: self.blocking, cost=cost, settle=settle
         )
@@ -188,7 +188,7 @@ class IntervalQueue(Control):
         settle: Settle[R] | None = None,
     ) -> R:
         """Wait for a slot, call the async function, and return its result. Options as for `add`."""
-        result: R = await run(self, function, self.plan(priority, cost, timeout, retries, settle))
+        result: R = await run(self, function, self._plan(priority, cost, timeout, retries, settle))
         return result
 
     @overload
@@ -248,7 +248,7 @@ class IntervalQueue(Control):
         Raises:
             QueueClosed, ConfigMismatch, StoreError: the job is not queued.
         """
-        job = start(self, function, args, self.plan(priority, cost, timeout, retries, settle))
+        job = start(self, function, args, self._plan(priority, cost, timeout, retries, settle))
         try:
             await job.queued()
         except BaseException:
@@ -303,7 +303,7 @@ class IntervalQueue(Control):
 
         If the function raises, the iteration ends with that error, and the other jobs are cancelled.
         """
-        plan = self.plan(cost=cost, settle=settle)
+        plan = self._plan(cost=cost, settle=settle)
         return paced_map(self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
 
     def slot(
@@ -311,7 +311,7 @@ class IntervalQueue(Control):
     ) -> AbstractAsyncContextManager[Slot]:
         """`async with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
         usual = timeout is None and priority == 0 and cost == 1
-        return ComingSlot(self, None if usual else self.plan(priority, cost, timeout))
+        return ComingSlot(self, None if usual else self._plan(priority, cost, timeout))
 
     def try_slot(
         self, *, within: Duration = 0, priority: int = 0, cost: Cost = 1
@@ -326,26 +326,26 @@ class IntervalQueue(Control):
             priority: as for `add`.
             cost: as for `add`.
         """
-        return ComingSlot(self, self.plan_to_try(within, priority, cost))
+        return ComingSlot(self, self._plan_to_try(within, priority, cost))
 
-    def plan_to_try(self, within: Duration = 0, priority: int = 0, cost: Cost = 1) -> Plan:
-        """Internal: the options of `try_slot`, checked."""
+    def _plan_to_try(self, within: Duration = 0, priority: int = 0, cost: Cost = 1) -> Plan:
+        """The options of `try_slot`, checked."""
         seconds = parse.duration(within, what="within") / 1e6
-        return replace(self.plan(priority, cost), timeout=max(seconds, _ANSWER), within=seconds)
+        return replace(self._plan(priority, cost), timeout=max(seconds, _ANSWER), within=seconds)
 
-    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Internal: wait in line for a slot, at most `timeout` seconds (None: without limit)."""
-        shard = self.shard()
+    async def _acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
+        """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
+        shard = self._shard()
         if HOLDING.get() and (held := held_here()):
             async with waiting(shard, held, ends=timeout is not None):
                 return shard, await shard.slot(waiter, timeout)
         return shard, await shard.slot(waiter, timeout)
 
-    def settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
-        """Internal: note what the job of a slot took of the limits, by unit."""
+    def _settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
+        """Note what the job of a slot took of the limits, by unit."""
         shard.settle(grant, self._options.beyond(grant.slot, took))
 
-    def plan(
+    def _plan(
         self,
         priority: int = 0,
         cost: Cost = 1,
@@ -353,7 +353,7 @@ class IntervalQueue(Control):
         retries: int | None = None,
         settle: Settle[Any] | None = None,
     ) -> Plan:
-        """Internal: a job's own options, checked, combined with those of the queue."""
+        """A job's own options, checked, combined with those of the queue."""
         if timeout is None and retries is None and priority == 0 and cost == 1 and settle is None:
             return self._usual
         if settle is not None and not (callable(settle) and isinstance(cost, Mapping)):
@@ -374,12 +374,12 @@ class IntervalQueue(Control):
         )
 
     @property
-    def usual(self) -> Plan:
-        """Internal: the plan of a job without options of its own."""
-        return self._usual
+    def _usual(self) -> Plan:
+        """The plan of a job without options of its own."""
+        return self._usual_plan
 
     @cached_property
-    def _usual(self) -> Plan:
+    def _usual_plan(self) -> Plan:
         return usual(self._options)
 
     @cached_property
@@ -396,5 +396,5 @@ _blocking: Final[list[Callable[[IntervalQueue], Blocking]]] = []
 
 
 def blocking_by(make: Callable[[IntervalQueue], Blocking]) -> None:
-    """Internal: register the factory of handles for blocking code; called by `intervalq.sync`."""
+    """Register the factory of handles for blocking code; called by `intervalq.sync`."""
     _blocking[:] = [make]

@@ -113,7 +113,7 @@ class Connection:
         self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
         self._gone: str | None = None  # the generation of the last record, if there is none now
         self._on_mismatch: OnMismatch = on_mismatch
-        # With `new`: the generation of the record, by which an earlier one is told from that of this handle.
+        # With `new`: the generation of this handle's record, which distinguishes it from earlier ones.
         self._first = secrets.token_hex(8) if new else None
 
     async def command(self, command: Command) -> Answer:
@@ -162,7 +162,9 @@ class Connection:
             return
         assert self._settings is not None
         ours, theirs = self._settings, refusal.state.settings
-        if self._on_mismatch == "adopt":
+        same_limits = set(ours.limits) == set(theirs.limits)  # in any order
+        is_same = same_limits and ours == replace(theirs, limits=ours.limits)
+        if is_same or self._on_mismatch == "adopt":
             self._settings = theirs
         elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             limits = None if ours.limits == theirs.limits else ours.limits
@@ -313,10 +315,11 @@ class Connection:
 
 def describe(settings: Settings) -> str:
     """Settings in the form for messages."""
-    parts = [f"interval={parse.text(settings.interval)}"]
+    has_pace = settings.interval > 1 or not settings.limits
+    parts = [f"interval={parse.text(settings.interval)}" if has_pace else "no interval"]
     if (auto := settings.auto) is not None:
         parts = [f"rate=auto, an interval from {parse.text(auto.fastest)} to {parse.text(auto.slowest)}"]
-    if settings.burst != 1:
+    if settings.burst != 1 and has_pace:
         parts.append(f"burst={settings.burst}")
     if settings.max_running:
         parts.append(f"max_running={settings.max_running}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-LONGEST: Final = 86_400_000_000
+MAX_INTERVAL: Final = 86_400_000_000
 """The longest interval, and the longest time to return, in microseconds: a day."""
 
 _RETURN: Final = 32_000_000
@@ -83,7 +83,7 @@ def interval_at(auto: Auto, pace: Pace, due: int) -> int:
         lost = _SCALE - _SCALE * pace.peak // pace.base
         interval = _SCALE * pace.peak // (_SCALE - lost * left**3 // _STEPS**3)
     else:
-        unit = usual // _FASTER if pace.peak else min(max(_FIRST, 2 * pace.base), LONGEST)
+        unit = usual // _FASTER if pace.peak else min(max(_FIRST, 2 * pace.base), MAX_INTERVAL)
         beyond = min(elapsed - back, _FAR * unit) * _STEPS // unit
         interval = _SCALE * (pace.peak or pace.base) // (_SCALE + beyond**3 // (_STEPS**3 // _SCALE))
     return max(auto.fastest, min(auto.slowest, interval))
@@ -116,7 +116,7 @@ def is_early(pace: Pace, refusal: Refusal) -> bool:
 
 
 def _time_to_return(peak: int) -> int:
-    return min(max(_RETURN, _RETURN_STARTS * peak), LONGEST) if peak else 0
+    return min(max(_RETURN, _RETURN_STARTS * peak), MAX_INTERVAL) if peak else 0
 
 
 def are_sound(numbers: tuple[int, ...], ticket: int) -> bool:
@@ -125,8 +125,8 @@ def are_sound(numbers: tuple[int, ...], ticket: int) -> bool:
         return False
     slowest, fastest, peak, base, _, cut_ticket = numbers
     return (
-        1 <= fastest <= slowest <= LONGEST
-        and 1 <= base <= LONGEST
+        1 <= fastest <= slowest <= MAX_INTERVAL
+        and 1 <= base <= MAX_INTERVAL
         and (peak == 0 or peak <= base <= 2 * peak)
         and 0 <= cut_ticket <= ticket
     )

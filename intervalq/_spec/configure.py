@@ -37,7 +37,7 @@ def fresh(command: Command, settings: Settings, now: int) -> State:
 
 
 def revoke_all(state: State) -> State:
-    """The record without the tickets that aren't granted."""
+    """The record without tickets that aren't granted."""
     return replace(windows.revoke(state), revoked_through=state.ticket, due=state.current_due)
 
 
@@ -80,7 +80,7 @@ def _adapting(settings: Settings, auto: Auto, pace: Pace) -> tuple[Settings, Pac
 
 
 def _respread(state: State, limits: tuple[Limit, ...]) -> State:
-    """The record with other limits, and what was counted in their cells."""
+    """The record with new limits, whose cells get what was counted for the old ones."""
     usage = tuple([_usage(limit, state) for limit in limits])
     settings = replace(state.settings, limits=limits)
     return replace(state, settings=settings, usage=usage, stepped=state.stepped if limits else 0)
@@ -105,9 +105,9 @@ def _usage(limit: Limit, state: State) -> Usage:
 
 
 def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit]) -> Advance:
-    """The command with its units in the order of these limits, not of others, of which these are the units.
+    """The command with its units in the order of these limits; it has them in the order of others.
 
-    What a ticket doesn't say, it takes none of, but of limits that count starts, its cost.
+    A ticket takes nothing of limits whose units it doesn't name, but its cost of limits that count starts.
     """
     if before == tuple([limit.unit for limit in after]):
         return command
@@ -130,6 +130,6 @@ def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit])
 
 
 def ordered(cost: int, units: Units, before: tuple[str, ...], after: Sequence[Limit]) -> Units:
-    """What a ticket takes, in the order of these limits, not of others, of which `before` are the units."""
+    """The units of a ticket in the order of these limits; `before` has the order that it was given in."""
     taken = {STARTS: cost} | dict(zip(before, chain(units, repeat(0)), strict=False))
     return tuple([taken.get(limit.unit, 0) for limit in after]) if units else ()

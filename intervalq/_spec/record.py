@@ -21,8 +21,8 @@ need, so that older versions can use it: see `layout_of`.
 """
 
 
-MOST: Final = 1_000_000
-"""The most leases in a record, and the longest list in an answer: these rules never produce more."""
+MAX_LEASES: Final = 1_000_000
+"""The maximum number of leases in a record, and the longest list in an answer that these rules produce."""
 
 
 STARTS: Final = "starts"
@@ -31,11 +31,11 @@ STARTS: Final = "starts"
 CELLS: Final = 64
 """In how many cells a window is counted: a unit counts for up to one cell longer than the window is."""
 
-MOST_CELLS: Final = 4_000
-"""The most cells of a limit that are kept: slots further ahead share the last one."""
+MAX_CELLS: Final = 4_000
+"""The maximum number of cells kept for a limit: slots further ahead share the last one."""
 
-MOST_LIMITS: Final = 16
-"""The most limits of a queue."""
+MAX_LIMITS: Final = 16
+"""The maximum number of limits of a queue."""
 
 
 class BadRecord(ValueError):
@@ -69,7 +69,7 @@ class Settled(NamedTuple):
     due: int
     """The slot."""
     lag: int
-    """`State.lag` when it was granted. By this, the parts of a cell are told apart that holds have split."""
+    """`State.lag` when it was granted. It distinguishes the parts of a cell that holds have split."""
     more: Units
     """By how much it is more than the ticket took, of each limit; negative if it is less. As for `Units`,
     what is left out is 0."""
@@ -259,8 +259,8 @@ class State:
             isinstance(t, str) and t.isascii() and t.isdigit() and len(t) <= 16 for t in running
         ):
             raise BadRecord("'running' must be an object of ticket numbers")
-        if len(running) > MOST:
-            raise BadRecord(f"'running' has more than {MOST} leases")
+        if len(running) > MAX_LEASES:
+            raise BadRecord(f"'running' has more than {MAX_LEASES} leases")
         limits, usage = _limits_from_list(data["limits"]) if "limits" in data else ((), ())
         auto, pace = _auto_from_list(data["auto"], whole(data, "ticket")) if "auto" in data else (None, None)
         state = cls(
@@ -337,8 +337,8 @@ def _limits_to_list(limits: tuple[Limit, ...], usage: tuple[Usage, ...]) -> list
 
 
 def _limits_from_list(data: object) -> tuple[tuple[Limit, ...], tuple[Usage, ...]]:
-    if not isinstance(data, list) or not 1 <= len(data) <= MOST_LIMITS:
-        raise BadRecord(f"'limits' must be a list of at most {MOST_LIMITS}")
+    if not isinstance(data, list) or not 1 <= len(data) <= MAX_LIMITS:
+        raise BadRecord(f"'limits' must be a list of at most {MAX_LIMITS}")
     limits, usage = [], []
     for each in data:
         if not isinstance(each, dict) or not isinstance(each.get("unit"), str):
@@ -365,7 +365,7 @@ def _auto_from_list(data: object, ticket: int) -> tuple[Auto, Pace]:
 
 def _cells(data: Mapping[str, Any], name: str, size: int) -> list[tuple[int, ...]]:
     flat = data.get(name)
-    if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MOST_CELLS:
+    if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MAX_CELLS:
         raise BadRecord(f"'{name}' must be a list of cells that is not too long")
     numbers = [
         whole({name: number}, name, 1 if place % size == 1 else None) for place, number in enumerate(flat)

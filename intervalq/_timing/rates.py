@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Final
 
 from intervalq._spec import parse
-from intervalq._spec.auto import LONGEST, Auto
+from intervalq._spec.auto import MAX_INTERVAL, Auto
 from intervalq.errors import InvalidInterval, InvalidOption, short
 
 _FORMS: Final = "a number of starts a second, or text such as 10/s, 5000/h, 100/15m, 100/minute or 5 per hour"
@@ -51,7 +51,7 @@ def bounds(given: object, floor: object, ceiling: object) -> Auto | None:
             "which to go on if the server refuses everything, and the highest if it refuses nothing"
         )
     slowest, fastest = rate(floor), rate(ceiling)
-    if slowest > LONGEST:
+    if slowest > MAX_INTERVAL:
         raise InvalidOption(f"floor={short(floor)} is too low for rate='auto': give at least 1/d")
     if fastest > slowest:
         raise InvalidOption(f"{named}: the floor must not be above the ceiling")

@@ -23,6 +23,9 @@ _MAX_WAIT: Final = 86_400.0
 _EPOCH: Final = 1_000_000_000
 """A reset time from here on is an instant, in seconds since 1970; a smaller one is a number of seconds."""
 
+_EPOCH_MS: Final = 100_000_000_000
+"""A reset time from here on is an instant in milliseconds: in seconds, it would lie in the year 5138."""
+
 _MAX_CAUSES: Final = 100
 """How many causes of an error are examined."""
 
@@ -148,6 +151,7 @@ def _until_reset(headers: Any) -> float | None:  # noqa: ANN401 - any mapping of
             return _wait(max(waits))
     for name in _RESETS:
         if (value := _number(_header(headers, name))) is not None:
+            value = value / 1_000 if value >= _EPOCH_MS else value
             return _wait(value - time.time() if value >= _EPOCH else value)
     return None
 

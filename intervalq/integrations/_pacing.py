@@ -1,4 +1,4 @@
-"""What the clients have in common: the queue of a request, and cool-downs that responses request."""
+"""What the clients share: finding the queue of a request, and cool-downs that responses request."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Q = TypeVar("Q", bound=_Keyed)
 
 
 class _Refused(Protocol):
-    async def refused(self, grant: Grant, seconds: float) -> None: ...
+    async def _refused(self, grant: Grant, seconds: float) -> None: ...
 
 
 class _BlockingRefused(Protocol):
-    def refused(self, grant: Grant, seconds: float) -> None: ...
+    def _refused(self, grant: Grant, seconds: float) -> None: ...
 
 
 def queue_of(queue: Q, key: str | None) -> Q:
@@ -38,11 +38,11 @@ async def heed(queue: _Refused, slot: Grant, status: int, headers: Mapping[str, 
     """
     if (wait := wait_in_response(status, headers, bare=True)) is not None:
         with suppress(IntervalqError):  # such as a closed queue; the next request raises it
-            await queue.refused(slot, wait)
+            await queue._refused(slot, wait)
 
 
 def heed_blocking(queue: _BlockingRefused, slot: Grant, status: int, headers: Mapping[str, Any]) -> None:
-    """Do what `heed` does, in blocking code."""
+    """The same as `heed`, for blocking code."""
     if (wait := wait_in_response(status, headers, bare=True)) is not None:
         with suppress(IntervalqError):  # as above
-            queue.refused(slot, wait)
+            queue._refused(slot, wait)

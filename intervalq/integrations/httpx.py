@@ -70,7 +70,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
             return response
 
     def _cost(self, request: httpx.Request) -> Cost:  # noqa: ARG002 - for subclasses
-        """What a request takes."""
+        """The cost of a request."""
         return 1
 
     async def _heed(
@@ -79,7 +79,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         slot: Slot,
         response: httpx.Response,
     ) -> None:
-        """Do what a response requests of the queue."""
+        """Apply what a response requests of the queue."""
         await heed(queue, slot, response.status_code, response.headers)
 
     def _heed_blocking(
@@ -88,7 +88,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         slot: Slot,
         response: httpx.Response,
     ) -> None:
-        """Do what `_heed` does, in blocking code."""
+        """The same as `_heed`, for blocking code."""
         heed_blocking(queue, slot, response.status_code, response.headers)
 
     async def aclose(self) -> None:

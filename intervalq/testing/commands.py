@@ -153,7 +153,7 @@ class CommandSource:
         return tuple([limit._replace(edge=self._edge(limit.window)) for limit in limits])
 
     def _edge(self, window: int) -> int | None:
-        """Where fixed windows begin, if a limit's are: many begin about now."""
+        """The beginning of fixed windows, if a limit has them: many begin about now."""
         pick, near = (
             self.random.choice,
             self.now + self.random.randint(-1, 1) * self.random.randint(0, window // 50),
@@ -240,7 +240,7 @@ class CommandSource:
         )
 
     def _settled(self, state: State | None) -> tuple[Settled, ...]:
-        """Costs that are known now: of slots that were issued, or are in the record's cells, or are not."""
+        """Settled costs: of slots that were issued, or that are in the record's cells, or of neither."""
         if state is None or not state.settings.limits or self.random.random() < 0.6:
             return ()
         pick, limits = self.random.choice, state.settings.limits

@@ -73,8 +73,8 @@ def test_the_script_has_the_constants_of_the_rules() -> None:
     own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3", "WITHOUT_AUTO": "4"}
     names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
     expected = {name: getattr(rules, name) for name in names}
-    expected |= {name: getattr(record, name) for name in ("CELLS", "MOST_CELLS", "MOST_LIMITS")}
-    expected |= {name: getattr(auto, name) for name in ("LONGEST", "SETTLED")}
+    expected |= {name: getattr(record, name) for name in ("CELLS", "MAX_CELLS", "MAX_LIMITS")}
+    expected |= {name: getattr(auto, name) for name in ("MAX_INTERVAL", "SETTLED")}
     curve = ("RETURN", "RETURN_STARTS", "FASTER", "FIRST", "EARLY", "SCALE", "STEPS", "FAR")
     expected |= {name: getattr(auto, f"_{name}") for name in curve}
     assert written == own | {

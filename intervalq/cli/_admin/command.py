@@ -61,7 +61,7 @@ async def inspect_all(store: str | None) -> list[QueueState]:
             name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is no longer needed
             queue = IntervalQueue(name, store=opened)
             try:
-                states.append(await (queue.keyed(key) if colon else queue).inspect())
+                states.append(await (queue._keyed(key) if colon else queue).inspect())
             except QueueNotFound:  # dropped in the meantime
                 continue
     finally:

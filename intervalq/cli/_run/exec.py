@@ -79,7 +79,7 @@ def exec_(
     queue = IntervalQueue(
         name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, limits=limits or None, store=store
     )
-    plan = queue.plan(cost=cost_of(costs))
+    plan = queue._plan(cost=cost_of(costs))
     shared_store(store)
     seconds = wait_of(timeout)
     _check(command[0])
@@ -118,7 +118,7 @@ async def _become(queue: IntervalQueue, plan: Plan, seconds: float | None, comma
 async def _turn(queue: IntervalQueue, plan: Plan, command: tuple[str, ...]) -> NoReturn:
     while True:
         try:
-            shard, slot = await queue.acquire(plan.waiter(), None)
+            shard, slot = await queue._acquire(plan.waiter(), None)
         finally:
             # Connections are closed cleanly: an unused ticket is given back, a used slot stays used.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
@@ -126,7 +126,7 @@ async def _turn(queue: IntervalQueue, plan: Plan, command: tuple[str, ...]) -> N
         # The last check: only the system call comes between it and the command.
         if shard.is_in_time(slot):
             _exec(command)
-        queue = queue.twin()
+        queue = queue._twin()
 
 
 def _exec(command: tuple[str, ...]) -> NoReturn:

@@ -1,8 +1,8 @@
--- One step on one queue: repeats `apply` of intervalq/rules.py, behind the other queues_*.lua.
+-- One command on one queue: repeats `apply` of intervalq/rules.py. It comes after the other queues_*.lua.
 
 -- --- the record as it is stored --------------------------------------------------------------------
 
--- The record as a table of texts, an empty one if there is none; and how many fields it has.
+-- The record as a table of texts (empty: there is none), and the number of its fields.
 local function fields()
   local flat = redis.pcall('HGETALL', KEYS[1])
   if flat.err then
@@ -21,7 +21,7 @@ local function set_lease(state, ticket, lapse)
   state.running[ticket] = lapse
 end
 
--- The version of the layout. What is of an older one becomes as the present one has it.
+-- The version of the layout of a stored record, which is brought up to the present layout.
 local function version_of(stored)
   local version = whole(stored.version, 'version', 1, FOREVER)
   if version > LAYOUT then
@@ -33,8 +33,8 @@ local function version_of(stored)
   return version
 end
 
--- The state that `stored` holds (nil: none), as State.from_dict would check it; its numbers once more, if they
--- are all there; and whether it has fields beside those that every such record has.
+-- The state in `stored` (nil: there is none), checked as State.from_dict does; its numbers as a list, if none is
+-- missing; and whether it has other fields than those that every record of its layout has.
 local function read(stored, size)
   if size == 0 then return nil, nil, false end
   local version = version_of(stored)
@@ -44,7 +44,7 @@ local function read(stored, size)
   local state, before = { generation = stored.generation, running = {}, leases = 0 }, {}
   for i = 1, #NUMBERS do
     local name = NUMBERS[i]
-    local value = whole(stored[name], name, LEAST[i], name == 'ephemeral' and 1 or FOREVER)
+    local value = whole(stored[name], name, MINIMUM[i], name == 'ephemeral' and 1 or FOREVER)
     state[name], before[name] = value, value
   end
   if stored.held_since ~= '' then
@@ -89,7 +89,7 @@ local function revoke_all(state)
   state.due = state.at
 end
 
--- Before a hold of this length moves slots; a negative one moves them back.
+-- Prepare for a hold of this length, which moves slots (back, if it is negative).
 local function moved(state, length)
   if state.limits and state.limits.moved(state, length) then revoke_all(state) end
 end
@@ -159,8 +159,8 @@ local function recheck(state, now)
   end
 end
 
--- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is left out if it is one and no
--- units follow.
+-- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is omitted if it is 1 and no units
+-- follow.
 local function go(state, slot, now, lease)
   state.current = math.max(state.current, slot[1])
   state.at = math.max(state.at, math.min(FOREVER, slot[2] + ((slot[3] or 1) - 1) * state.interval))
@@ -256,7 +256,7 @@ local function set_back_for(state, slots, length, now)
   state.void = math.max(state.void, slots[1][1] - 1)
 end
 
--- Grants the listed slots; gives those that are missed.
+-- Grant the listed slots, and return those that were missed.
 local function use(state, command, answer, now)
   local held, slots = state.held_since, usable(state, command, now)
   if (held and #slots == 0) or are_too_far(state, command, slots, now) then return {} end
@@ -292,7 +292,7 @@ local function use(state, command, answer, now)
   return missed
 end
 
--- What new tickets cost, omitted ones cost one; and how many there are to be.
+-- The costs of new tickets (omitted ones cost 1), and how many tickets are wanted.
 local function costs_of(command, missed)
   local costs = {}
   for i, slot in ipairs(missed) do costs[i] = slot[3] or 1 end
@@ -300,8 +300,8 @@ local function costs_of(command, missed)
   return costs, math.min(MAX_TICKETS, #missed + command.take)
 end
 
--- The slots of new tickets, each directly behind those of the one before, as far as numbers go. Costs are compared
--- before they are added up: no sum is larger than a double holds.
+-- The slots of new tickets, each directly behind those of the one before, up to the first that would overflow. Costs
+-- are compared before they are added, so no sum exceeds what a double holds exactly.
 local function in_row(due, costs, count, step)
   local dues, room = {}, math.floor((FOREVER - due) / step)
   if #costs == 0 then
@@ -375,14 +375,14 @@ local function advance(state, command, answer, now)
   if not state.held_since then take(state, command, missed, answer, now) end
 end
 
--- Whether settings of a command have the same limits.
+-- Whether the settings of a command have the limits of the record.
 local function same_limits(state, settings)
   local limits = settings[SETTINGS + 1]
   if state.limits and limits then return state.limits.are(limits) end
   return not state.limits and not limits
 end
 
--- Other limits, with what was counted in their cells. All the fields are written, and those that are left deleted.
+-- Replace the limits; the new cells get what was counted. All of their fields are written, and old ones are removed.
 local function respread(state, settings)
   local before = state.limits
   state.has_others = true
@@ -421,7 +421,7 @@ end
 
 -- --- the writes ------------------------------------------------------------------------------------
 
--- Lua hands over a few thousand arguments at most.
+-- Lua can unpack at most a few thousand arguments.
 local function in_parts(command, arguments)
   for i = 1, #arguments, 1000 do
     redis.call(command, KEYS[1], unpack(arguments, i, math.min(i + 999, #arguments)))
@@ -432,9 +432,10 @@ local function layout_of(state)
   return state.auto and LAYOUT or state.limits and state.limits.layout() or WITHOUT_LIMITS
 end
 
--- Keeps `state` until it `lapses`. Only what differs from `stored` is written, or from `before`, which has the
--- numbers of it; it is nil for a record that is new, or had no such numbers, and is written whole. `more`:
--- `stored` has other fields too. Every text is made before the first write.
+-- Store `state` until it `lapses`. Only fields that differ from `stored` are written; `before` has its numbers, and
+-- is nil for a record that is new or lacks some of them, which is written whole. `more`: `stored` also has other
+-- fields.
+-- All texts are made before the first write.
 local function keep(state, stored, more, before, lapses)
   local changed, gone, n, is_new = {}, {}, 0, not before
   local function put(name, text)
@@ -473,7 +474,7 @@ local function keep(state, stored, more, before, lapses)
   -- HSET comes first: a server without memory refuses a script's first write, but no later one.
   in_parts('HSET', changed)
   in_parts('HDEL', gone)
-  -- Expiry follows the server's clock: where a test says what time it is, that clock has nothing to say.
+  -- Keys expire by the server's clock, so not where a test sets the time.
   if ARGV[2] == '' then
     if lapses < FOREVER then
       redis.call('PEXPIREAT', KEYS[1], written(math.ceil(lapses / 1000), 'lapses'))
@@ -513,7 +514,7 @@ end
 
 local function wake(answer)
   answer.woken = 1
-  redis.pcall('PUBLISH', KEYS[1] .. ':wake', '')  -- a hint: the step is done even where that isn't allowed
+  redis.pcall('PUBLISH', KEYS[1] .. ':wake', '')  -- a hint: the step is done even if publishing isn't allowed
 end
 
 local function apply(command, now)
@@ -572,7 +573,7 @@ if not now then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
--- Errors are returned, not thrown: their code comes first then, with Redis 6.2 too, which throws texts.
+-- Errors are returned, not raised, so that their code comes first in Redis 6.2, too, which raises texts.
 local done, result = pcall(apply, cjson.decode(ARGV[1]), now)
 if done or type(result) == 'table' then return result end
 return { err = string.match(result, '%-(%u+ .*)') or 'ERR ' .. result }

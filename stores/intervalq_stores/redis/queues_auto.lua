@@ -4,7 +4,7 @@
 -- { slowest, fastest, peak, base, cut_at, cut_ticket }; queues without it have none.
 
 local function automatic()
-  local LONGEST = 86400000000
+  local MAX_INTERVAL = 86400000000
   local RETURN = 32000000
   local RETURN_STARTS = 320
   local FASTER = 4
@@ -22,7 +22,7 @@ local function automatic()
       numbers[#numbers + 1] = whole(text, 'auto', -FOREVER, FOREVER)
     end
     local slowest, fastest, peak, base, _, cut_ticket = unpack(numbers)
-    if #numbers ~= 6 or fastest < 1 or fastest > slowest or slowest > LONGEST or base < 1 or base > LONGEST
+    if #numbers ~= 6 or fastest < 1 or fastest > slowest or slowest > MAX_INTERVAL or base < 1 or base > MAX_INTERVAL
       or (peak ~= 0 and (peak > base or base > 2 * peak)) or cut_ticket < 0 or cut_ticket > ticket then
       corrupt("'auto' is out of range")
     end
@@ -36,7 +36,7 @@ local function automatic()
   end
 
   local function time_to_return(peak)
-    return peak > 0 and math.min(math.max(RETURN, RETURN_STARTS * peak), LONGEST) or 0
+    return peak > 0 and math.min(math.max(RETURN, RETURN_STARTS * peak), MAX_INTERVAL) or 0
   end
 
   local function interval_at(state, due)
@@ -49,7 +49,7 @@ local function automatic()
       local lost = SCALE - math.floor(SCALE * peak / base)
       interval = math.floor(SCALE * peak / (SCALE - math.floor(lost * left * left * left / (STEPS * STEPS * STEPS))))
     else
-      local unit = peak > 0 and math.floor(usual / FASTER) or math.min(math.max(FIRST, 2 * base), LONGEST)
+      local unit = peak > 0 and math.floor(usual / FASTER) or math.min(math.max(FIRST, 2 * base), MAX_INTERVAL)
       local beyond = math.floor(math.min(elapsed - back, FAR * unit) * STEPS / unit)
       local more = math.floor(beyond * beyond * beyond / (STEPS * STEPS * STEPS / SCALE))
       interval = math.floor(SCALE * (peak > 0 and peak or base) / (SCALE + more))

@@ -48,7 +48,7 @@ _BEFORE: Final = 6
 """The number of parts of a plain entry of layout 1."""
 
 _LONG: Final = 8_192
-_MOST: Final = 4_000_000
+_MAX_LENGTH: Final = 4_000_000
 """The maximum length of a packed text: a server accepts 64 KiB of headers."""
 
 _KINDS: Final[dict[str, type[Command]]] = {
@@ -178,7 +178,7 @@ def _seconds(stamp: str) -> int:
 
 def _unpacked(text: str) -> str:
     unpacking = zlib.decompressobj()
-    whole = unpacking.decompress(base64.b64decode(text[1:], validate=True), _MOST)
+    whole = unpacking.decompress(base64.b64decode(text[1:], validate=True), _MAX_LENGTH)
     if not unpacking.eof:
         raise Broken("a packed command has no end")
     return whole.decode()
