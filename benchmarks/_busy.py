@@ -1,4 +1,4 @@
-"""Runs the questions of busy.py under each condition, and prints a table for each of both."""
+"""Runs the questions of busy.py under each condition, and prints a table for each pair of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMER = (
     Column("timer late us p50", "timer_p50", "{:.0f}"),
     Column("p99", "timer_p99", "{:.0f}"),
 )
-"""The machine's own lateness: at the end of each table."""
+"""The columns about the machine's own lateness, at the end of each table."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +38,26 @@ class Piece:
     label: str
     measure: Callable[[Around], Row]
     timer: Case
-    """What "timer only" does right before."""
+    """The arguments of the "timer only" run right before it."""
     seconds: float
-    """How long it takes."""
+    """Its duration in seconds."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The text shown to people."""
         return f"{self.case}: {self.label}"
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question: the rows, the columns, and what rows have beside others."""
+    """One question: its rows, its columns, and what is added to rows."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
     pieces: tuple[Piece, ...]
     beside: Callable[[list[Row]], None] = lambda _: None
-    """Adds to the lines of a table what comes of several lines."""
+    """Adds figures to the lines of a table that follow from several lines."""
 
 
 def ask(question: Question, condition: Condition, runs: int, progress: Progress) -> Iterator[Row]:
@@ -89,7 +89,7 @@ def ask(question: Question, condition: Condition, runs: int, progress: Progress)
 
 
 def _timers(piece: Piece, condition: Condition) -> Row:
-    """The machine itself, right before."""
+    """Measure the machine itself, right before a row."""
     peer = TIMER_HALF if piece.timer.half else TIMER
     seconds = max(1.0, piece.seconds / 3)
     row = measure(piece.timer, peer, seconds, settle=settle(seconds), around=condition.around)
@@ -97,12 +97,12 @@ def _timers(piece: Piece, condition: Condition) -> Row:
 
 
 def settle(seconds: float) -> float:
-    """How long doesn't count before so many seconds that do: under a quota it takes long to begin."""
+    """Seconds of warm-up before the measured seconds: under a quota it takes long to begin."""
     return min(2.0, seconds / 2)
 
 
 def lines(question: Question, found: Sequence[Row]) -> list[Row]:
-    """A line of each piece that was measured, with the medians of its runs."""
+    """One line per measured row, with the medians of its runs."""
     shown = []
     for piece in question.pieces:
         mine = [
@@ -117,7 +117,7 @@ def lines(question: Question, found: Sequence[Row]) -> list[Row]:
 
 
 def beside(base: str, *names: str) -> Callable[[list[Row]], None]:
-    """Adds `NAME_ratio`: how many times the figure of the contender `base` in the same case."""
+    """Adds `NAME_ratio`: the figure divided by that of the contender `base` in the same case."""
 
     def add(shown: list[Row]) -> None:
         bases = {row["case"]: row for row in shown if row["peer"] == base}
@@ -130,7 +130,7 @@ def beside(base: str, *names: str) -> Callable[[list[Row]], None]:
 
 
 _LESS = 0.95
-"""A rate under this part of a former one is lower; less is within what runs differ by."""
+"""A rate below this share of a previous one counts as lower; smaller differences are noise between runs."""
 
 
 def falling(setting: Callable[[Row], str]) -> Callable[[list[Row]], None]:

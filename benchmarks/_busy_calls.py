@@ -22,13 +22,13 @@ from peers.base import Work
 from task_peers import ours
 
 _PAUSES = {0.001: 0.023, 0.01: 0.03}
-"""Seconds before each call of a lone caller, of each interval."""
+"""Pauses in seconds before each call of a lone caller, by interval."""
 _AWAY = 0.005
-"""Seconds each way that keyed queues are from the store, in addition."""
+"""Extra delay in seconds between keyed queues and the store, each way."""
 _AT_MOST = 300.0
-"""Seconds after which keyed queues that had no slot are counted."""
+"""Seconds after which keyed queues without a slot are counted as timed out."""
 _TASKS = 100
-"""Paced tasks a second."""
+"""Rate of paced tasks, per second."""
 
 
 def lone(seconds: float) -> Question:
@@ -77,7 +77,7 @@ def lone_figures(result: dict[str, Any]) -> Row:
 
 
 def keyed(seconds: float) -> Question:
-    """Whether many keyed queues get their first slots; a thousand for each second of the baseline."""
+    """Whether many keyed queues get their first slots: 1,000 queues per second of the baseline."""
     queues = round(1_000 * seconds)
     return Question(
         "keyed",
@@ -118,7 +118,7 @@ def _work(task: str, url: str, interval: float, seconds: float, **more: Any) -> 
 
 
 def flood(seconds: float) -> Question:
-    """How many jobs a second without an effective limit."""
+    """Jobs per second without an effective limit."""
     contenders = throughput("redis")
     peers = [contenders[name] for name in ("intervalq-run", "intervalq-slot", "batch")]
     return Question(
@@ -152,7 +152,7 @@ def _flood(peer: Peer, waiters: int, seconds: float, around: Around) -> Row:
 
 
 def tasks(seconds: float) -> Question:
-    """How even the starts of durable tasks are that a queue paces."""
+    """How even the starts of durable tasks are if a queue paces them."""
     return Question(
         "tasks",
         f"two workers of durable tasks in Postgres, {_TASKS}/s; {seconds:g} s",

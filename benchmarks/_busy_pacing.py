@@ -29,7 +29,7 @@ _CPU = Column("client us", "client_us", "{:.0f}")
 _TIMER_SHORT = Column("timer <0.9 %", "timer_short", "{:.2f}", 100)
 
 _AWAY = 0.02
-"""Seconds each way that far shards are from the store, in addition."""
+"""Extra delay in seconds between far shards and the store, each way."""
 
 
 def _piece(case: Case, peer: Peer, seconds: float, **more: Any) -> Piece:
@@ -43,7 +43,7 @@ def _measured(case: Case, peer: Peer, seconds: float, around: Around, **more: An
 
 
 def pacing(seconds: float) -> Question:
-    """How exact, and what it costs."""
+    """How exact the pacing is, and what it costs."""
     return Question(
         "pacing",
         f"several processes over one Redis; {seconds:g} s",
@@ -60,7 +60,7 @@ def pacing(seconds: float) -> Question:
 
 
 def half(seconds: float) -> Question:
-    """How long callers wait that come at random at half the rate."""
+    """How long callers wait that arrive at random instants, at half the rate."""
     return Question(
         "half",
         f"callers come at random at half the rate; {seconds:g} s",
@@ -81,7 +81,7 @@ _RATES = (1_000, 2_000, 3_000, 5_000, 10_000)
 
 
 def high(seconds: float) -> Question:
-    """How much of a high rate is reached."""
+    """The share of a high rate that is reached."""
     settings = (
         (Case(1, 0, callers=64), (RUN, SLOTS)),
         (Case(4, 0, callers=16), (RUN, SLOTS)),
@@ -106,13 +106,13 @@ def high(seconds: float) -> Question:
 
 @contextmanager
 def _half_far(url: str) -> Iterator[Sequence[str]]:
-    """Every other process is far from the store."""
+    """The URLs of the processes: every other one is far from the store."""
     with farther(url, _AWAY) as far:
         yield [url, far]
 
 
 def far(seconds: float) -> Question:
-    """What near and far shards do together."""
+    """The combined figures of near and far shards."""
     case = Case(8, 50, callers=4)
     return Question(
         "far",

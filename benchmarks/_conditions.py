@@ -20,11 +20,11 @@ from _run import HERE, Around, undisturbed
 
 SHARE = 0.3
 PERIOD = 0.1
-"""Under a quota a process has this share of each period, which is in seconds."""
+"""Under a quota: the share of each period that a process may run, and the period in seconds."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _NUMBERS = itertools.count()
-"""Of folders: a removed one may be there for a moment more."""
+"""Numbers the folders, because one that was removed may exist for a moment more."""
 
 # It ends with its standard input, which is closed when the process ends that started it.
 _LOOP = """
@@ -48,24 +48,24 @@ done
 
 @dataclass(frozen=True)
 class Condition:
-    """One of them."""
+    """A condition."""
 
     name: str
     means: str
-    """What is done, for people."""
+    """Its description for people."""
     around: Around
 
 
 @dataclass(frozen=True)
 class Cgroup:
-    """Where folders with a CPU limit can be made, and what to write into one."""
+    """Where folders with a CPU limit can be created, and what to write into one."""
 
     version: int
     folder: Path
 
     @property
     def limit(self) -> list[tuple[str, str]]:
-        """Names of files, and what they say, in this order."""
+        """File names and their contents, in the order in which they are written."""
         period = round(PERIOD * 1e6)
         quota = round(SHARE * period)
         if self.version == 1:
@@ -92,7 +92,10 @@ class Cgroup:
 
 
 def conditions(names: Sequence[str], quota: str | None) -> tuple[list[Condition], dict[str, str]]:
-    """Those of these names, and why others are missing. `quota` names the only kind of quota to use; None: both."""
+    """The conditions of these names, and why others are missing.
+
+    `quota`: the only kind of quota to use; None: both.
+    """
     loops = 2 * _processors()
     found = {
         "quiet": Condition("quiet", "nothing else runs", undisturbed),

@@ -22,7 +22,7 @@ _AFTER_THE_END = 60.0
 
 
 class WorkerError(Exception):
-    """A worker didn't do its work; the message says what it had to say."""
+    """A worker failed; the message contains its output."""
 
 
 class Fleet:
@@ -74,7 +74,7 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """The processes' numbers, in the order of their works."""
+        """The ids of the processes, in the order of their work."""
         return [worker.pid for worker, _ in self._workers]
 
     def begin(self, at: int) -> None:
@@ -85,7 +85,7 @@ class Fleet:
             worker.stdin.flush()
 
     def results(self, until: int) -> list[dict[str, Any]]:
-        """What each one found; waits for a minute after `until`."""
+        """The results of all workers; waits until a minute after `until`."""
         left = max(0.0, (until - time.monotonic_ns()) / 1e9) + _AFTER_THE_END
         lines = self._each(self._line, left)
         return [json.loads(line) for line in lines]
@@ -96,7 +96,7 @@ class Fleet:
         return stdout.readline()
 
     def _each(self, read: Callable[[int], bytes], within: float) -> list[bytes]:
-        """Read from all at the same time, or say what the first that failed had to say."""
+        """Read from all workers at once; raise with the output of the first that failed."""
         found: dict[int, bytes] = {}
 
         def keep(index: int) -> None:

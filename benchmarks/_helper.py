@@ -11,9 +11,9 @@ _ENDS_WITHIN = 10.0
 
 @contextlib.contextmanager
 def helper(*command: str, ready: bool = False) -> Iterator[str]:
-    """A process that ends when its standard input is closed: here, or because this process has ended.
+    """A process that ends when its standard input is closed: by this process, or because this process ended.
 
-    Gives its first line if it is to say one when it is ready.
+    With `ready`, yields its first line, which it prints when it is ready; else an empty text.
     """
     process = subprocess.Popen(
         command,

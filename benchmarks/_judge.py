@@ -1,4 +1,4 @@
-"""From recorded starts to figures: pure functions, which know of no process and no store.
+"""Computes figures from recorded starts, with pure functions.
 
 Instants are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share; gaps are in intervals.
 """
@@ -16,31 +16,31 @@ class Start(NamedTuple):
     """One start, as the job recorded it."""
 
     at: int
-    """CLOCK_MONOTONIC, the job's first instruction."""
+    """Nanoseconds of CLOCK_MONOTONIC at the job's first instruction."""
     asked: int
     """When its caller began to wait."""
     ticket: int | None = None
     late: int | None = None
     """Nanoseconds after its slot, where the slot is known; negative: before it."""
     checked: int | None = None
-    """When the library last looked at the clock before it let the job go, where that is known."""
+    """When the library last read the clock before it released the job, where that is known."""
     process: int = 0
 
 
 @dataclass(frozen=True)
 class Window:
-    """The common window: what is recorded outside of it doesn't count."""
+    """The measured window, common to all processes: starts outside of it don't count."""
 
     begin: int
     end: int
 
     def of(self, starts: Sequence[Start]) -> list[Start]:
-        """The starts inside, in the order in which they happened."""
+        """The starts in the window, in the order in which they happened."""
         return sorted((start for start in starts if self.begin <= start.at < self.end), key=lambda s: s.at)
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length in seconds."""
         return (self.end - self.begin) / 1e9
 
 
@@ -52,17 +52,17 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def gaps(starts: Sequence[Start], interval: float) -> list[float]:
-    """From each start to the next, in intervals."""
+    """The gaps between consecutive starts, in intervals."""
     return [(later.at - earlier.at) / 1e9 / interval for earlier, later in pairwise(starts)]
 
 
 def short(found: Sequence[float], limit: float) -> float:
-    """The share of gaps under `limit`; rounding is not held against anybody."""
+    """The share of gaps below `limit`, with a margin for rounding."""
     return sum(1 for gap in found if gap < limit - 1e-9) / len(found) if found else math.nan
 
 
 def inversions(values: Sequence[int | None]) -> float:
-    """The share of neighbours that are the wrong way round; NaN where they are not known."""
+    """The share of neighbouring starts in the wrong order; NaN where the order isn't known."""
     pairs = [(a, b) for a, b in pairwise(values) if a is not None and b is not None]
     return sum(1 for a, b in pairs if b < a) / len(pairs) if pairs else math.nan
 
@@ -83,7 +83,7 @@ def frozen(starts: Sequence[Start], interval: float, limit: float = 0.9) -> int 
 
 
 def fairness(starts: Sequence[Start], processes: int) -> float:
-    """What the process that came off worst had of a fair share."""
+    """The starts of the slowest process, as a share of an equal share."""
     if not starts:
         return math.nan
     counts = [0] * processes
@@ -93,7 +93,7 @@ def fairness(starts: Sequence[Start], processes: int) -> float:
 
 
 def most_in(starts: Sequence[Start], seconds: float) -> int:
-    """The most starts in any stretch of this length."""
+    """The maximum number of starts in any stretch of this length."""
     most = first = 0
     for last, start in enumerate(starts):
         while start.at - starts[first].at >= seconds * 1e9:
@@ -110,7 +110,7 @@ def pace(starts: Sequence[Start], interval: float) -> float:
 
 
 def judge(recorded: Sequence[Start], window: Window, interval: float, processes: int) -> dict[str, Any]:
-    """All the figures of one run. Of a figure that can't be known: NaN, or None where it is a count."""
+    """All figures of one run. A figure that isn't known is NaN, or None if it is a count."""
     starts = window.of(recorded)
     between = gaps(starts, interval)
     late = [start.late / 1e3 for start in starts if start.late is not None]
@@ -138,7 +138,7 @@ def judge(recorded: Sequence[Start], window: Window, interval: float, processes:
 
 
 def medians(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several runs: of each figure the median of those that are known."""
+    """One row for several runs: the median of each figure over the runs in which it is known."""
     found: dict[str, Any] = dict(rows[0])
     for name, value in rows[0].items():
         known = [row[name] for row in rows if _is_number(row.get(name))]
@@ -160,7 +160,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def ratio(value: float, base: float) -> float:
-    """How many times the baseline; infinite where only the baseline has none, NaN where both have none."""
+    """The ratio to the baseline; infinite if only the baseline has none, NaN if both have none."""
     if math.isnan(value) or math.isnan(base):
         return math.nan
     if base == 0:

@@ -18,7 +18,7 @@ QUICK = {
     "overhead": ["--calls=2000", "--rounds=1"],
     "wakeup": ["--rounds=3"],
 }
-"""The scripts, and how to try each out."""
+"""The scripts, and the arguments for a quick run of each."""
 
 
 class Own:

@@ -23,20 +23,20 @@ _VARIANTS = ("intervalq-turns", "intervalq-all")
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work that all contenders do."""
+    """A case that all contenders run."""
 
     processes: int
     rate: float
     callers: int = 8
     half: bool = False
-    """Callers come at random instants, at half the rate in all."""
+    """Whether callers arrive at random instants, at half the rate in total."""
     store: str = "redis"
     only: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The text shown to people."""
         load = (
             "half-loaded, at random"
             if self.half
@@ -120,7 +120,7 @@ class Pacing:
 
     @property
     def steps(self) -> int:
-        """How many rows will be run."""
+        """The number of rows that will be run."""
         return self._options.runs * sum(len(self._peers(case)) for case in self.cases)
 
     def rows(self, progress: Progress) -> Iterator[dict[str, Any]]:
@@ -198,7 +198,7 @@ def measure(
 
 
 def arrivals(case: Case, index: int, seconds: float) -> tuple[float, ...]:
-    """When callers come to one process, at half the rate in all: the same instants for every contender."""
+    """When callers arrive at one process, in total at half the rate: the same for every contender."""
     draw = random.Random(index)
     found: list[float] = []
     at = 0.0
@@ -231,7 +231,7 @@ def figures(found: Found, interval: float, processes: int) -> dict[str, Any]:
 
 
 def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One baseline of the many that ran between the contenders: means of shares, medians of the rest."""
+    """The combined baseline of all runs between the contenders: means of shares, medians of other figures."""
     known = [row for row in rows if "missing" not in row]
     if not known:
         return {}

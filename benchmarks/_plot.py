@@ -14,7 +14,7 @@ _OTHERS = "#9aa4ad"
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Bars side by side: a panel for each case, what is better is lower or higher as its title says."""
+    """Grouped bars, one panel for each case; the title says whether lower or higher is better."""
     import matplotlib as mpl  # noqa: PLC0415 - only when a plot is asked for
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""A TCP proxy in its own process that delays everything a little, in each direction."""
+"""A TCP proxy in a process of its own that delays everything by a fixed time, in each direction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from _helper import helper
 
 
 class _Side(asyncio.Protocol):
-    """One side of a connection. What it receives is written to the other side a while later, in the same order."""
+    """One side of a connection.
+
+    What it receives is written to the other side after the delay, in the same order.
+    """
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
@@ -39,12 +42,12 @@ class _Side(asyncio.Protocol):
         asyncio.get_running_loop().call_later(self._delay, self._end)
 
     def write(self, data: bytes) -> None:
-        """Send to whoever is at this side."""
+        """Send to the peer of this side."""
         if self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """End the connection to whoever is at this side."""
+        """Close the connection to the peer of this side."""
         if self._transport is not None:
             self._transport.close()
 
@@ -58,7 +61,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Near(_Side):
-    """The side of a client: its connection to the server is made when it comes."""
+    """The client's side, which opens the connection to the server when a client connects."""
 
     def __init__(self, delay: float, host: str, port: int) -> None:
         super().__init__(delay)
@@ -90,7 +93,7 @@ class _Near(_Side):
 
 @contextlib.contextmanager
 def farther(url: str, delay: float) -> Iterator[str]:
-    """The URL of a proxy to the server of a URL, by which each way takes so many seconds longer."""
+    """The URL of a proxy in front of the server of a URL, which adds this many seconds in each direction."""
     there = urlsplit(url)
     script = str(Path(__file__))
     with helper(sys.executable, script, f"{there.hostname}", f"{there.port}", f"{delay}", ready=True) as port:

@@ -1,4 +1,4 @@
-"""What the commands share: options with words, a description of the machine, rows as JSON."""
+"""What the commands share: list options, a description of the machine, rows as JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 
 def words(text: str) -> list[str]:
-    """The words of an option, which are separated by commas."""
+    """The words of an option, separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def machine() -> dict[str, Any]:
-    """Where this runs."""
+    """A description of this machine."""
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -28,6 +28,6 @@ def machine() -> dict[str, Any]:
 
 
 def write(path: Path, here: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Write each run of each row; figures that aren't known are null."""
+    """Write each run of each row as JSON; unknown figures are null."""
     known = [{name: None if value != value else value for name, value in row.items()} for row in rows]  # noqa: PLR0124 - NaN
     path.write_text(json.dumps({"machine": here, "rows": known}, indent=1, allow_nan=False))

@@ -20,25 +20,25 @@ from peers.base import Work
 HERE = Path(__file__).parent
 
 _LEAD = 0.1
-"""From telling the beginning to the beginning."""
+"""Seconds between announcing the begin of a run and that begin."""
 
 
 Around = Callable[[Sequence[int]], AbstractContextManager[object]]
-"""What is done to processes, given by their numbers, from when they are ready until they have given their results."""
+"""What is done to the processes from when they are ready until they gave results. Takes their ids."""
 
 
 def undisturbed(_: Sequence[int]) -> AbstractContextManager[object]:
-    """Nothing is done to them."""
+    """The condition that does nothing."""
     return nullcontext()
 
 
 class MissingError(Exception):
-    """A contender can't run here; says why."""
+    """A contender can't run here; the message says why."""
 
 
 @dataclass
 class Found:
-    """What all processes found, and what the store was asked for."""
+    """The results of all processes, and the requests that the store got."""
 
     results: list[dict[str, Any]]
     window: Window
@@ -47,13 +47,13 @@ class Found:
 
 @dataclass
 class Progress:
-    """Says on standard error what runs now."""
+    """Prints progress on standard error."""
 
     total: int
     done: int = 0
 
     def step(self, what: str) -> None:
-        """One more begins."""
+        """Report that one more run begins."""
         self.done += 1
         sys.stderr.write(f"[{self.done}/{self.total}] {what}\n")
         sys.stderr.flush()
@@ -62,7 +62,7 @@ class Progress:
 def run(
     peer: Peer, works: Sequence[Work], *, meter_url: str | None = None, around: Around = undisturbed
 ) -> Found:
-    """Start the processes, let them begin together, read what they found; none is left."""
+    """Start the processes, let them begin together, and read their results; none is left running."""
     environment: dict[str, str] = {}
     if peer.node:
         modules = _node.modules()

@@ -1,4 +1,4 @@
-"""Functions of rows for the Spark benchmarks; made here so that they travel by value."""
+"""Functions of rows for the Spark benchmarks; created here so that they are pickled by value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def no_op() -> Any:
 
 
 def sleeper(seconds: float) -> Any:
-    """A call that takes so long."""
+    """A call that takes this many seconds."""
 
     async def call(row: dict[str, Any], ctx: Any) -> dict[str, Any]:
         import anyio
@@ -28,7 +28,7 @@ def sleeper(seconds: float) -> Any:
 
 
 def caller(url: str) -> Any:
-    """A call of the stand-in."""
+    """A call of the stand-in API."""
 
     async def call(row: dict[str, Any], ctx: Any) -> dict[str, Any]:
         async with ctx.http.get(f"{url}/rows/{row['id']}") as answer:
@@ -39,7 +39,7 @@ def caller(url: str) -> Any:
 
 
 def memory() -> Any:
-    """A no-op that notes how much memory its process has, every 10,000 rows: kB, and 0 for all others."""
+    """A no-op that reports the memory of its process every 10,000 rows, in kB, and 0 for other rows."""
     seen = 0
 
     async def call(row: dict[str, Any], ctx: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def memory() -> Any:
 
 
 def plain(call: Any, most: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The same function without intervalq: gathered for each batch, at most so many at a time."""
+    """The same function without intervalq: gathered for each batch, with at most `most` calls in flight."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import asyncio

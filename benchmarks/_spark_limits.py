@@ -25,7 +25,7 @@ def own(rate: float, _tasks: int, _store: str) -> Callable[[], Limit]:
 
 
 def divided(rate: float, tasks: int, _store: str) -> Callable[[], Limit]:
-    """Each task has its share of the rate, one call at a time so that nothing is saved up."""
+    """Each task gets its share of the rate, and makes one call at a time, so that nothing is saved up."""
 
     def make() -> Limit:
         from aiolimiter import AsyncLimiter
@@ -37,7 +37,7 @@ def divided(rate: float, tasks: int, _store: str) -> Callable[[], Limit]:
 
 
 def window(rate: float, _tasks: int, store: str) -> Callable[[], Limit]:
-    """All tasks share a budget for each second of the clock, counted in Redis; who finds it used up waits."""
+    """All tasks share a budget per second of the clock, counted in Redis, and wait when it is used up."""
 
     def make() -> Limit:
         import asyncio
@@ -66,7 +66,7 @@ def window(rate: float, _tasks: int, store: str) -> Callable[[], Limit]:
 def stage(
     url: str, make: Callable[[], Limit], within: float, most: int = 16
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`: gives the ids of rows that were accepted within so many seconds."""
+    """The function for `mapInArrow`: yields the ids of rows that were accepted within this many seconds."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import asyncio

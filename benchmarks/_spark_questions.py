@@ -72,7 +72,7 @@ def pace(options: Namespace) -> Iterator[Row]:
 
 
 def limits(options: Namespace) -> Iterator[Row]:
-    """A published policy of 10 calls a second, with a penalty, and 1 to 16 tasks that all want to call."""
+    """A published policy of 10 calls per second with a penalty, and 1 to 16 tasks that all want to call."""
     from intervalq.spark import paced
 
     rows, penalty, within = (20, 0.5, 5.0) if options.quick else (60, 5.0, 10.0)

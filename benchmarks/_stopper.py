@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 
 def turns(count: int, share: float) -> list[tuple[float, int, bool]]:
-    """What happens in one period: when, as a share of it, which process, and whether it goes on or stops.
+    """The schedule of one period: when, as a share of it, which process, and whether it continues or stops.
 
-    Each goes on for `share` of the period; their beginnings are spread evenly over it.
+    Each process runs for `share` of the period; their beginnings are spread evenly over it.
     """
     found = []
     for index in range(count):
@@ -28,7 +28,7 @@ def turns(count: int, share: float) -> list[tuple[float, int, bool]]:
 
 
 def _until(instant: float) -> bool:
-    """Wait until then; whether to go on."""
+    """Wait until this instant, and return whether to go on."""
     readable, _, _ = select.select([sys.stdin], [], [], max(0.0, instant - time.monotonic()))
     return not readable
 

@@ -21,7 +21,7 @@ KINDS = ("memory", "file", "sqlite", "redis", "valkey", "postgres", "nats")
 
 @contextlib.contextmanager
 def store_of(kind: str) -> Iterator[str]:
-    """The URL of a new store; what isn't a known kind is taken for a URL, and given back."""
+    """The URL of a new store; anything that isn't a known kind is taken as a URL, and returned."""
     if kind in ("file", "sqlite"):
         with tempfile.TemporaryDirectory() as folder:
             yield f"{kind}://{folder}/state.{'db' if kind == 'sqlite' else 'json'}"
@@ -49,18 +49,21 @@ def redis_binary() -> Path:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a Redis has done so far."""
+    """The counters of a Redis."""
 
     at: float
     calls: int
-    """Requests that came in: what arrives in one packet counts once."""
+    """Requests that arrived; what arrives in one packet counts once."""
     commands: int
-    """All commands, those inside of scripts too."""
+    """All commands, including those inside scripts."""
     cpu: float
 
 
 class Meter:
-    """Reads a Redis before and after, and takes off what the server and the reading cost by themselves."""
+    """Reads a Redis's counters before and after a run.
+
+    The cost of the idle server and of reading is subtracted.
+    """
 
     def __init__(self, url: str) -> None:
         self._client = servers.redis_client(url)
@@ -81,7 +84,7 @@ class Meter:
         return Reading(time.monotonic(), info.get("total_reads_processed", 0), commands, cpu)
 
     def between(self, before: Reading, after: Reading, jobs: int) -> dict[str, float]:
-        """What one job cost the store."""
+        """The cost of one job to the store."""
         jobs = max(1, jobs)
         quiet = self._reading + self._quiet * (after.at - before.at)
         return {
@@ -91,5 +94,5 @@ class Meter:
         }
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()

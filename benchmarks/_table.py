@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """A heading, the figure's name, and how it is written."""
+    """A column: its heading, the name of its figure, and its format."""
 
     heading: str
     name: str

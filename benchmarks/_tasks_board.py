@@ -15,7 +15,7 @@ _FLAGS = 2
 class Board:
     """Whether the run is over, whether a process has failed, and how many tasks each has begun with.
 
-    Each number has one writer but for the flags, which are only ever set.
+    Each number has one writer, except for the flags, which are only ever set.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -26,44 +26,44 @@ class Board:
 
     @property
     def over(self) -> bool:
-        """The processes are to tell what they found, and to end."""
+        """The processes must report their results, and end."""
         return self._numbers[0] != 0
 
     def end(self) -> None:
-        """It is over."""
+        """End the run."""
         self._numbers[0] = 1
 
     @property
     def failed(self) -> bool:
-        """One of the processes has said on its standard error what went wrong."""
+        """A process has written to standard error what went wrong."""
         return self._numbers[1] != 0
 
     def fail(self) -> None:
-        """Say that this process has failed."""
+        """Record that this process has failed."""
         self._numbers[1] = 1
 
     @property
     def begun(self) -> int:
-        """Tasks that all processes have begun with."""
+        """The number of tasks that all processes have begun."""
         return sum(self._counts)
 
     def count(self, index: int, tasks: int) -> None:
-        """So many were begun with by this process."""
+        """Add to the number of tasks that this process has begun."""
         self._counts[index] = tasks
 
     def of(self, index: int) -> int:
-        """How many one process has begun with."""
+        """The number of tasks that one process has begun."""
         return self._counts[index]
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._counts.release()
         self._numbers.release()
         self._map.close()
 
 
 class NewBoard(Board):
-    """One in a file of its own, which is gone at the end of the context."""
+    """A board in a file of its own, which is removed at the end of the context."""
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="intervalq-board-")  # noqa: SIM115 - see `__exit__`

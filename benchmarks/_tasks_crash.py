@@ -17,7 +17,10 @@ _AGAIN = 0.1
 
 
 def crashes(url: str, *, times: int) -> Iterator[float]:
-    """Seconds from a SIGKILL to the task's next start, of some workers; another one goes on all the time."""
+    """Seconds from a SIGKILL to the next start of the worker's task.
+
+    This is repeated, while another worker keeps running.
+    """
     draw = random.Random(1)
     with (
         sync.Tasks(url) as tasks,

@@ -1,4 +1,4 @@
-"""The questions about durable tasks: each gives one row for each run of each contender."""
+"""The questions about durable tasks: each yields one row per run and contender."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from task_peers import Contender
 Row = dict[str, Any]
 
 _EVERY = 0.05
-"""Seconds between two inserts, of latency."""
+"""Seconds between two inserts of the latency question."""
 _RATE = 100
-"""Starts a second, of pace."""
+"""Starts per second of the pace question."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of each."""
+    """The sizes of the questions."""
 
     jobs: int
     runs: int
@@ -47,7 +47,7 @@ class Sizes:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Sizes:
-        """Of the command line."""
+        """From the options of the command line."""
         if options.quick:
             return cls(min(options.jobs, 400), 1, (1,), 10, 1, 1.5)
         return cls(options.jobs, options.runs, (1, 2), 300, 10, 10.0)
@@ -60,27 +60,27 @@ class Case:
     question: str
     contender: Contender
     number: int
-    """The round, from 0."""
+    """The number of the round, from 0."""
     jobs: int
     workers: int
 
 
 class Progress:
-    """Says on standard error what runs now, and since when."""
+    """Prints progress on standard error, with the time since the beginning."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._done = 0
 
     def step(self, what: str) -> None:
-        """One more begins."""
+        """Report that one more run begins."""
         self._done += 1
         sys.stderr.write(f"[{self._done}, {time.monotonic() - self._begun:.0f} s] {what}\n")
         sys.stderr.flush()
 
 
 class Questions:
-    """All of them, over one server."""
+    """All questions, over one server."""
 
     def __init__(self, options: argparse.Namespace, databases: Databases) -> None:
         self.sizes = Sizes.of(options)
@@ -89,14 +89,14 @@ class Questions:
         self._drains: dict[tuple[str, int, int], Row] = {}
 
     def contenders(self, all_: Sequence[Contender]) -> list[Contender]:
-        """Those that were asked for: intervalq, and the floors unless there are to be no others at all."""
+        """The contenders that were asked for, intervalq, and the floors unless none at all are wanted."""
         peers = self._options.peers
         names = {"intervalq", *peers, *(() if "none" in peers else ("floor",))}
         chosen = [each for each in all_ if not peers or each.name in names]
         return [replace(each, uvloop=each.uvloop or self._options.uvloop) for each in chosen]
 
     def _cases(self, question: str, all_: Sequence[Contender], *, alone: bool = False) -> Iterator[Case]:
-        """Each contender in each round, and another one begins each time; by one worker, or also by two."""
+        """Each contender in each round, in rotating order; with one worker, or also with two."""
         some = self.contenders(all_)
         for number in range(self.sizes.runs if some else 0):
             at = number * max(1, len(some) // 3) % len(some)
@@ -108,7 +108,7 @@ class Questions:
     # --- rates ------------------------------------------------------------------------------------------
 
     def enqueue(self, progress: Progress) -> Iterator[Row]:
-        """Inserts a second, by one process."""
+        """Inserts per second, by one process."""
         for case in self._cases("enqueue", task_peers.ENQUEUE, alone=True):
             yield _row(progress, case, self._enqueued)
 
@@ -117,17 +117,17 @@ class Questions:
             return {"per_s": case.jobs / fill(case.contender, url, case.jobs)}
 
     def drain(self, progress: Progress) -> Iterator[Row]:
-        """Tasks a second, until all are committed."""
+        """Tasks per second, until all are committed."""
         for case in self._cases("drain", task_peers.DRAIN):
             yield self._keep(case, _row(progress, case, self._drained))
 
     def plain(self, progress: Progress) -> Iterator[Row]:
-        """The same of plain tasks."""
+        """The same for plain tasks."""
         for case in self._cases("plain", task_peers.PLAIN):
             yield self._keep(case, _row(progress, case, self._drained))
 
     def _keep(self, case: Case, row: Row) -> Row:
-        """For `snapshot`, which compares with the run of the same round."""
+        """The question `snapshot`, which compares with a run of the same round."""
         self._drains[case.contender.label, case.workers, case.number] = row
         return row
 
@@ -136,7 +136,7 @@ class Questions:
             return dict(drain(case.contender, url, case.jobs, case.workers).per(case.jobs))
 
     def snapshot(self, progress: Progress) -> Iterator[Row]:
-        """Drains, while another session holds an old snapshot."""
+        """Drains while another session holds an old snapshot."""
         for case in self._cases("snapshot", task_peers.SNAPSHOT):
             before = self._drains.get((case.contender.label, case.workers, case.number))
             if before is None:
@@ -147,7 +147,7 @@ class Questions:
             yield row
 
     def single(self, progress: Progress) -> Iterator[Row]:
-        """Tasks a second, one by one, 20 at a time in one process."""
+        """Tasks per second, inserted one by one, 20 at a time in one process."""
         for case in self._cases("single", task_peers.SINGLE, alone=True):
             yield _row(progress, case, self._drained)
 
@@ -164,7 +164,7 @@ class Questions:
             return {"ms": latency(case.contender, url, case.jobs, _EVERY)}
 
     def crash(self, progress: Progress) -> Iterator[Row]:
-        """Seconds until the task of a killed worker begins elsewhere."""
+        """Seconds until a killed worker's task begins elsewhere."""
         for way, opened in (("direct", nullcontext(self._databases.url)), ("PgBouncer", self._pooled())):
             contender = replace(task_peers.CRASH, label=f"intervalq, {way}")
             case = Case("crash", contender, 0, self.sizes.kills, 2)
@@ -181,7 +181,7 @@ class Questions:
             return {"s": list(crashes(self._databases.of(name, server), times=case.jobs))}
 
     def pace(self, progress: Progress) -> Iterator[Row]:
-        """How even the starts of two workers are at 100 a second."""
+        """How even the starts of two workers are at 100 per second."""
         jobs = round(_RATE * self.sizes.seconds * 1.5)
         for contender in self.contenders(task_peers.PACE):
             yield _row(progress, Case("pace", contender, 0, jobs, 2), self._paced)
@@ -192,7 +192,7 @@ class Questions:
             return pace_of(starts(case.contender, url, case.jobs, case.workers, seconds + 0.5), seconds)
 
     def sqlite(self, progress: Progress) -> Iterator[Row]:
-        """Inserts and tasks a second, in files."""
+        """Inserts and tasks per second, in files."""
         for case in self._cases("sqlite", task_peers.SQLITE):
             yield _row(progress, case, _in_file)
 
@@ -217,7 +217,7 @@ def _in_file(case: Case) -> Row:
 
 
 def pace_of(found: Sequence[int], seconds: float) -> Row:
-    """The figures of starts, from the first on, for so long."""
+    """The figures of starts within this many seconds of the first."""
     inside = [Start(at, 0) for at in found if at - found[0] < seconds * 1e9]
     gaps = [(after.at - before.at) / 1e6 for before, after in pairwise(inside)]
     return {
@@ -231,7 +231,7 @@ def pace_of(found: Sequence[int], seconds: float) -> Row:
 
 
 def _row(progress: Progress, case: Case, measure: Callable[[Case], Row]) -> Row:
-    """One run; what can't run here is missing, and says why."""
+    """Run one case; one that can't run here is reported as missing, with the reason."""
     contender = case.contender
     row: Row = {
         "question": case.question, "label": contender.label, "name": contender.name, "run": case.number + 1,

@@ -22,15 +22,15 @@ from task_peers.base import Work
 _PYTHON = [sys.executable, "-m", "task_peers.worker"]
 
 _LEAD = 0.02
-"""Seconds from telling the beginning to the beginning."""
+"""Seconds between announcing the begin of a run and that begin."""
 _LOOK = 0.0005
 _LOOK_AT_DATABASE = 0.003
-LONGEST = 120.0
+MAX_WAIT = 120.0
 """Seconds after which a run has failed."""
 
 
 def work(contender: Contender, role: str, url: str, board: NewBoard, **more: Any) -> Work:
-    """What one process of a contender does."""
+    """The work of one process of a contender."""
     return Work(
         role,
         contender.place,
@@ -43,7 +43,7 @@ def work(contender: Contender, role: str, url: str, board: NewBoard, **more: Any
 
 @contextlib.contextmanager
 def processes(works: Sequence[Work]) -> Iterator[Fleet]:
-    """Processes that are ready; all of them of one contender."""
+    """Processes of one contender that are ready."""
     command, environment = _PYTHON, {}
     if works[0].place.endswith(".js"):
         command = ["node", os.fspath(HERE / "task_peers" / works[0].place)]
@@ -53,7 +53,7 @@ def processes(works: Sequence[Work]) -> Iterator[Fleet]:
 
 
 def begin(fleet: Fleet) -> int:
-    """Let them begin; gives when that is."""
+    """Let them begin, and return the instant."""
     at = time.monotonic_ns() + int(_LEAD * 1e9)
     fleet.begin(at)
     return at
@@ -65,14 +65,14 @@ def now() -> int:
 
 
 def install(contender: Contender, url: str) -> None:
-    """Make the schema of a contender."""
+    """Create the schema of a contender."""
     with NewBoard() as board, processes([work(contender, "install", url, board)]) as fleet:
         begin(fleet)
         fleet.results(now())
 
 
 def fill(contender: Contender, url: str, count: int) -> float:
-    """Insert so many tasks; seconds."""
+    """Insert this many tasks, and return the seconds that it took."""
     with NewBoard() as board, processes([work(contender, "fill", url, board, count=count)]) as fleet:
         begin(fleet)
         [found] = fleet.results(now())
@@ -81,7 +81,7 @@ def fill(contender: Contender, url: str, count: int) -> float:
 
 @dataclass(frozen=True)
 class Drained:
-    """What it took to do all the tasks."""
+    """The cost of doing all the tasks."""
 
     seconds: float
     client: float
@@ -90,13 +90,13 @@ class Drained:
     """CPU seconds of the server; NaN: not known."""
 
     def per(self, tasks: int) -> dict[str, float]:
-        """Figures of a row."""
+        """The figures of a row."""
         found = {"per_s": tasks / self.seconds, "client_us": self.client / tasks * 1e6}
         return found if math.isnan(self.server) else {**found, "server_us": self.server / tasks * 1e6}
 
 
 def drain(contender: Contender, url: str, count: int, workers: int) -> Drained:
-    """From the beginning of so many workers until the database has none of so many tasks."""
+    """From the start of the workers until the database has none of the tasks left."""
     with NewBoard() as board, looking(contender, url) as left:
         works = [work(contender, "work", url, board, index=index) for index in range(workers)]
         with processes([*works, work(contender, "filled", url, board, index=workers, count=count)]) as fleet:
@@ -116,15 +116,15 @@ def drain(contender: Contender, url: str, count: int, workers: int) -> Drained:
     return Drained(seconds, sum(each["cpu"] for each in found[:workers]), cpu)
 
 
-def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = LONGEST) -> None:
-    """Wait until so many tasks have begun."""
+def wait(fleet: Fleet, board: NewBoard, count: int, longest: float = MAX_WAIT) -> None:
+    """Wait until this many tasks have begun."""
     begun = time.monotonic_ns()
     while board.begun < count:
         _check(fleet, board, begun, f"{board.begun} of {count} tasks have begun", longest)
         time.sleep(_LOOK)
 
 
-def _check(fleet: Fleet, board: NewBoard, begun: int, what: str, longest: float = LONGEST) -> None:
+def _check(fleet: Fleet, board: NewBoard, begun: int, what: str, longest: float = MAX_WAIT) -> None:
     if board.failed:
         fleet.results(now())  # which says why
     if time.monotonic_ns() - begun > longest * 1e9:
@@ -152,7 +152,7 @@ def latency(contender: Contender, url: str, count: int, every: float) -> list[fl
 def starts(
     contender: Contender, url: str, count: int, workers: int, seconds: float, *, around: Around = undisturbed
 ) -> list[int]:
-    """When tasks began, while so many workers worked on a backlog, for so long from the first start on."""
+    """When tasks began, while workers drained a backlog, in the time after the first start."""
     with NewBoard() as board:
         works = [work(contender, "work", url, board, index=index, records=True) for index in range(workers)]
         works.append(work(contender, "filled", url, board, index=workers, count=count))

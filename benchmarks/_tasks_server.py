@@ -27,7 +27,7 @@ Install = Callable[[Contender, str], None]
 
 
 class Databases:
-    """Makes databases. Each contender's schema is made once; runs get copies of it."""
+    """Creates databases. Each contender's schema is created once, and runs get copies of it."""
 
     def __init__(self, url: str, install: Install, *, commit: str) -> None:
         self.url = url
@@ -43,7 +43,7 @@ class Databases:
 
     @contextlib.contextmanager
     def database(self, contender: Contender) -> Iterator[str]:
-        """The URL of a new one with the contender's schema, for as long as the context is open."""
+        """The URL of a new database with the contender's schema; it exists until the context ends."""
         template = self._templates.get(contender.place)
         if template is None:
             template = self._create("template1")
@@ -68,13 +68,13 @@ class Databases:
         self._admin.execute(statement.encode())
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._admin.close()
 
 
 @contextlib.contextmanager
 def databases(install: Install, *, commit: str) -> Iterator[Databases]:
-    """A new server, for as long as the context is open."""
+    """A new server, which runs until the end of the context."""
     with servers.running(postgres_servers.postgres()) as server:
         made = Databases(server.url, install, commit=commit)
         try:
@@ -85,7 +85,7 @@ def databases(install: Install, *, commit: str) -> Iterator[Databases]:
 
 @contextlib.contextmanager
 def pooler(url: str) -> Iterator[str]:
-    """PgBouncer in front of a server.
+    """PgBouncer in front of a server. Raises servers.NotInstalledError if it isn't installed.
 
     Raises:
         servers.NotInstalledError: there is none here.
@@ -105,7 +105,7 @@ def files(contender: Contender, install: Install) -> Iterator[str]:
 
 @contextlib.contextmanager
 def old_snapshot(url: str, *, held: bool) -> Iterator[None]:
-    """Another session's transaction, which has seen the tables as they are now, and goes on."""
+    """A transaction of another session that keeps a snapshot of the tables as they are now."""
     if not held:
         yield
         return
@@ -118,7 +118,7 @@ def old_snapshot(url: str, *, held: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def looking(contender: Contender, url: str) -> Iterator[Callable[[], bool]]:
-    """A function that says whether there is work left, as the database has it."""
+    """A function that returns whether the database has any work left."""
     if not contender.left:
         with sync.Tasks(url) as tasks:
             yield lambda: bool(tasks.queues(QUEUE))
@@ -155,7 +155,10 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 
 def _stat(process: int) -> list[int]:
-    """The numbers of a process; nothing if it has ended. The state, a letter, is 0."""
+    """The fields of /proc/PID/stat after the name, as numbers; empty if the process has ended.
+
+    The state, a letter, is 0.
+    """
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The tables of durable tasks: a line for each contender, medians over its runs."""
+"""The tables of durable tasks: one line per contender, with medians over its runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _COLUMNS = {
 
 
 def summary(question: str, rows: Sequence[Row]) -> str:
-    """The table of one question, and below it who is missing."""
+    """The table of one question, followed by the missing contenders."""
     lines = [_line(rows, label) for label in dict.fromkeys(row["label"] for row in rows)]
     lines = [line for line in lines if len(line) > len(_SAME)]
     for name in ("per_s_1", "per_s_2", "ms_p50"):

@@ -41,13 +41,13 @@ class Throughput:
 
     @property
     def steps(self) -> int:
-        """How many rows will be run."""
+        """The number of rows that will be run."""
         return self._options.runs * sum(
             len(self._peers(kind)) * len(self._sizes(kind)) for kind in self._stores
         )
 
     def rows(self, progress: Progress) -> Iterator[dict[str, Any]]:
-        """Run everything; contenders take turns; print a table a store."""
+        """Run everything, with the contenders in turns, and print a table for each store."""
         for kind in self._stores:
             found: list[dict[str, Any]] = []
             for number, (processes, callers), peer in product(

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 QUEUES, SHARDS, HOSTS = 4, 16, 8
 PARTS = 8
-"""Each fault is planted once in every part of a queue's time."""
+"""The faults; each is planted once in every part of a queue's time."""
 INTERVAL = 0.01
 FIRST = 1_700_000_000.0
 FAULTS = ("gap_short", "start_late", "slot_twice", "key_twice", "ended_before_start", "tickets_unused")
 
 
 def session(memory: str, cores: int) -> SparkSession:
-    """A local session whose temporary files are on the disk, in the folder for such."""
+    """A local session whose temporary files are on disk, in the system's folder for them."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
     spark = (
@@ -51,7 +51,7 @@ def session(memory: str, cores: int) -> SparkSession:
 
 
 def log(spark: SparkSession, rows: int) -> tuple[DataFrame, int]:
-    """A log of about so many rows, and how often each fault is in it."""
+    """A log of about this many rows, and how often each fault is in it."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     each = rows // (QUEUES * SHARDS * PARTS) * PARTS  # rows of a shard
@@ -137,7 +137,7 @@ def measure(spark: SparkSession, rows: int, folder: Path) -> dict[str, Any]:
 
 
 def peak(pid: int) -> float | None:
-    """The most resident memory that a process had so far, in MB; None: this system doesn't say."""
+    """The maximum resident memory of a process so far, in MB; None: the system doesn't report it."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return None
@@ -146,7 +146,7 @@ def peak(pid: int) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a row for each size, and tell by the exit code whether found was what was planted."""
+    """Measure, print a row for each size, and return 1 if the findings aren't the planted faults."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -32,7 +32,7 @@ QUESTIONS: dict[str, tuple[Callable[[float], Question], float]] = {
     "far": (far, 10.0),
     "keyed": (keyed, 10.0),
 }
-"""The questions, and how many seconds a row takes."""
+"""The questions, and the seconds that one row of each takes."""
 _QUICK = 1.0
 
 
@@ -84,7 +84,7 @@ def _introduce(here: dict[str, Any], some: list[Condition], missing: dict[str, s
 
 
 def main() -> None:
-    """Read the options, run, print, write."""
+    """Read the options, run, print the tables, and write the rows."""
     options = _options()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts end what they started

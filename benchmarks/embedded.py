@@ -17,10 +17,12 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio import to_thread
 
 from intervalq.rules import Advance, Settings
 from intervalq.store import open_store
@@ -31,24 +33,24 @@ TAKE = Advance(settings=Settings(interval=1_000), nonce="n", take=1)
 
 @dataclass(frozen=True)
 class Work:
-    """What every process does."""
+    """The work of every process."""
 
     url: str
     callers: int
     queues: int
     seconds: float
-    begin: int  # CLOCK_MONOTONIC, nanoseconds
 
 
-def process(work: Work, results: Any) -> None:  # noqa: ANN401 - a multiprocessing queue
-    """Take tickets from the common beginning to the common end."""
+def process(work: Work, ready: Barrier, results: Any) -> None:  # noqa: ANN401 - a multiprocessing queue
+    """Take tickets for some seconds, from when all processes are ready."""
     waits: list[float] = []
     figures = {"cpu": 0.0}
 
     async def main() -> None:
         store = open_store(work.url)
         store.patience = 600  # type: ignore[attr-defined] - the slowest rows are to be seen as well
-        end = work.begin + int(work.seconds * 1e9)
+        await to_thread.run_sync(ready.wait)
+        end = time.monotonic_ns() + int(work.seconds * 1e9)
 
         async def caller(draw: random.Random) -> None:
             while time.monotonic_ns() < end:
@@ -56,7 +58,6 @@ def process(work: Work, results: Any) -> None:  # noqa: ANN401 - a multiprocessi
                 await store.apply(f"q:{draw.randrange(work.queues)}", TAKE)
                 waits.append((time.perf_counter() - asked) * 1e3)
 
-        await anyio.sleep(max(0.0, (work.begin - time.monotonic_ns()) / 1e9))
         used = resource.getrusage(resource.RUSAGE_SELF)
         async with anyio.create_task_group() as group:
             for _ in range(work.callers):
@@ -70,7 +71,7 @@ def process(work: Work, results: Any) -> None:  # noqa: ANN401 - a multiprocessi
 
 
 async def prepare(url: str, queues: int) -> None:
-    """Make the records, many in one go."""
+    """Create the records, many at once."""
     store = open_store(url)
     store.patience = 600  # type: ignore[attr-defined]
     async with anyio.create_task_group() as group:
@@ -86,8 +87,9 @@ def measure(kind: str, folder: str, processes: int, queues: int, arguments: argp
         anyio.run(prepare, url, queues)
         context = multiprocessing.get_context("spawn")
         results = context.Queue()
-        work = Work(url, arguments.callers, queues, arguments.seconds, time.monotonic_ns() + int(2e9))
-        workers = [context.Process(target=process, args=(work, results)) for _ in range(processes)]
+        work = Work(url, arguments.callers, queues, arguments.seconds)
+        ready = context.Barrier(processes)
+        workers = [context.Process(target=process, args=(work, ready, results)) for _ in range(processes)]
         for each in workers:
             each.start()
         answers = [results.get(timeout=arguments.seconds + 600) for _ in workers]

@@ -32,7 +32,7 @@ IDLE = Advance(settings=Settings(interval=1), nonce="idle", take=1)
 
 
 async def bare(url: str, stack: AsyncExitStack) -> Write:
-    """A counter by the driver alone."""
+    """A bare counter, by the driver alone."""
     client = await nats.connect(url)
     stack.push_async_callback(client.close)
     stream = {"name": "bare", "subjects": ["bare"], "allow_msg_counter": True, "max_msgs_per_subject": 1_024}
@@ -69,7 +69,7 @@ async def tickets(url: str, stack: AsyncExitStack, queue: str, command: Advance)
 
 
 async def slots(url: str, stack: AsyncExitStack) -> Write:
-    """The same, and each uses the slot that it took before: as busy shards do."""
+    """The same, and each call uses the slot that it took before, as busy shards do."""
     store = NATSStore(url)
     stack.push_async_callback(store.aclose)
     last = await store.apply("slots", replace(BACKLOG, nonce="first", take=2))
@@ -93,7 +93,7 @@ KINDS: dict[str, Callable[[str, AsyncExitStack], Awaitable[Write]]] = {
 
 
 async def measure(url: str, writers: int, rounds: int, seconds: float) -> dict[str, list[list[float]]]:
-    """Of each kind, for each round: how long each write took, in seconds."""
+    """For each kind and round, the duration of each write in seconds."""
     found: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     async with AsyncExitStack() as stack:
         made = {kind: [await make(url, stack) for _ in range(writers)] for kind, make in KINDS.items()}
@@ -108,7 +108,7 @@ async def measure(url: str, writers: int, rounds: int, seconds: float) -> dict[s
 
 
 async def work(write: Write, end: float, taken: list[float]) -> None:
-    """Write again and again."""
+    """Repeat the write."""
     while (begin := time.perf_counter()) < end:
         await write()
         taken.append(time.perf_counter() - begin)

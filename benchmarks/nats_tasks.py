@@ -38,10 +38,10 @@ from intervalq.tasks import Claim, Tasks
 
 PAYLOAD = {"value": "x" * 100}
 _TURNS = 3
-"""How often in each run tasks are fetched one by one: most of that is waiting, which others lengthen."""
+"""How many single fetches each run makes: most of each is waiting, which others lengthen."""
 
 WINDOW = 500
-"""Messages that raw `publish` has under way at a time."""
+"""The maximum number of messages that raw `publish` has in flight."""
 
 
 class Raw:
@@ -66,7 +66,7 @@ class Raw:
         await client.close()
 
     async def drain(self, count: int, batch: int) -> float:
-        """Fetch and acknowledge until so many were done, or none come; how many a second after the first."""
+        """Fetch and acknowledge until `count` are done or none come; messages per second after the first."""
         client = await nats.connect(self.url)
         pull = await client.jetstream().pull_subscribe_bind("c", self.name)
         done, first, begun = 0, 0, 0.0
@@ -85,24 +85,24 @@ class Raw:
         return rate
 
     async def acknowledge(self, messages: list[Msg]) -> None:
-        """Nobody says whether it was heard."""
+        """Acknowledge without waiting for a confirmation."""
         for message in messages:
             json.loads(message.data)
             await message.ack()
 
 
 class Confirmed(Raw):
-    """The driver alone, told that each acknowledgement was heard."""
+    """The driver alone, with `ack_sync`, which waits until the server has confirmed the acknowledgement."""
 
     async def acknowledge(self, messages: list[Msg]) -> None:
-        """All of a batch at once."""
+        """Acknowledge all messages of a batch at once."""
         for message in messages:
             json.loads(message.data)
         await asyncio.gather(*(message.ack_sync() for message in messages))
 
 
 class Ours:
-    """The same through tasks."""
+    """The same, through tasks."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url, self.name = url, name
@@ -113,7 +113,7 @@ class Ours:
             await tasks.put(self.name, [PAYLOAD] * count)
 
     async def drain(self, count: int, batch: int) -> float:
-        """Fetch and acknowledge until so many were done, or none come; how many a second after the first."""
+        """Fetch and acknowledge until `count` are done or none come; tasks per second after the first."""
         async with Tasks(self.url) as tasks:
             pull = tasks.pull(self.name, name="bench", max_ack_pending=None)
             done, first, begun = 0, 0, 0.0
@@ -134,7 +134,7 @@ KINDS: dict[str, Callable[[str, str], Raw | Ours]] = {"raw": Raw, "confirmed": C
 
 
 def timed(job: Awaitable[None]) -> float:
-    """Seconds that it takes."""
+    """The seconds that this takes."""
 
     async def run() -> float:
         begun = time.perf_counter()
@@ -151,7 +151,7 @@ def _process(share: tuple[str, str, str, int], ready: Any) -> None:  # noqa: ANN
 
 
 def by_processes(kind: str, url: str, name: str, count: int, number: int = 2) -> float:
-    """Seconds that several processes take, each for its share."""
+    """The seconds that several processes take, each for its share."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(number + 1)
     each = [
@@ -251,7 +251,7 @@ async def round_trip(url: str, turns: int) -> list[float]:
 
 
 async def feed_by_source(url: str, turns: int) -> list[float]:
-    """The same where the server feeds: an inbox, and a stream of one message a subject with it as source."""
+    """The same where the server feeds: an inbox, and a stream of one message per subject that sources it."""
     name = f"S{secrets.token_hex(4)}"
     client = await nats.connect(url)
 

@@ -43,7 +43,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Taken:
-    """What some calls took."""
+    """The duration of some calls."""
 
     seconds: float
     given_up: int | None = None
@@ -52,29 +52,29 @@ class Taken:
 
 @dataclass(frozen=True)
 class Way:
-    """One way of calling, by so many callers."""
+    """One way to call, by a number of callers."""
 
     name: str
     callers: int
     plain: str
     """The way that it is compared with."""
     run: Callable[[Any, int, int], Taken]
-    """Given a queue, calls and callers."""
+    """Takes a queue, and the numbers of calls and callers."""
 
 
 async def job() -> None:
-    """Does nothing, as quickly as can be."""
+    """Does nothing."""
 
 
 def plain_job() -> None:
-    """Does nothing, as quickly as can be."""
+    """Does nothing."""
 
 
 # --- async --------------------------------------------------------------------------------------------
 
 
 async def by_callers(call: Callable[[], Awaitable[object]], calls: int, callers: int) -> float:
-    """Seconds for so many calls by so many callers, each of which calls again at once."""
+    """Seconds for `calls` calls by `callers` callers, each of which calls again at once."""
 
     async def caller() -> None:
         for _ in range(calls // callers):
@@ -91,7 +91,7 @@ async def by_callers(call: Callable[[], Awaitable[object]], calls: int, callers:
 
 
 def plain_async(_: IntervalQueue, calls: int, callers: int) -> Taken:
-    """The call itself."""
+    """The plain call."""
     return Taken(anyio.run(by_callers, job, calls, callers))
 
 
@@ -131,7 +131,7 @@ def by_slot(queue: IntervalQueue, calls: int, callers: int) -> Taken:
 
 
 def by_add(queue: IntervalQueue, calls: int, callers: int) -> Taken:
-    """`await queue.add(f)`, then the jobs; as many as there are callers are on their way at a time."""
+    """`await queue.add(f)`, then the jobs; as many are in flight as there are callers."""
 
     async def work() -> float:
         begun = time.perf_counter()
@@ -162,7 +162,7 @@ def by_map(queue: IntervalQueue, calls: int, callers: int) -> Taken:
 
 
 def in_threads(call: Callable[[], object], calls: int, threads: int) -> float:
-    """Seconds for so many calls by so many threads."""
+    """Seconds for `calls` calls by a number of threads."""
     ready = threading.Barrier(threads + 1)
 
     def caller() -> None:
@@ -181,7 +181,7 @@ def in_threads(call: Callable[[], object], calls: int, threads: int) -> float:
 
 
 def plain_blocking(_: sync.IntervalQueue, calls: int, threads: int) -> Taken:
-    """The call itself, in threads."""
+    """The plain call, in threads."""
     return Taken(in_threads(plain_job, calls, threads))
 
 
@@ -230,7 +230,7 @@ BLOCKING = {"plain call": plain_blocking, "sync decorator": blocking_decorated, 
 
 
 def ways(callers: list[int], threads: list[int]) -> list[Way]:
-    """All that is measured."""
+    """All ways that are measured."""
     return [
         *(Way(name, count, "plain await", run) for count in callers for name, run in ASYNC.items()),
         *(Way(name, count, "plain call", run) for count in threads for name, run in BLOCKING.items()),
@@ -238,7 +238,7 @@ def ways(callers: list[int], threads: list[int]) -> list[Way]:
 
 
 def once(way: Way, options: argparse.Namespace) -> dict[str, float | None]:
-    """One round of one way, on a queue that is new."""
+    """One round of one way, on a new queue."""
     settings = {"interval": options.interval, "burst": options.burst, "lookahead": None, "store": "memory://"}
     make = sync.IntervalQueue if way.name in BLOCKING else IntervalQueue
     factor = 50 if way.name == way.plain else 1

@@ -38,11 +38,11 @@ from intervalq import IntervalQueue, QueueState, sync
 Row = dict[str, Any]
 
 UNLIMITED = {"interval": 0.1, "burst": 1_000_000, "lookahead": None}
-"""Nobody waits for a slot: credit for a million, and a tolerance of 10 ms, so that none goes by."""
+"""Settings with which nobody waits for a slot: credit for a million, and a tolerance of 10 ms."""
 
 
 MANY = 1_000
-"""With fewer, memory is what the allocator takes at a time. (A thread takes enough to be seen.)"""
+"""Sizes below which memory is not shown: the allocator takes more at a time."""
 
 
 def rss() -> int:
@@ -55,13 +55,13 @@ def rss() -> int:
 
 
 def cpu() -> float:
-    """Seconds of CPU that this process has used."""
+    """CPU seconds that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def apart(count: int) -> ProcessPoolExecutor:
-    """Processes of their own for one row."""
+    """Processes for one row."""
     return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
 
 
@@ -69,14 +69,14 @@ def apart(count: int) -> ProcessPoolExecutor:
 
 
 def figures(handles: list[IntervalQueue]) -> dict[str, int]:
-    """Of all shards together so far; not by `inspect`, which is a call itself."""
-    shards = [queue.shard() for queue in handles]
+    """Calls of all shards so far; not by `inspect`, which is itself a call."""
+    shards = [queue._shard() for queue in handles]
     return {"calls": sum(each.calls for each in shards), "given_up": sum(each.given_up for each in shards)}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every process does."""
+    """The work of every process."""
 
     url: str
     rate: float
@@ -91,7 +91,7 @@ class Work:
 
 
 def some_shards(work: Work, shards: int) -> Row:
-    """One process: its shards, from the common beginning to the common end."""
+    """One process with its shards, from the common begin to the common end."""
     starts: list[int] = []
     row: Row = {}
 
@@ -170,7 +170,7 @@ SHARDS = [
 
 
 async def at_once(calls: list[Callable[[], Awaitable[object]]], workers: int) -> None:
-    """All of the calls, so many at a time."""
+    """Make all calls, with a number of them at a time."""
     left = iter(calls)
 
     async def worker() -> None:
@@ -183,7 +183,7 @@ async def at_once(calls: list[Callable[[], Awaitable[object]]], workers: int) ->
 
 
 def some_queues(url: str, queues: int, least_jobs: int, workers: int) -> Row:
-    """Use so many keyed queues for the first time, then again and again."""
+    """Use keyed queues for the first time, then again and again."""
 
     async def main() -> Row:
         async with IntervalQueue("scale", store=url, **UNLIMITED) as queue:  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def some_queues(url: str, queues: int, least_jobs: int, workers: int) -> Row:
             for _ in range(rounds):
                 await at_once([partial(each.run, checkpoint) for each in keyed], workers)
             took, used = time.perf_counter() - begun, cpu() - used
-            calls = sum([each.shard().calls for each in keyed]) / (queues * (rounds + 1))
+            calls = sum([each._shard().calls for each in keyed]) / (queues * (rounds + 1))
         return {
             "first_us": first / queues * 1e6,
             "bytes": grown / queues if queues >= MANY else None,
@@ -231,7 +231,7 @@ QUEUES = [
 
 
 def waited(jobs: int, before: QueueState, after: QueueState, *, memory: int | None, **seconds: float) -> Row:
-    """What one of so many jobs took."""
+    """The cost of one of many jobs."""
     return {
         **{f"{name}_us": value / jobs * 1e6 for name, value in seconds.items()},
         "bytes": None if memory is None else memory / jobs,
@@ -241,7 +241,7 @@ def waited(jobs: int, before: QueueState, after: QueueState, *, memory: int | No
 
 
 def in_tasks(way: str, jobs: int, lookahead: int | None) -> Row:
-    """Jobs of `add`, or tasks with a `slot()`, that wait; then all of them begin."""
+    """Jobs of `add`, or tasks in a `slot()`, that wait; then all of them begin."""
     done = 0
     all_done = anyio.Event()
 
@@ -289,7 +289,7 @@ def in_tasks(way: str, jobs: int, lookahead: int | None) -> Row:
 
 
 def in_threads(jobs: int) -> Row:
-    """Threads that block; then all of them go on."""
+    """Threads that wait for slots; then all of them go on."""
     with sync.IntervalQueue("scale", store="memory://", **UNLIMITED) as queue:
         queue.run(lambda: None)
         queue.pause()

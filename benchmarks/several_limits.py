@@ -29,7 +29,7 @@ from intervalq import IntervalQueue, Limit, Slot
 WINDOW = 20.0
 STARTS, TOKENS, PACE = 200, 10_000, 20
 JITTER = 0.02
-"""By how many seconds one call may travel longer than another."""
+"""The maximum difference in seconds between the travel times of two calls."""
 COLUMNS = (
     Column("contender", "contender"),
     Column("calls made", "jobs", "{:.0f}"),
@@ -38,11 +38,14 @@ COLUMNS = (
     Column("calls to Redis", "calls", "{:.2f}"),
 )
 
-MOST = 5_000
-"""The most tokens of a call."""
+MAX_TOKENS = 5_000
+"""The maximum number of tokens of a call."""
 
 Take = Callable[[int], Awaitable[Slot | None]]
-"""Waits until a call that takes so many tokens may be made. Returns a slot if that is to be settled."""
+"""Waits until a call that takes this many tokens may be made.
+
+Returns a slot if the real number is to be settled.
+"""
 
 
 class Log:
@@ -54,7 +57,7 @@ class Log:
         self.entries: deque[tuple[float, int]] = deque()
 
     def has_room(self, now: float, units: int) -> bool:
-        """Whether so many units fit in now."""
+        """Whether this many units fit in now."""
         while self.entries and self.entries[0][0] <= now - self.window:
             self.taken -= self.entries.popleft()[1]
         return self.taken + units <= self.most
@@ -74,7 +77,7 @@ class Stub:
         self.refused = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one caller."""
+        """Answer one request."""
         while line := await reader.readline():
             now, tokens = time.monotonic(), int(line)
             units = (1, 1, tokens)
@@ -96,13 +99,13 @@ class Stub:
 
 
 async def ours(url: str, *, limited: bool, bound: int = 1, settled: bool = False) -> Take:
-    """One queue with a pace, and with both windows beside it; of tokens, it knows so many times as much."""
+    """One queue with a pace and both windows; its limit of tokens is multiplied by `bound`."""
     counted = ((PACE, 1.0, "starts"), (STARTS, WINDOW, "starts"), (TOKENS, WINDOW, "tokens"))
     limits = [Limit(*each, jitter=JITTER) for each in counted]
     queue = IntervalQueue("bench", rate=f"{PACE}/s", limits=limits if limited else None, store=url)
 
     async def take(tokens: int) -> Slot | None:
-        async with queue.slot(cost={"tokens": min(MOST, bound * tokens)} if limited else 1) as slot:
+        async with queue.slot(cost={"tokens": min(MAX_TOKENS, bound * tokens)} if limited else 1) as slot:
             return slot if settled else None
 
     return take
@@ -135,7 +138,7 @@ CONTENDERS: dict[str, Callable[[str], Awaitable[Take]]] = {
 
 
 class Work(NamedTuple):
-    """What one process does."""
+    """The work of one process."""
 
     contender: str
     url: str
@@ -150,7 +153,7 @@ def process(work: Work, seed: int) -> None:
     async def caller(take: Take, draw: random.Random) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", work.port)
         while time.monotonic() < work.end:
-            tokens = min(MOST, int(17 * draw.paretovariate(1.5)))
+            tokens = min(MAX_TOKENS, int(17 * draw.paretovariate(1.5)))
             slot = await take(tokens)
             writer.write(b"%d\n" % tokens)
             await reader.readline()

@@ -23,7 +23,7 @@ from intervalq import IntervalQueue
 
 
 async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], list[float], list[float]]:
-    """Microseconds until the first knows, until all know, and of a step with its round trip."""
+    """Microseconds until the first shard knows and until all know, and of a step with its round trip."""
     firsts, waits, trips = [], [], []
     boss = IntervalQueue("wakeup", interval=0.01, store=store)
     await boss.run(anyio.lowlevel.checkpoint)
@@ -33,17 +33,17 @@ async def measure(store: str, rounds: int, shards: int) -> tuple[list[float], li
         async with anyio.create_task_group() as group:
             for queue in queues:
                 group.start_soon(queue.run, anyio.lowlevel.checkpoint)
-            while not all(queue.shard().is_held for queue in queues):
+            while not all(queue._shard().is_held for queue in queues):
                 await anyio.sleep(0.01)
             await anyio.sleep(0.2)  # all of them listen
             begin = time.perf_counter()
             await boss.pause()  # held already: a step like any other
             sent = time.perf_counter()
             await boss.resume()
-            while all(queue.shard().is_held for queue in queues):
+            while all(queue._shard().is_held for queue in queues):
                 await anyio.lowlevel.checkpoint()
             firsts.append((time.perf_counter() - sent) * 1e6)
-            while any(queue.shard().is_held for queue in queues):
+            while any(queue._shard().is_held for queue in queues):
                 await anyio.lowlevel.checkpoint()
             waits.append((time.perf_counter() - sent) * 1e6)
             trips.append((sent - begin) * 1e6)

@@ -24,7 +24,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from intervalq._spec import configure, edges, windows
+from intervalq._spec import adapt, configure, edges, windows
+from intervalq._spec.auto import Auto, Pace, Refusal
 from intervalq._spec.commands import (
     Advance,
     Answer,
@@ -64,6 +65,7 @@ __all__ = [
     "STARTS",
     "Advance",
     "Answer",
+    "Auto",
     "BadRecord",
     "Command",
     "Configure",
@@ -74,7 +76,9 @@ __all__ = [
     "Limit",
     "Mark",
     "NewerRecord",
+    "Pace",
     "Reclaim",
+    "Refusal",
     "Resume",
     "Settings",
     "Settled",
@@ -114,7 +118,7 @@ def apply(state: State | None, command: Command, now: int) -> tuple[State | None
     if state is None:
         if command.settings is None:
             return before, Answer(state=None, now=now)
-        state = _fresh(command, command.settings, now)
+        state = configure.fresh(command, command.settings, now)
     elif _disagrees(command, state.settings):
         return before, Answer(state=state, now=now, refused=True)
     state, answer = _transition(state, command, Answer(state=None, now=now))
@@ -129,7 +133,7 @@ def _disagrees(command: Command, settings: Settings) -> bool:
         return False
     if isinstance(command, Advance) and theirs.limits != settings.limits:
         return True
-    return command.attach and theirs != settings
+    return command.attach and not theirs.agree(settings)
 
 
 def _transition(state: State, command: Command, answer: Answer) -> tuple[State, Answer]:
@@ -138,7 +142,8 @@ def _transition(state: State, command: Command, answer: Answer) -> tuple[State, 
         case Advance():
             return _advance(state, command, answer)
         case Hold():
-            until = min(FOREVER, now + command.length)
+            state, length = adapt.refused(state, command)
+            until = min(FOREVER, now + length)
             state = _recheck(replace(state, held_until=max(state.held_until, until)), now)
         case Resume():
             state = _recheck(replace(state, held_until=0), now)
@@ -151,18 +156,6 @@ def _transition(state: State, command: Command, answer: Answer) -> tuple[State, 
         case _:
             raise TypeError(f"no rule for {type(command).__name__}")
     return state, answer
-
-
-def _fresh(command: Command, settings: Settings, now: int) -> State:
-    if not command.nonce:
-        raise ValueError("a command that may create a record needs a nonce")
-    # If the sender knows an earlier record, that one was lost, and a job may have begun just now: start with
-    # one quiet interval, without burst credit. Otherwise the queue is new and has been idle.
-    due = now if command.generation is not None else now - settings.burst * settings.interval
-    usage = windows.fresh(settings, now, was_lost=command.generation is not None)
-    return State(
-        generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now, usage=usage
-    )
 
 
 def _recheck(state: State, now: int) -> State:
@@ -319,7 +312,11 @@ def _take(
     state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
 ) -> tuple[State, Answer]:
     """Issue new tickets with these costs and units, and grant those whose slots come soon."""
-    clock, step = state.clock(answer.now), state.settings.interval
+    if not costs:
+        return state, answer
+    clock = state.clock(answer.now)
+    state = adapt.grown(state, clock)
+    step = state.settings.interval
     free = state.due + step
     due = max(free, clock + max(0, command.notice - state.tolerance) - state.credit)
     dues, at_once, limited = _in_row(due, costs, step), free <= clock, bool(state.settings.limits)

@@ -43,9 +43,9 @@ async def _acquire(
     queue: asynchronous.IntervalQueue, held: Held, waiter: Waiter, timeout: float | None
 ) -> tuple[Shard, Grant]:
     if not held:
-        return await queue.acquire(waiter, timeout)
-    async with waiting(queue.shard(), held, ends=timeout is not None):
-        return await queue.acquire(waiter, timeout)
+        return await queue._acquire(waiter, timeout)
+    async with waiting(queue._shard(), held, ends=timeout is not None):
+        return await queue._acquire(waiter, timeout)
 
 
 class _Slot(Slot):
@@ -59,7 +59,7 @@ class _Slot(Slot):
 
     def tell(self, took: Mapping[str, int]) -> None:
         async def settle() -> None:
-            self._queue.settle(self._shard, self, took)
+            self._queue._settle(self._shard, self, took)
 
         BACKGROUND.call(settle)
 
@@ -78,7 +78,7 @@ class IntervalQueue:
     @classmethod
     def of(cls, queue: asynchronous.IntervalQueue) -> IntervalQueue:
         """A blocking handle with the settings of an async one."""
-        return cls._around(queue.twin)
+        return cls._around(queue._twin)
 
     @classmethod
     def _around(cls, make: Callable[[], asynchronous.IntervalQueue]) -> IntervalQueue:
@@ -102,7 +102,7 @@ class IntervalQueue:
         self, function: F | None = None, /, *, cost: Cost = 1, settle: Settle[Any] | None = None
     ) -> F | Callable[[F], F]:
         """Decorate a plain function or generator: see `intervalq.IntervalQueue.__call__`."""
-        self._queue.plan(cost=cost, settle=settle)
+        self._queue._plan(cost=cost, settle=settle)
         made = partial(decorate, owner=self, queue=None, blocking=lambda: self, cost=cost, settle=settle)
         return cast("F | Callable[[F], F]", made if function is None else made(function))
 
@@ -117,17 +117,19 @@ class IntervalQueue:
                 try:
                     result = function()
                 except Exception as error:
-                    asked = wait_after_error(plan.retry_after, error)
+                    asked = wait_after_error(plan.retry_after, error, bare=plan.adapts)
                     if asked is not None:
-                        self._cool_down_quietly(asked)
+                        self._heed(slot, asked)
                     if attempt > plan.retries:
                         raise
                 else:
                     settle_by(plan.settle, result, slot.tell, self.name)
-                    if plan.retry_after and (asked := wait_after_result(plan.retry_after, result)):
-                        self._cool_down_quietly(asked)
+                    if plan.retry_after:
+                        asked = wait_after_result(plan.retry_after, result, bare=plan.adapts)
+                        if asked is not None:
+                            self._heed(slot, asked)
                     return result
-            if asked is None:  # a cool-down is pause enough
+            if not asked:  # a cool-down is pause enough
                 time.sleep(backoff(attempt, plan.backoff))
             attempt += 1
 
@@ -182,7 +184,7 @@ class IntervalQueue:
 
     def try_slot(self, **options: Unpack[TryOptions]) -> AbstractContextManager[Slot]:
         """See `intervalq.IntervalQueue.try_slot`."""
-        return self._context(self._queue.plan_to_try(**options))
+        return self._context(self._queue._plan_to_try(**options))
 
     def _context(self, plan: Plan) -> AbstractContextManager[Slot]:
         return self._heeded(plan) if plan.retry_after else self._slot(plan)
@@ -194,8 +196,8 @@ class IntervalQueue:
             try:
                 yield slot
             except Exception as error:
-                if (asked := wait_after_error(plan.retry_after, error)) is not None:
-                    self._cool_down_quietly(asked)
+                if (asked := wait_after_error(plan.retry_after, error, bare=plan.adapts)) is not None:
+                    self._heed(slot, asked)
                 raise
 
     @contextmanager
@@ -203,7 +205,7 @@ class IntervalQueue:
         queue = self._live()
         held = held_here()
         waiter = plan.waiter(in_thread=True)
-        with queue.callers.waiting(BACKGROUND.tell):
+        with queue._callers.waiting(BACKGROUND.tell):
             while True:
                 shard, slot = BACKGROUND.call(_acquire, queue, held, waiter, plan.timeout)
                 try:
@@ -218,7 +220,8 @@ class IntervalQueue:
             yield _Slot(queue, shard, slot)
         finally:
             let_go(mine)
-            BACKGROUND.tell(shard.leases.ended, slot.ticket)
+            if shard.process == os.getpid():  # a child that was forked in the body doesn't end the slot
+                BACKGROUND.tell(shard.leases.ended, slot.ticket)
 
     def start(self) -> None:
         """See `intervalq.IntervalQueue.start`."""
@@ -240,9 +243,9 @@ class IntervalQueue:
         """See `intervalq.IntervalQueue.configure`."""
         BACKGROUND.call(partial(self._live().configure, **settings))
 
-    def known_limits(self) -> tuple[Limit, ...]:
-        """Internal: see `intervalq.IntervalQueue.known_limits`."""
-        return BACKGROUND.call(self._live().known_limits)
+    def _known_limits(self) -> tuple[Limit, ...]:
+        """See `intervalq.IntervalQueue._known_limits`."""
+        return BACKGROUND.call(self._live()._known_limits)
 
     def quote(self, cost: Cost = 1) -> float | None:
         """See `intervalq.IntervalQueue.quote`."""
@@ -295,11 +298,15 @@ class IntervalQueue:
         retries: int | None = None,
         settle: Settle[Any] | None = None,
     ) -> Plan:
-        return self._queue.plan(priority, cost, timeout, retries, settle)
+        return self._queue._plan(priority, cost, timeout, retries, settle)
 
-    def _cool_down_quietly(self, seconds: float) -> None:
+    def _refused(self, grant: Grant, seconds: float) -> None:
+        """The same as `_refused` of `intervalq.IntervalQueue`."""
+        BACKGROUND.call(self._live()._refused, grant, seconds)
+
+    def _heed(self, grant: Grant, seconds: float) -> None:
         try:
-            self.cool_down(seconds)
+            self._refused(grant, seconds)
         except StoreError:
             # The caller must see the job's own error; the next start will raise the store's.
             return
@@ -307,9 +314,9 @@ class IntervalQueue:
     def _live(self) -> asynchronous.IntervalQueue:
         """The async handle behind this one; a new one after a fork."""
         if self._process != os.getpid():
-            if self._queue.has_own_store:
+            if self._queue._has_own_store:
                 raise ForkedError(self.name)
-            self._queue = self._queue.twin()  # with its current settings
+            self._queue = self._queue._twin()  # with its current settings
             self._process = os.getpid()
         return self._queue
 

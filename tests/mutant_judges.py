@@ -16,6 +16,7 @@ from mutations import plant
 
 ROOT: Final = Path(__file__).parents[1]
 TESTS: Final = Path(__file__).parent
+REGRESSIONS: Final = TESTS / "simulation_regressions.txt"
 LEAST: Final = 12
 """Seconds of processor time for a mutant, beside what its rounds take."""
 MODEL: Final = 240
@@ -137,7 +138,7 @@ def one(module: str, number: int, rounds: int, figures: Figures, *, tests: bool)
 
 
 def by_simulation(module: str, rounds: int, figures: Figures | None = None) -> str | None:
-    """The first promise that is broken in so many schedules of each mix; None: none is.
+    """The first promise that is broken in so many schedules of each mix, or in a sharp one; None: none is.
 
     Args:
         module: says which simulation.
@@ -152,12 +153,24 @@ def by_simulation(module: str, rounds: int, figures: Figures | None = None) -> s
             if run.violations:
                 return f"{mix} {seed}: {str(run.violations[0]).strip()}"
             runs[mix].append(run)
+    for mix, seed in sharp() if ".tasks." not in module else ():
+        if (run := simulate(mix, seed)).violations:
+            return f"{mix} {seed}: {str(run.violations[0]).strip()}"
     now = figures_of(module, runs) if figures else {}
     for mix, before in (figures or {}).items():
         for what, figure in before.items():
             if now[mix][what] > figure * (WORSE_OF_ALL if mix == ALL else WORSE):
                 return f"{mix}: {now[mix][what]:.3g} {what}, not {figure:.3g}"
     return None
+
+
+def sharp() -> list[tuple[str, int]]:
+    """Schedules that found a bug once: those of the regressions, and of the bugs that are planted."""
+    from planted.bugs import BUGS
+
+    listed = (line.split() for line in REGRESSIONS.read_text().splitlines() if line and line[0] != "#")
+    found = [(mix, int(seed)) for mix, seed, *_ in listed]
+    return list(dict.fromkeys([*found, *((bug.mix, bug.seed) for bug in BUGS.values())]))
 
 
 def figures_of(module: str, runs: dict[str, list[Any]]) -> Figures:

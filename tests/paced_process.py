@@ -17,7 +17,7 @@ async def main(store: str, name: str, interval: float, jobs: int, keep_running: 
         for _ in range(count):
             async with queue.slot() as slot:
                 # The instant of the last check: what comes after it is up to the machine.
-                shard = queue.shard()
+                shard = queue._shard()
                 print(json.dumps([shard.dispatcher.last.at, slot.ticket, shard.given_up]), flush=True)
                 if keep_running and slot.ticket > 4:
                     await anyio.sleep_forever()
@@ -25,7 +25,7 @@ async def main(store: str, name: str, interval: float, jobs: int, keep_running: 
     print("ready", flush=True)
     sys.stdin.readline()
     async with queue, anyio.create_task_group() as group:
-        shard = queue.shard()
+        shard = queue._shard()
         for _ in range(4):
             group.start_soon(caller, jobs // 4)
     figures = {"given_up": shard.given_up, "regressions": shard.regressions}

@@ -228,13 +228,13 @@ def redis_cluster(binary: Path) -> Iterator[str]:
 
 
 def cluster_is_up(client: Any, nodes: int) -> bool:
-    """Whether a node knows so many, and serves."""
+    """Whether a node knows this number of others, and serves."""
     info: dict[str, str] = client.execute_command("CLUSTER INFO")
     return info["cluster_known_nodes"] == str(nodes) and info["cluster_state"] == "ok"
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for a server to do what nobody is told of."""
+    """Wait for something that a server does without notifying anybody."""
     deadline = time.monotonic() + _READY_WITHIN
     while not happened():
         if time.monotonic() > deadline:

@@ -50,9 +50,9 @@ async def lone_calls(url: str, interval: float) -> list[int]:
         await queue.run(nothing)
         for _ in range(JOBS):
             await anyio.sleep(3 * interval)
-            before = queue.shard().calls
+            before = queue._shard().calls
             await queue.run(nothing)
-            needed.append(queue.shard().calls - before)
+            needed.append(queue._shard().calls - before)
     return needed
 
 

@@ -181,7 +181,7 @@ async def test_a_value_that_can_not_be_read_says_whose_it_is(
     url, _ = place
     async with Tasks(url, codec=codec) as tasks:
         id_ = await tasks.insert("q", 1)
-        await tasks.apply(Modify(changes=(Change(id_, 1, json=json_text),), force=True))
+        await tasks._apply(Modify(changes=(Change(id_, 1, json=json_text),), force=True))
         claim = await tasks.claim("q")
         with pytest.raises(UnreadableValue, match=message) as raised:
             claim.value  # noqa: B018 - it raises

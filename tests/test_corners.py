@@ -81,7 +81,7 @@ def test_decorated_functions_wait_once_however_they_are_handed_over() -> None:
         with anyio.fail_after(20):
             assert await (await queue.add(partial(paced, 1, more=2))) == 3
             assert [item async for item in queue.map(paced, [1, 2], ordered=True)] == [1, 2]
-        assert queue.shard().begun == 3
+        assert queue._shard().begun == 3
 
     asyncio.run(main())
 

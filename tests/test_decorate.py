@@ -83,8 +83,8 @@ def begun(run: Any) -> tuple[Any, int]:
     """A result, and how many slots it took."""
 
     async def main() -> tuple[Any, int]:
-        before = queue.shard().begun
-        return await run(), queue.shard().begun - before
+        before = queue._shard().begun
+        return await run(), queue._shard().begun - before
 
     return asyncio.run(main())
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,11 +163,14 @@ def test_the_readme_is_short_and_shows_an_example_early() -> None:
     assert lines.index("```python") < 40
 
 
-def test_links_of_the_readme_are_in_one_place_and_absolute_once_the_address_is_known() -> None:
-    """PyPI shows this page, too, and knows no other file of the repository."""
+def test_links_of_the_readme_are_in_one_place() -> None:
+    """`hatch_build.py` rewrites them there for PyPI: see `test_packed.py`."""
     text = (ROOT / "README.md").read_text()
     definitions = re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
     assert sorted(targets(text)) == sorted(definitions), "links stand at the end of the page"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    if "urls" in project:
-        assert [link for link in definitions if not link.startswith("https://")] == []
+
+
+def test_the_simulation_has_run_as_often_as_is_said() -> None:
+    [written] = re.findall(r"more than ([\d,]+) schedules", (ROOT / "docs" / "testing.md").read_text())
+    log = (ROOT / "tests" / "simulation_campaign.jsonl").read_text().splitlines()
+    assert sum(json.loads(piece)["schedules"] for piece in log) > int(written.replace(",", ""))

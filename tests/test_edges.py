@@ -161,7 +161,7 @@ def test_what_is_left_and_when_there_is_more() -> None:
         await queue.configure(limits=["4/h from +00:30"])
         async with queue.try_slot():
             pass
-        assert await queue.known_limits() == (Limit(4, 3_600.0, edge="+00:30"),)
+        assert await queue._known_limits() == (Limit(4, 3_600.0, edge="+00:30"),)
 
     virtual_time(scenario)
 

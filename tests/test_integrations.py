@@ -16,12 +16,14 @@ import pytest
 import requests
 
 from intervalq import IntervalQueue
+from intervalq._shard.grants import Grant, GrantRange
 from intervalq.demo.api import DemoAPI
 from intervalq.errors import MissingExtra, StoreUnavailable
 from intervalq.integrations._pacing import heed, heed_blocking
 from intervalq.integrations.aiohttp import PacedMiddleware
 from intervalq.integrations.httpx import PacedTransport
 from intervalq.integrations.requests import PacedAdapter
+from intervalq.rules import Slot
 from intervalq.sync import IntervalQueue as BlockingQueue
 
 CODES = ["DE", "FR", "IT", "PL", "ES", "PT"]
@@ -181,22 +183,22 @@ async def test_a_response_is_returned_though_the_queue_cannot_be_cooled_down() -
     class Cut:
         called = 0
 
-        async def cool_down(self, seconds: float) -> None:
+        async def _refused(self, _grant: Grant, seconds: float) -> None:
             self.called += 1
             raise StoreUnavailable("redis://h", f"no {seconds}")
 
     class CutBlocking:
         called = 0
 
-        def cool_down(self, seconds: float) -> None:
+        def _refused(self, _grant: Grant, seconds: float) -> None:
             self.called += 1
             raise StoreUnavailable("redis://h", f"no {seconds}")
 
-    cut, blocking = Cut(), CutBlocking()
-    await heed(cut, 429, {"Retry-After": "3"})
-    heed_blocking(blocking, 429, {"Retry-After": "3"})
-    await heed(cut, 200, {"Retry-After": "3"})
-    heed_blocking(blocking, 200, {"Retry-After": "3"})
+    cut, blocking, slot = Cut(), CutBlocking(), Grant(GrantRange(Slot(1, 0), held_total=0, steps=0))
+    await heed(cut, slot, 429, {"Retry-After": "3"})
+    heed_blocking(blocking, slot, 429, {"Retry-After": "3"})
+    await heed(cut, slot, 200, {"Retry-After": "3"})
+    heed_blocking(blocking, slot, 200, {"Retry-After": "3"})
     assert (cut.called, blocking.called) == (1, 1)
 
 

@@ -34,7 +34,7 @@ def stalled(before: float, length: float, jobs: int = 5) -> tuple[Starts, int, i
         async with anyio.create_task_group() as group:
             for number in range(jobs):
                 group.start_soon(queue.run, partial(starts.job, number))
-            while len(granted(queue.shard())) < jobs:
+            while len(granted(queue._shard())) < jobs:
                 await anyio.sleep(0.0001)
             await anyio.sleep(before)
             loop.stall(length)
@@ -81,7 +81,7 @@ async def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> 
         group.start_soon(late)
         for number in range(4):
             group.start_soon(one.run, partial(starts.job, number))
-        while len(granted(one.shard())) < 5:
+        while len(granted(one._shard())) < 5:
             await anyio.sleep(0.0001)
         loop.stall(0.0255)
     await other.run(partial(starts.job, "other"))
@@ -95,7 +95,7 @@ async def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> 
 async def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(length: float) -> None:
     """It waits by itself for what its grant says, so that has to know of the start before it."""
     queue = queue_on(FarStore(), interval=INTERVAL)
-    shard = queue.shard()
+    shard = queue._shard()
     loop = cast("VirtualLoop", asyncio.get_running_loop())
     starts: list[tuple[int, int]] = []
 
@@ -123,7 +123,7 @@ async def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(l
 async def test_a_thread_gets_no_grant_that_opens_after_it_closes(interval: float) -> None:
     """Where the interval has grown since its row was granted."""
     queue = queue_on(FarStore(), interval=INTERVAL)
-    shard = queue.shard()
+    shard = queue._shard()
     left: list[int] = []
 
     async def in_thread() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import intervalq
 import intervalq_stores
-from intervalq import errors
+from intervalq import IntervalQueue, errors
+from intervalq.tasks import Claim, Task, Tasks
 
 ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "intervalq").rglob("*.py"))
@@ -129,7 +130,7 @@ def test_no_part_imports_one_that_stands_on_it() -> None:
     """Parts are the folders and files of the first level; their floors follow from the imports."""
 
     def part(name: str) -> str:
-        return name if name.endswith("__main__") else ".".join(name.split(".")[:2])
+        return ".".join(name.split(".")[:2])
 
     parts: dict[str, set[str]] = {}
     for name, others in graph().items():
@@ -253,6 +254,18 @@ def test_public_names_are_those_that_are_listed() -> None:
         for name in module.__all__:
             assert hasattr(module, name)
     assert len(intervalq.__all__) < 20
+
+
+def test_classes_for_users_show_only_what_users_need() -> None:
+    """What other parts of the library use of them begins with an underscore."""
+    handle = "add blocking close configure cool_down drop inspect map name pause quote reclaim resume run"
+    handle += " slot start try_slot"
+    tasks = "aclose claim insert lock modify new pull put queues run sessions stop tasks transaction"
+    tasks += " try_claim wait_empty worker"
+    task = "at attempt change claimant claims created delete depend error id key modified queue value version"
+    claim = f"{task} ack commit in_progress nak open release term"
+    for kind, names in ((IntervalQueue, handle), (Tasks, tasks), (Task, task), (Claim, claim)):
+        assert {name for name in dir(kind) if not name.startswith("_")} == {*names.split()}, kind
 
 
 def test_every_error_has_the_one_root_and_says_what_it_is() -> None:

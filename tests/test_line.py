@@ -1,4 +1,4 @@
-"""The line of one shard's jobs: who is next, and who left."""
+"""The waiting jobs of one shard, in order: which one is next, and which have left."""
 
 from __future__ import annotations
 

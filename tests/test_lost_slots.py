@@ -44,8 +44,8 @@ def first_is_over(*, between: bool) -> tuple[Starts, Counter[int], list[int]]:
             if between:
                 await wants(other, "other")
             await wants(one, 1)
-            both = granted(one.shard())
-            shard = one.shard()
+            both = granted(one._shard())
+            shard = one._shard()
             loop.stall((shard.grants.granted[0].closes - shard.clock.now()) / 1e6 + 0.0005)
         asked = Counter(
             slot.ticket for call in store.calls if isinstance(call, Advance) for slot in call.slots
@@ -79,7 +79,7 @@ async def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known(
     starts = Starts()
     queue = queue_on(FarStore(delay=0.0002), interval=INTERVAL)
     await queue.run(partial(starts.job, "before"))
-    shard = queue.shard()
+    shard = queue._shard()
     async with anyio.create_task_group() as group:
         for number in range(7):
             group.start_soon(queue.run, partial(starts.job, number))
@@ -99,7 +99,7 @@ async def test_a_ticket_is_passed_by_only_when_its_slot_is_over_by_the_earliest_
     queue = queue_on(FarStore(delay=0.02), interval=INTERVAL)
     for number in range(2):
         await queue.run(partial(Starts().job, number))
-    shard, loop = queue.shard(), cast("VirtualLoop", asyncio.get_running_loop())
+    shard, loop = queue._shard(), cast("VirtualLoop", asyncio.get_running_loop())
     state, clock = shard.connection.state, shard.time.clock
     assert state is not None
     slot = Slot(state.current - 1, state.current_due + 1_000_000)  # others have one behind it

@@ -63,7 +63,7 @@ def test_far_shards_begin_at_the_middle_of_what_is_possible() -> None:
 
 
 def test_near_shards_know_what_far_ones_can_be_wrong_about() -> None:
-    """The spacing that is guaranteed is that of the whole queue, whoever is asked."""
+    """The guaranteed spacing is that of the whole queue, whichever handle is asked."""
     _, (near, far) = together(strict=False)
     assert 0 <= near.spacing < 0.9 * INTERVAL
     assert abs(near.spacing - far.spacing) < 0.005

@@ -209,7 +209,7 @@ async def test_a_limit_that_others_have_raised_counts(name: str) -> None:
 
 async def test_what_a_process_waits_for_does_not_stop_its_forked_child(name: str) -> None:
     async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue, queue.slot():
-        async with held.waiting(queue.shard(), held.held_here()):
+        async with held.waiting(queue._shard(), held.held_here()):
             assert len(held._waits) == 1
             child = os.fork()
             if child == 0:

@@ -41,7 +41,7 @@ class Parts(httpx.AsyncByteStream, httpx.SyncByteStream):
 
 
 class Stub(httpx.AsyncBaseTransport, httpx.BaseTransport):
-    """So many requests and tokens in any minute."""
+    """This number of requests and tokens in any minute."""
 
     def __init__(self, requests: int, tokens: int, *, used: int | None = None, streams: bool = False) -> None:
         self.most = {"requests": requests, "tokens": tokens}

@@ -13,7 +13,7 @@ import pytest
 
 from intervalq import ConfigMismatch, IntervalQueue, SlotTimeout
 from intervalq.errors import InvalidOption, QueueExists, StoreTimeout
-from intervalq.rules import Answer, Command
+from intervalq.rules import Answer, Command, Configure
 from intervalq.sync import IntervalQueue as BlockingQueue
 from intervalq_stores.memory.queues import MemoryStore
 from virtual_store import BACKENDS, FarStore, Starts, gather, in_virtual_time, queue_on
@@ -101,6 +101,32 @@ def test_limits_are_changed_in_every_store(url: str, request: pytest.FixtureRequ
             await first.drop()
 
     anyio.run(scenario)
+
+
+@BACKENDS
+@pytest.mark.parametrize("on_mismatch", ["raise", "adopt", "update"])
+@in_virtual_time
+async def test_limits_in_another_order_are_the_same(on_mismatch: str, backend: str) -> None:
+    """As they are where each process makes them from a set."""
+    store = FarStore()
+    first = queue_on(store, limits=["9/h", "100 tokens/h"])
+    other = queue_on(FarStore(store.behind), limits=["100 tokens/h", "9/h"], on_mismatch=on_mismatch)
+    for queue in (first, other, first, other["a"], first["a"]):
+        async with queue.slot(cost={"tokens": 10}):
+            pass
+    taken = {"9/h": 3, "100 tokens/h": 30}
+    assert {each.limit: each.taken for each in (await other.inspect()).limits} == taken
+    assert not any(isinstance(call, Configure) for call in other._store.calls)  # type: ignore[union-attr]
+
+
+@in_virtual_time
+async def test_a_queue_without_an_interval_is_not_said_to_have_one() -> None:
+    store = FarStore()
+    await begin_in(queue_on(store, interval=None, limits=["9/h"]))
+    with pytest.raises(ConfigMismatch) as caught:
+        await begin_in(queue_on(store, limits=["9/h"]))
+    assert caught.value.theirs == "no interval, tolerance=100ms, limits=['9/h']"
+    assert caught.value.ours == "interval=1s, limits=['9/h']"
 
 
 @BACKENDS

@@ -129,7 +129,7 @@ def test_no_job_starts_before_its_slot_on_uvloop(
 
 
 class Counted:
-    """Awaits something, and counts how often whoever awaits it went to sleep, so was woken."""
+    """Awaits something, and counts how often the awaiting task was suspended, and thus woken."""
 
     def __init__(self, function: Callable[[], Awaitable[object]]) -> None:
         self.woken = 0

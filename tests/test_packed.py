@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 import runpy
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,3 +124,24 @@ def test_an_sdist_has_all_that_its_test_command_reads() -> None:
     )
     for path in (ROOT / name for name in read):
         assert any(path == each or each in path.parents for each in included), path
+
+
+def test_links_of_the_readme_work_where_pypi_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its links to files become absolute; without a public address, their text names the file."""
+    text = (ROOT / "README.md").read_text()
+    hatchling = SimpleNamespace(MetadataHookInterface=object)  # only the build needs the real one
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", hatchling)
+    made = runpy.run_path(str(ROOT / "hatch_build.py"))["readme"]
+    assert "[docs/pacing.md][pacing]" in text
+    alone = made(text, None)
+    assert "| docs/pacing.md |" in alone
+    assert not re.findall(r"\]\[|\]\(|^\[", alone, re.MULTILINE)
+    linked = made(text, "https://example.org/intervalq")
+    assert "[docs/pacing.md][pacing]" in linked
+    targets = re.findall(r"^\[[^\]]+\]: (\S+)$", linked, re.MULTILINE)
+    assert "https://example.org/intervalq/blob/main/docs/pacing.md#several-limits" in targets
+    assert [
+        target for target in targets if not target.startswith("https://example.org/intervalq/blob/main/")
+    ] == []
+    away = made("[a][x] [b][y]\n\n[x]: docs/a.md\n[y]: https://example.org\n", None)
+    assert away == "a [b][y]\n\n[y]: https://example.org\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from intervalq._timing.precision import SHARE, Looking, Precision
 
 SECOND = 1_000_000
-LONGEST = 5_000
+MAX_LOOK = 5_000
 
 
 def settled(share: float = SHARE, typical: int = 300) -> Precision:
@@ -39,12 +39,12 @@ def test_the_share_is_bounded_whatever_is_asked(
         else:
             queue.kept()
         look = queue.look(at + sleeps)
-        assert 0 <= look <= LONGEST
+        assert 0 <= look <= MAX_LOOK
         at += sleeps + look
         queue.looked(at, look)
         spent += look
-        assert spent <= share * (at + SECOND) + LONGEST
-        assert looking.share(at) <= share + LONGEST / SECOND
+        assert spent <= share * (at + SECOND) + MAX_LOOK
+        assert looking.share(at) <= share + MAX_LOOK / SECOND
 
 
 @pytest.mark.parametrize("share", [0.01, SHARE, 0.5])
@@ -69,9 +69,9 @@ def test_it_is_longer_the_more_slots_are_missed_up_to_what_timers_may_do() -> No
     assert looks[1:4] == [200, 300, 400], "twice as late as it usually wakes, and more while that doesn't do"
     assert looks[-1] == 400, "what is later than that is no timer"
     precision.missed(SECOND)
-    assert precision.look(0) == LONGEST
+    assert precision.look(0) == MAX_LOOK
     precision = settled(typical=SECOND)
-    assert precision.look(0) == LONGEST
+    assert precision.look(0) == MAX_LOOK
 
 
 def test_a_slot_that_is_missed_while_it_looks_makes_it_look_less() -> None:

@@ -1,4 +1,4 @@
-"""What a job is told that takes units of limits: when it would begin, and at once if that is too late."""
+"""Jobs that take units of limits learn when they would begin, and are refused at once if that is too late."""
 
 from __future__ import annotations
 

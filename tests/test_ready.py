@@ -34,7 +34,7 @@ async def after_some_jobs(store: FarStore, **options: Any) -> tuple[IntervalQueu
     queue = queue_on(store, **{"interval": "10us", "burst": 1_000} | options)
     for _ in range(4):
         await take(queue)
-    return queue, queue.shard(), await take(queue)
+    return queue, queue._shard(), await take(queue)
 
 
 Scenario = Callable[[FarStore, IntervalQueue, Shard], Awaitable[None]]
@@ -84,7 +84,7 @@ async def test_many_callers_have_each_ticket_once_and_in_order(backend: str) -> 
     await gather(*[caller] * 20)
     assert len(tickets) == 600
     assert tickets == sorted({*tickets})
-    assert queue.shard().begun == 600
+    assert queue._shard().begun == 600
 
 
 @BACKENDS
@@ -236,7 +236,7 @@ async def test_with_a_limit_the_slot_of_a_job_that_went_away_is_the_next_ones_an
     """A job that takes it unseen is not kept in the store: one more than `max_running` could run."""
     queue = queue_on(FarStore(), interval="10us", burst=1_000, max_running=3)
     await take(queue)
-    shard, waiters = queue.shard(), [Waiter() for _ in range(3)]
+    shard, waiters = queue._shard(), [Waiter() for _ in range(3)]
     for waiter in waiters:
         shard.enter(waiter)
     await waiters[0].wait(wakers()())

@@ -1,4 +1,4 @@
-"""A job that waits for its own queue while it holds the last place is told so; whoever can wait does."""
+"""A job that waits for its own queue while it holds the last place gets an error; jobs that can wait do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def by_thread(queue: IntervalQueue) -> object:
 
 
 async def by_another_handle(queue: IntervalQueue) -> object:
-    async with queue.twin() as twin:
+    async with queue._twin() as twin:
         return await twin.run(nothing)
 
 
@@ -113,7 +113,7 @@ async def test_places_of_all_who_wait_count(name: str, between: str) -> None:
 
 
 async def test_jobs_that_wait_for_each_others_places(name: str) -> None:
-    """Both have one of two places, and wait for a third. One is told, and its place is the other's."""
+    """Both have one of two places, and wait for a third. One gets the error, and the other gets its place."""
     outcomes: list[object] = []
     async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
         both = [anyio.Event(), anyio.Event()]
@@ -187,7 +187,10 @@ async def test_places_of_all_who_wait_for_jobs_that_have_not_begun(name: str) ->
 
 @pytest.mark.parametrize("queues", [2, 3])
 async def test_jobs_that_wait_for_each_others_queues(queues: int) -> None:
-    """Each has the only place of its queue, and waits for the next one's. One is told, the others go on."""
+    """Each has the only place of its queue, and waits for the next one's.
+
+    One gets the error, the others go on.
+    """
     outcomes: list[object] = []
     async with AsyncExitStack() as stack:
         ring = [

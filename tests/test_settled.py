@@ -96,7 +96,7 @@ async def test_a_difference_gets_a_question_of_its_own_where_nobody_asks(real: i
     calls = len(store.calls)
     await anyio.sleep(MINUTE)
     assert len(store.calls) == calls
-    assert not queue.shard().conversation.runs
+    assert not queue._shard().conversation.runs
 
 
 @in_virtual_time
@@ -153,7 +153,7 @@ async def test_an_overrun_waits_for_a_question_after_a_long_outage() -> None:
         slot.settle(tokens=130)
     store.is_down = True
     await anyio.sleep(5 * MINUTE)
-    assert not queue.shard().conversation.runs
+    assert not queue._shard().conversation.runs
     store.is_down = False
     async with queue.slot(cost=TOKENS):
         assert await taken(queue) == 230

@@ -155,7 +155,7 @@ async def test_a_closed_shard_takes_no_new_jobs(backend: str, drain: bool) -> No
 
 
 async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
-    """So many jobs wait, each of which notes what became of it."""
+    """This number of jobs that wait; each records its outcome."""
     async with anyio.create_task_group() as group:
 
         async def job() -> None:

@@ -28,7 +28,7 @@ def advances(store: FarStore) -> list[Advance]:
 
 
 async def wait_in(shard: Shard, jobs: int) -> list[Waiter]:
-    """So many jobs in line that nobody runs: the test begins them itself."""
+    """This number of jobs in line that nobody runs: the test begins them itself."""
     waiters = [Waiter() for _ in range(jobs)]
     for waiter in waiters:
         shard.enter(waiter)
@@ -119,7 +119,7 @@ def test_a_ticket_that_was_taken_ahead_is_not_kept_for_a_caller_that_stays_away(
 
 
 def test_a_new_ticket_rides_along_with_the_next_question() -> None:
-    """Whoever adds a job behind others needn't wait for that."""
+    """Adding a job behind others doesn't wait for that."""
 
     async def scenario() -> int:
         store = FarStore()

@@ -37,16 +37,18 @@ SHORT = dict.fromkeys(
         "exits",
         "shaky",
         "backlog",
+        "gone",
+        "windows",
     ),
     40,
 )
 LONG = dict.fromkeys(("callers", "regulars", "swift", "crowd", "rows", "far"), 24)
 SCHEDULES = {mix: int(ASKED or {"clock": 120, "failover": 90, **SHORT, **LONG}.get(mix, 60)) for mix in MIXES}
-"""Of each mix so many as there is time for each time; the campaign has run many more."""
+"""Schedules of each mix, as many as time allows in each run; the campaign has run many more."""
 
 CHUNK = 50
 PLANTED = 1_000
-"""A planted bug must be found within so many schedules."""
+"""A planted bug must be found within this number of schedules."""
 
 REGRESSIONS = Path(__file__).with_name("simulation_regressions.txt")
 

@@ -1,4 +1,4 @@
-"""What people are told of limits: which of them binds, and how much of each is left."""
+"""What `inspect` and `status` say of limits: which of them binds, and how much of each is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from virtual_store import FarStore, in_virtual_time
 async def looks(
     limits: list[str], interval: float | None, *, jobs: int, tokens: int, after: float
 ) -> QueueState:
-    """The queue at an instant while so many jobs come at once."""
+    """The queue's standing at an instant while this number of jobs arrive at once."""
     queue = queue_on(FarStore(), *limits, interval=interval)
     found = list[QueueState]()
 

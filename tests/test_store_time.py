@@ -63,7 +63,7 @@ def granted(time: StoreTime, *, ahead: int = 0, at_once: bool = False, count: in
 
 
 def store_clock(offset: int, drift: int) -> Callable[[int], int]:
-    """A clock that runs fast by so many millionths."""
+    """A clock that runs fast by this many millionths."""
     return lambda at: offset + at + at * drift // 1_000_000
 
 

@@ -18,6 +18,7 @@ import intervalq.sync
 from intervalq import QueueClosed, SlotTimeout
 from intervalq._queue.threads import Callers, opens_here
 from intervalq._shard.grants import Grant
+from intervalq._shard.leases import Leases
 from intervalq._shard.shard import Shard
 from intervalq.errors import ForkedError
 from intervalq.store import open_store
@@ -121,7 +122,7 @@ def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
     """Its job is in no line when all others have begun, and must be let into line once more."""
     order: list[str] = []
     slots: list[Grant] = []
-    asked, mine = threading.Event(), queue._queue.callers
+    asked, mine = threading.Event(), queue._queue._callers
 
     class Watched(Callers):
         async def gone(self) -> None:
@@ -142,7 +143,7 @@ def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
     closing = threading.Thread(target=queue.close)
     watched = Watched()
     monkeypatch.setattr(watched, "waiting", mine.waiting)
-    monkeypatch.setattr(queue._queue, "callers", watched)
+    monkeypatch.setattr(queue._queue, "_callers", watched)
     monkeypatch.setattr(intervalq.sync, "opens_here", opens_late)
     assert queue.run(lambda: "done") == "done"
     closing.join()
@@ -170,6 +171,37 @@ def test_a_forked_child_begins_anew(tmp_path: Path) -> None:
         with os.fdopen(reader) as lines:
             assert len({int(line) for line in lines}) == 3
         assert queue.inspect().ticket >= 5
+
+
+def test_a_forked_child_leaves_the_slot_of_its_parent_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither settles nor ends it: both would use the connection of the parent."""
+    url = f"file://{tmp_path}/state.json"
+    ended: list[int] = []
+    with IntervalQueue("forked-in", limits=["1000 tokens/min"], store=url) as queue:
+        code = 1
+        with queue.slot(cost={"tokens": 100}) as slot:
+            child = os.fork()
+            if child == 0:
+                monkeypatch.setattr(Leases, "ended", lambda _, ticket: ended.append(ticket))
+                try:
+                    slot.settle(tokens=1)
+                except ForkedError:
+                    code = 0
+            else:
+                slot.settle(tokens=30)
+        if child == 0:
+            try:
+                with queue.slot(cost={"tokens": 5}) as own:  # a slot of its own, after what the loop was told
+                    own.settle(tokens=3)
+                queue.close()
+            finally:
+                os._exit(code or ended[:1] == [slot.ticket])
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    with IntervalQueue("forked-in", store=url) as queue:
+        assert [limit.taken for limit in queue.inspect().limits] == [33]
 
 
 def test_a_store_object_can_not_be_opened_again_in_a_child() -> None:

@@ -59,7 +59,7 @@ async def test_a_job_can_be_cancelled_before_it_has_a_task(backend: str) -> None
     assert anyio.current_time() - begin < 0.1, "nobody waits for it"
     assert starts.order == [0, 2]
     assert starts.gaps == [pytest.approx(1, abs=0.01)], "its slot goes to the next"
-    assert not queue.jobs
+    assert not queue._jobs
 
 
 @BACKENDS
@@ -94,7 +94,7 @@ async def test_all_jobs_that_wait_learn_that_the_queue_was_closed(backend: str) 
 
 @in_virtual_time
 async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> None:
-    """It is not the first in line, and nobody is told of slots that were granted before."""
+    """It isn't the first in line, so nothing tells it of slots that were granted before."""
     queue = IntervalQueue("q", interval=1e-6, burst=1000, lookahead=None, store=FarStore())
     later: list[Job[int]] = []
 
@@ -102,12 +102,12 @@ async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> No
         return 1
 
     await queue.run(job)
-    first = start(queue, job, (), queue.plan())
+    first = start(queue, job, (), queue._plan())
     begin = first.waiter.start
     assert begin is not None
 
     def add() -> None:
-        later.append(start(queue, job, (), queue.plan()))
+        later.append(start(queue, job, (), queue._plan()))
 
     def begin_and_add() -> None:
         asyncio.get_running_loop().call_soon(add)  # the next thing, before the first one's task has looked

@@ -1,4 +1,4 @@
-"""Slots that are over because the process does something else are counted, and somebody is told."""
+"""Slots that pass because the process is busy with something else are counted, and logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _nobody_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def warnings_of(blocks: float, caplog: pytest.LogCaptureFixture, jobs: int = 30) -> list[str]:
-    """What is said when each job blocks the event loop for so many intervals."""
+    """The warnings when each job blocks the event loop for this number of intervals."""
 
     async def scenario() -> int:
         queue = queue_on(FarStore(delay=0.001))

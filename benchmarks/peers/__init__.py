@@ -1,4 +1,4 @@
-"""The contenders: what each is called, where it runs, and with which settings."""
+"""The contenders: their names, where they run, and their settings."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def throughput(kind: str) -> dict[str, Peer]:
 
 
 def floor(kind: str) -> Peer:
-    """One bare step of a store: what the latency of a call is compared with."""
+    """One bare step of a store, with which the latency of a call is compared."""
     return _FLOORS[kind][0]
 
 
 LATENCY_PEERS = ("redis-rate-limiters", "pyrate-best", "limits", "throttled-py", "bottleneck", "slots")
-"""Of PACING, besides intervalq: those that ask Redis for each call."""
+"""Those of PACING, besides intervalq, that ask Redis for each call."""

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Work:
-    """What every process of a run does."""
+    """The work of every process of a run."""
 
     task: str
     """`pace`, `flood`, `latency`, `lone` or `keyed`."""
@@ -22,22 +22,22 @@ class Work:
     index: int
     callers: int
     settle: float
-    """Seconds after the beginning that don't count."""
+    """Seconds after the begin that aren't measured."""
     seconds: float
-    """How long it counts."""
+    """Seconds that are measured."""
     arrivals: tuple[float, ...] = ()
-    """When callers come, in seconds after the beginning; none: a steady backlog."""
+    """When callers arrive, in seconds after the begin; empty: a steady backlog."""
     calls: int = 0
-    """Of `latency`: how many; of `keyed`: queues."""
+    """For `latency`: how many calls; for `keyed`: how many queues."""
     pause: float = 0.0
-    """Of `lone`: seconds before each call."""
+    """For `lone`: the pause in seconds before each call."""
     floor: str = ""
     floor_url: str = ""
 
 
 @dataclass
 class Recorder:
-    """The jobs of one process. A job does nothing but write down that it began."""
+    """The jobs of one process. A job does nothing but record that it began."""
 
     starts: list[tuple[int, int, int | None, int | None, int | None]] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class Recorder:
 
 @dataclass
 class Tally:
-    """How many jobs there were, where there are too many to write each down."""
+    """The number of jobs, where there are too many to record each of them."""
 
     jobs: int = 0
     going: bool = True
@@ -79,29 +79,29 @@ class Adapter(ABC):
         self.work = work
 
     async def open(self) -> None:  # noqa: B027 - some have nothing to connect
-        """Connect, load scripts: all that a long-lived process does once."""
+        """Connect and load scripts: whatever a long-lived process does once."""
 
     @abstractmethod
     async def call(self, job: Job) -> None:
         """Wait for a start, and call `job`, with the ticket and the slot where they are known."""
 
     async def flood(self, tally: Tally) -> None:
-        """One caller that asks again at once, as fast as it goes."""
+        """One caller that calls again at once, without a pause."""
         while tally.going:
             await self.call(nothing)
             tally.jobs += 1
 
     @property
     def in_batches(self) -> bool:
-        """Whether `flood` is called once, and stands for all callers."""
+        """Whether `flood` is called once, on behalf of all callers."""
         return False
 
     async def step(self) -> bool:
-        """One round trip of the library itself to its store, on another queue; False: it has none to be timed."""
+        """One round trip of the library to its store, on another queue; False: it can't be measured."""
         return False
 
     async def figures(self) -> dict[str, Any]:
-        """What the library itself counted."""
+        """The figures that the library itself counts."""
         return {}
 
 

@@ -30,7 +30,7 @@ return {redis.call('INCRBY', KEYS[2], ARGV[2]), string.format('%d', slot), strin
 
 
 class Futures(Adapter):
-    """A future and a `call_soon` each: the least that waiting costs in an event loop."""
+    """A future and a `call_soon` for each job: the minimum that waiting costs in an event loop."""
 
     async def call(self, job: Job) -> None:
         """See `Adapter.call`."""
@@ -42,7 +42,7 @@ class Futures(Adapter):
 
 
 class Naive(Adapter):
-    """No store: sleeps one interval before each start, as is written by hand most often."""
+    """No store: sleeps one interval before each start, as hand-written code mostly does."""
 
     async def call(self, job: Job) -> None:
         """See `Adapter.call`."""
@@ -59,7 +59,7 @@ class _Redis(Adapter):
 
 
 class SlotScript(_Redis):
-    """One script a job gives it a slot; then the job sleeps."""
+    """One script per job assigns it a slot; then the job sleeps."""
 
     async def call(self, job: Job) -> None:
         """See `Adapter.call`."""
@@ -90,7 +90,7 @@ class _Pipeline(_Redis):
         job()
 
     async def step(self, count: int) -> None:
-        """So many at once."""
+        """Do this many at once."""
         if count == 1:
             await self.add(self._redis)
             return
@@ -101,19 +101,19 @@ class _Pipeline(_Redis):
 
     @abstractmethod
     def add(self, client: Any) -> Any:  # noqa: ANN401 - a client or a pipeline
-        """One of them."""
+        """Do one of them."""
 
 
 class Incr(_Pipeline):
-    """The least that a shared count costs."""
+    """The minimum cost of a shared count."""
 
     def add(self, client: Any) -> Any:  # noqa: ANN401 - a client or a pipeline
-        """One INCR, the least that counts."""
+        """One INCR, the cheapest way to count."""
         return client.incr("count")
 
 
 class SlotPipeline(_Pipeline):
-    """The least that a slot on the server's clock costs."""
+    """The minimum cost of a slot on the server's clock."""
 
     def add(self, client: Any) -> Any:  # noqa: ANN401 - a client or a pipeline
         """One call of the script that takes a slot."""
@@ -121,7 +121,7 @@ class SlotPipeline(_Pipeline):
 
 
 class SlotBatch(_Redis):
-    """One script for all who ask in one turn of the event loop; each waits for a future of its own."""
+    """One script for all who ask in one iteration of the event loop; each waits for a future of its own."""
 
     async def open(self) -> None:
         """See `Adapter.open`."""

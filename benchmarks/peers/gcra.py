@@ -25,7 +25,7 @@ class Paced(Adapter):
         )
 
     def quota(self) -> tuple[int, int]:
-        """Starts a second, and how many at once."""
+        """Starts per second, and the size of a burst."""
         return round(1 / self.work.interval), 1
 
     async def call(self, job: Job) -> None:
@@ -35,8 +35,8 @@ class Paced(Adapter):
 
 
 class Flood(Paced):
-    """As good as no limit."""
+    """Settings that are practically without a limit."""
 
     def quota(self) -> tuple[int, int]:
-        """So many an instant that nobody waits."""
+        """So many per second that nobody waits."""
         return 1_000_000, 1_000_000

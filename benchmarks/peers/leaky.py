@@ -21,7 +21,7 @@ class Paced(Adapter):
 
 
 class Flood(Paced):
-    """As good as no limit."""
+    """Settings that are practically without a limit."""
 
     async def open(self) -> None:
         """See `Adapter.open`."""

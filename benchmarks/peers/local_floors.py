@@ -16,7 +16,7 @@ from peers.base import Adapter, Job, Tally
 class _Local(Adapter):
     @property
     def path(self) -> Path:
-        """Beside the store's own file."""
+        """A path beside the store's own file."""
         return Path(urlsplit(self.work.url).path).with_name("floor")
 
     @property
@@ -37,14 +37,14 @@ class _Local(Adapter):
 
     @abstractmethod
     def step(self, count: int) -> None:
-        """So many at once."""
+        """Do this many at once."""
 
 
 class Rewrite(_Local):
-    """A file that is written again, under a lock."""
+    """A file that is rewritten under a lock."""
 
     def step(self, count: int) -> None:
-        """Read the file, count on, and write it again, under its lock."""
+        """Read the file, increment the count, and rewrite the file, under its lock."""
         path = self.path
         with path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -62,7 +62,7 @@ class Rewrite(_Local):
 
 
 class Update(_Local):
-    """A row that is updated, in one transaction for all."""
+    """A row that is updated, in one transaction for all callers."""
 
     async def open(self) -> None:
         """See `Adapter.open`."""
@@ -73,7 +73,7 @@ class Update(_Local):
         self._database.execute("INSERT OR IGNORE INTO queue VALUES ('bench', 0)")
 
     def step(self, count: int) -> None:
-        """Count on one by one, in one transaction."""
+        """Increment one by one, in one transaction."""
         self._database.execute("BEGIN IMMEDIATE")
         for _ in range(count):
             self._database.execute(

@@ -1,4 +1,4 @@
-"""intervalq: for pacing as users have it, and without an effective limit in its three ways."""
+"""intervalq: for pacing with its usual settings, and without an effective limit in three ways."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from intervalq.rules import Advance, Settings
 from peers.base import Adapter, Job, Tally, Work
 
 _GRANT: ContextVar[Any] = ContextVar("grant", default=None)
-"""The slot that the present call got."""
+"""The slot of the present call."""
 
 
 class _Noting(IntervalQueue):
-    """Notes the slot of a call, which `run` doesn't tell; not public, and left out where it isn't called."""
+    """Records the slot of a call, which `run` doesn't report. It overrides a method that isn't public."""
 
-    async def acquire(self, *arguments: Any) -> Any:  # noqa: ANN401 - the queue's own
-        """A slot, which is noted for whoever measures."""
-        shard, grant = await super().acquire(*arguments)
+    async def _acquire(self, *arguments: Any) -> Any:  # noqa: ANN401 - the queue's own
+        """Get a slot, and record it."""
+        shard, grant = await super()._acquire(*arguments)
         _GRANT.set(grant)
         return shard, grant
 
@@ -45,14 +45,14 @@ class Ours(Adapter):
             job(slot.ticket, slot.due, self.checked())
 
     def checked(self) -> int | None:
-        """The last look at the clock, for `frozen`; not public, and left out where there is none."""
-        at: int | None = getattr(self.queue.shard().dispatcher, "begun_at", None)
+        """The last reading of the clock, for `frozen`; not public, and None where there is none."""
+        at: int | None = getattr(self.queue._shard().dispatcher, "begun_at", None)
         return None if at is None else at * 1_000
 
     async def step(self) -> bool:
         """See `Adapter.step`: the command that a call on an idle queue needs, and nothing else."""
         take = Advance(settings=Settings(interval=1_000), nonce="step", take=1, reach=20_000)
-        await self.queue.shard().store.apply("step", take)
+        await self.queue._shard().store.apply("step", take)
         return True
 
     async def figures(self) -> dict[str, Any]:

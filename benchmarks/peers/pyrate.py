@@ -1,4 +1,4 @@
-"""PyrateLimiter: its best setting for even starts, and the one that its README has."""
+"""PyrateLimiter: its best setting for even starts, and that of its README."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Pyrate(Adapter):
 
     @abstractmethod
     async def bucket(self, redis: Redis | None) -> AbstractBucket:
-        """Where the state is."""
+        """The state of the bucket."""
 
     async def call(self, job: Job) -> None:
         """See `Adapter.call`."""
@@ -48,10 +48,10 @@ class Best(_Pyrate):
 
 
 class Flood(Best):
-    """As good as no limit: the algorithm counts whole microseconds."""
+    """Practically without a limit: the algorithm counts whole microseconds."""
 
     def rate(self) -> Rate:
-        """One a microsecond."""
+        """One per microsecond."""
         return Rate(1_000_000, 1_000)
 
 

@@ -1,4 +1,4 @@
-"""The baseline: a process that only sleeps to its share of a grid, by the timers that intervalq uses.
+"""The baseline: a process that only sleeps until its points of a grid, with the timers that intervalq uses.
 
 What is short or late here is the machine's doing, and nobody's merit.
 """
@@ -43,8 +43,8 @@ class Timer(Adapter):
 
 
 class Half(Timer):
-    """Each point is used or not by chance."""
+    """Each point is used at random, with a probability of one half."""
 
     def used(self, point: int) -> bool:
-        """Whether somebody uses this point: by chance, every other one."""
+        """Whether a caller uses this point: at random, every other one."""
         return random.Random(point).random() < 0.5

@@ -9,7 +9,7 @@ from peers.base import CONNECTIONS, Adapter, Job
 
 
 class Paced(Adapter):
-    """One token an interval."""
+    """One token per interval."""
 
     capacity = 1
 
@@ -33,7 +33,7 @@ class Paced(Adapter):
 
 
 class Flood(Paced):
-    """As good as no limit."""
+    """Settings that are practically without a limit."""
 
     capacity = 1_000_000_000
 

@@ -15,11 +15,11 @@ from peers.floors import Naive
 _BOUND = 30.0
 """Seconds after which a call counts as one that didn't begin."""
 _WARM = 1
-"""How many calls don't count: the first one makes what all need."""
+"""Calls that aren't measured: the first one sets up what all need."""
 
 
 async def lone(adapter: Adapter, work: Work) -> dict[str, Any]:
-    """One call after a pause, again and again for a while, by turns with the naive limiter."""
+    """One call after a pause, repeated for a while, alternating with the naive limiter."""
     naive = Naive(work)
     await naive.open()
     waits: list[float] = []

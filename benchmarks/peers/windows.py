@@ -1,4 +1,4 @@
-"""limits: a window of one second; it tells when to try again, and the caller sleeps until then."""
+"""limits: a window of one second; it returns when to try again, and the caller sleeps until then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peers.base import CONNECTIONS, Adapter, Job
 
 
 class Paced(Adapter):
-    """R per second, in a window that moves."""
+    """R per second, in a moving window."""
 
     kind: type[RateLimiter] = MovingWindowRateLimiter
 
@@ -30,7 +30,7 @@ class Paced(Adapter):
         self._item = RateLimitItemPerSecond(self.limit())
 
     def limit(self) -> int:
-        """Starts a second."""
+        """Starts per second."""
         return round(1 / self.work.interval)
 
     async def call(self, job: Job) -> None:
@@ -42,10 +42,10 @@ class Paced(Adapter):
 
 
 class Flood(Paced):
-    """As good as no limit; in a fixed window, its cheapest: the moving one keeps each hit in a list."""
+    """Practically without a limit, in a fixed window, the cheapest: the moving one keeps each hit."""
 
     kind = FixedWindowRateLimiter
 
     def limit(self) -> int:
-        """Starts a second."""
+        """Starts per second."""
         return 1_000_000

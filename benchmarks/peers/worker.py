@@ -41,7 +41,7 @@ def _adapter(place: str, work: Work) -> Adapter:
 
 
 async def _ready() -> int:
-    """Say that all is connected, and wait to be told the beginning."""
+    """Report that everything is connected, and wait for the common begin."""
     _say("ready")
     begin = int(await asyncio.to_thread(sys.stdin.readline))
 
@@ -54,7 +54,7 @@ async def _ready() -> int:
 
 
 class _Watch(threading.Thread):
-    """Reads the figures at both ends of the window, writes them out, and ends the process."""
+    """Reads the figures at both ends of the window, prints them, and ends the process."""
 
     def __init__(self, begin: int, work: Work, adapter: Adapter, recorder: Recorder, tally: Tally) -> None:
         super().__init__(daemon=True)
@@ -70,7 +70,7 @@ class _Watch(threading.Thread):
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, (instant - time.monotonic_ns()) / 1e9))
 
     def _look(self, *_: object) -> None:
-        """One end of the window has come."""
+        """Handle the begin or the end of the window."""
         _, _, tally = self._parts
         self._read.append((time.monotonic_ns(), tally.jobs, _cpu()))
         if len(self._read) == 1:
@@ -160,7 +160,7 @@ async def _latency(adapter: Adapter, work: Work) -> None:
 
 
 async def _watched(adapter: Adapter, work: Work) -> None:
-    """Calls that are each watched by themselves."""
+    """Calls that are measured one by one."""
     calls = importlib.import_module("peers.watched")
     begin = await _ready()
     await asyncio.sleep(max(0.0, (begin - time.monotonic_ns()) / 1e9))  # noqa: TID251
@@ -168,7 +168,7 @@ async def _watched(adapter: Adapter, work: Work) -> None:
 
 
 async def main() -> None:
-    """Do what the one argument says."""
+    """Do the work that the one argument describes."""
     work = Work(**json.loads(sys.argv[1]))
     adapter = _adapter(work.place, work)
     recorder, tally = Recorder(), Tally()

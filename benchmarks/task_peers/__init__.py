@@ -15,17 +15,17 @@ class Contender:
     """One contender in one question."""
 
     name: str
-    """What `--peers` calls it; floors and intervalq always run."""
+    """Its name for `--peers`; floors and intervalq always run."""
     label: str
     place: str
-    """Its adapter: a module of this folder, and a class; or a script for Node."""
+    """Its adapter: a module of this folder and a class, or a script for Node."""
     left: str = ""
-    """SQL that gives a row as long as there is work; empty: intervalq is asked itself."""
+    """SQL that returns a row while there is work; empty: ask intervalq itself."""
     options: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0
-    """Of `--jobs`: how many tasks it gets, so that no row takes much longer than others."""
+    """Its share of `--jobs`, so that no row takes much longer than others."""
     package: str = ""
-    """What has to be installed."""
+    """The packages that must be installed."""
     uvloop: bool = False
 
     @property
@@ -35,7 +35,7 @@ class Contender:
 
     @property
     def missing(self) -> str:
-        """What isn't installed, if so."""
+        """The packages that aren't installed, if any."""
         if self.is_node:
             return found if isinstance(found := _node.modules(), str) else ""
         if self.package and find_spec(self.package) is None:

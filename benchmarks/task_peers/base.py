@@ -13,12 +13,12 @@ from _tasks_board import Board
 
 QUEUE = "bench"
 BATCH = 1000
-"""How many tasks all contenders insert at a time, where it is many."""
+"""How many tasks all contenders insert at a time, if there are many."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one process does in a run."""
+    """The work of one process in a run."""
 
     role: str
     """`install`, `fill`, `filled`, `work` or `insert`; see worker.py."""
@@ -28,32 +28,32 @@ class Work:
     index: int = 0
     count: int = 0
     every: float = 0.0
-    """Of `insert`: the mean of the seconds between two."""
+    """For `insert`: the mean pause in seconds between two inserts."""
     records: bool = False
-    """Whether each start is written down, or only counted."""
+    """Whether each start is recorded, or only counted."""
     uvloop: bool = False
     options: dict[str, Any] = field(default_factory=dict)
-    """The adapter's own."""
+    """Options of the adapter."""
 
 
 class Seen:
-    """What the function of a task does: nothing, but that it is seen."""
+    """The function of a task: it does nothing but record that it began."""
 
     def __init__(self, work: Work, board: Board) -> None:
         self.starts: list[tuple[int, int]] = []
-        """The task's number and CLOCK_MONOTONIC, of each start."""
+        """The task's number and CLOCK_MONOTONIC at each start."""
         self.records = work.records
         self._index = work.index
         self._count = board.count
         self._begun = 0
 
     def task(self) -> None:
-        """One more was begun with."""
+        """Count one more start."""
         self._begun += 1
         self._count(self._index, self._begun)
 
     def start(self, at: int, number: int) -> None:
-        """One more was begun with at that time: this one."""
+        """Record one more start, with its time."""
         self.starts.append((number, at))
         self.task()
 
@@ -66,42 +66,42 @@ class Adapter(ABC):
         self.seen = seen
 
     async def install(self) -> None:  # noqa: B027 - some have nothing to install
-        """Make what a new database needs, once."""
+        """Create the schema of a new database, once."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect, as far as it can be done before the work."""
+        """Connect, and do everything else that can be done before the work."""
 
     @abstractmethod
     async def fill(self, count: int) -> None:
-        """Insert many tasks, the fastest way there is."""
+        """Insert many tasks, in the fastest way there is."""
 
     @abstractmethod
     async def insert(self, number: int) -> None:
-        """Insert one task, which an idle worker should learn of."""
+        """Insert one task, of which an idle worker should learn."""
 
     @abstractmethod
     async def work(self) -> None:
-        """Run tasks, for ever."""
+        """Run tasks, without end."""
 
     def job(self) -> Callable[[Any], None]:
-        """What is called with that which a task carries: it only counts, or it writes down."""
+        """The function to call with a task's payload: it only counts, or it records each start."""
         task, start, clock = self.seen.task, self.seen.start, time.monotonic_ns
         if not self.seen.records:
             return lambda _: task()
         return lambda carried: start(clock(), self.number(carried))
 
     def number(self, carried: Any) -> int:  # noqa: ANN401 - each contender's own
-        """A task's number, from what it carries."""
+        """A task's number, from its payload."""
         return int(json.loads(carried)["n"])
 
 
 def batches(count: int) -> Iterator[range]:
-    """So many numbers, some at a time."""
+    """Yield the numbers below `count`, in batches."""
     for low in range(0, count, BATCH):
         yield range(low, min(low + BATCH, count))
 
 
 def carried(numbers: Iterable[int]) -> list[str]:
-    """What tasks carry, as JSON."""
+    """The payload of a task, as JSON."""
     return [json.dumps({"n": number}) for number in numbers]

@@ -18,7 +18,7 @@ async def job(*, n: int) -> None:
 
 
 class Peer(Adapter):
-    """Options: those of its Queue, and `flush`: the seconds between two writes of what was done."""
+    """Options: those of its Queue, and `flush`: seconds between two writes of outcomes."""
 
     def __init__(self, work: Work, seen: Seen) -> None:
         super().__init__(work, seen)

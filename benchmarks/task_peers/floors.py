@@ -43,7 +43,7 @@ JOIN floor ON floor.id > taken.low AND floor.id <= taken.high
 
 
 class Fused(Adapter):
-    """Delete the last batch and claim the next by SKIP LOCKED, in one statement. Options: batch."""
+    """Delete the last batch and claim the next with SKIP LOCKED, in one statement. Options: batch."""
 
     table = _TABLE
 
@@ -99,7 +99,10 @@ class Ranges(Fused):
 
 
 class OneByOne(Fused):
-    """Coroutines with a connection each: one statement claims a task, another deletes it. Options: callers."""
+    """Coroutines with a connection each: one statement claims a task, another one deletes it.
+
+    Options: callers.
+    """
 
     async def work(self) -> None:
         """See `Adapter.work`."""
@@ -126,7 +129,7 @@ class OneByOne(Fused):
 
 
 class Listening(Fused):
-    """A process that waits for notices, and claims at each."""
+    """A process that waits for notifications, and claims at each of them."""
 
     async def work(self) -> None:
         """See `Adapter.work`."""

@@ -12,7 +12,7 @@ from task_peers.base import QUEUE, Adapter, Seen, Work, batches
 
 
 class Peer(Adapter):
-    """Options: limit (at the same time)."""
+    """Options: limit (tasks at the same time)."""
 
     def __init__(self, work: Work, seen: Seen) -> None:
         super().__init__(work, seen)

@@ -82,7 +82,7 @@ class OneByOne(Ours):
 
 
 class Fetched(Ours):
-    """A pull consumer: so many at a time, all acknowledged. Options: batch."""
+    """A pull consumer: fetches a batch, and acknowledges all of it. Options: batch."""
 
     async def work(self) -> None:
         """See `Adapter.work`."""

@@ -24,7 +24,7 @@ from _tasks_board import Board
 from task_peers.base import Adapter, Seen, Work
 
 _LOOK = 0.01
-"""Seconds between two looks at whether the run is over."""
+"""Seconds between two checks whether the run is over."""
 
 
 def _say(text: str) -> None:
@@ -39,7 +39,7 @@ def _finish(found: dict[str, Any]) -> None:
 
 
 async def _begin() -> int:
-    """Say that all is ready, and wait for the common beginning."""
+    """Report that everything is ready, and wait for the common begin."""
     _say("ready")
     begin = int(await asyncio.to_thread(sys.stdin.readline))
 
@@ -71,7 +71,7 @@ async def _insert(adapter: Adapter, work: Work) -> None:
 
 
 async def main(work: Work, board: Board) -> None:
-    """Do what the work says."""
+    """Do the work."""
     seen = Seen(work, board)
     module, name = work.place.split(":")
     kind: type[Adapter] = getattr(importlib.import_module(f"task_peers.{module}"), name)
@@ -99,7 +99,7 @@ async def main(work: Work, board: Board) -> None:
 
 
 def run() -> None:
-    """Read the one argument, and do it in an event loop."""
+    """Read the one argument, and do its work in an event loop."""
     work = Work(**json.loads(sys.argv[1]))
     board = Board(work.board)
     factory = None

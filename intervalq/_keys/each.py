@@ -25,7 +25,7 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
     Args:
         each: the option.
         interval: the common one.
-        is_plain: whether there are neither burst, limits nor max_running.
+        is_plain: whether there are neither burst, limits, max_running nor an automatic rate.
 
     Raises:
         InvalidOption: it is no rate, faster than the common one, or can't be combined with another option.
@@ -37,8 +37,8 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
         raise InvalidOption(f"{what} needs interval or rate: the common pace of all keys")
     if not is_plain:
         raise InvalidOption(
-            f"{what} can't be combined with burst, limits or max_running: keys share only the pace; leave "
-            "these out, or use keys without each=, which are queues of their own"
+            f"{what} can't be combined with burst, limits, max_running or rate='auto': keys share only the "
+            "pace; leave these out, or use keys without each=, which are queues of their own"
         )
     if each == SHARED:
         return NO_PACE

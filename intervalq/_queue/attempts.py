@@ -48,21 +48,23 @@ async def run(
     waiter = job.waiter if job is not None else plan.waiter(in_thread=in_thread)
     while True:
         try:
-            result, error = await _attempt(queue, function, plan, waiter, job, in_thread=in_thread)
+            grant, result, error = await _attempt(queue, function, plan, waiter, job, in_thread=in_thread)
         except IntervalqError as no_slot:
             if error is None or no_slot.__cause__ is not None:
                 raise
             raise copy(no_slot) from error  # a copy, because all waiters are given the same one
         if error is None:
-            if plan.retry_after and (asked := wait_after_result(plan.retry_after, result)) is not None:
-                await cool_down(queue, asked)
+            if plan.retry_after:
+                asked = wait_after_result(plan.retry_after, result, bare=plan.adapts)
+                if asked is not None:
+                    await heed(queue, grant, asked)
             return result
-        asked = wait_after_error(plan.retry_after, error)
+        asked = wait_after_error(plan.retry_after, error, bare=plan.adapts)
         if asked is not None:
-            await cool_down(queue, asked)
+            await heed(queue, grant, asked)
         if attempt > plan.retries:
             raise error
-        if asked is None:  # a cool-down is pause enough
+        if not asked:  # a cool-down is pause enough
             await anyio.sleep(backoff(attempt, plan.backoff))
         attempt += 1
         waiter = plan.waiter(in_thread=in_thread, again=True)
@@ -76,14 +78,14 @@ async def _attempt(
     job: RunningJob[Any] | None,
     *,
     in_thread: bool,
-) -> tuple[Any, Exception | None]:
-    """One start in one slot: the function's result, or its error."""
+) -> tuple[Grant, Any, Exception | None]:
+    """One start in one slot: that, and the function's result, or its error."""
     while True:
         if job is not None:
             job.waiter = waiter
             if waiter.again:
-                await waits_again(queue.shard(), job.awaited_by)
-        shard, grant = await queue.acquire(waiter, plan.timeout)
+                await waits_again(queue._shard(), job.awaited_by)
+        shard, grant = await queue._acquire(waiter, plan.timeout)
         held = None
         if shard.connection.is_limited:
             held = hold(shard, tuple if job is None else partial(getattr, job, "awaited_by"))
@@ -92,8 +94,8 @@ async def _attempt(
                 if job is not None:
                     job.begins(grant)
                 result = await function()
-                settle_by(plan.settle, result, partial(queue.settle, shard, grant), queue.name)
-                return result, None
+                settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
+                return grant, result, None
             # A limiter of its own: waiting for one of the threads that all share would use up the slot.
             own = anyio.CapacityLimiter(1)
             result = await anyio.to_thread.run_sync(in_time, shard, grant, function, limiter=own)
@@ -101,10 +103,10 @@ async def _attempt(
                 if job is not None:
                     job.begins(grant)
                 result = await result if inspect.isawaitable(result) else result
-                settle_by(plan.settle, result, partial(queue.settle, shard, grant), queue.name)
-                return result, None
+                settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
+                return grant, result, None
         except Exception as error:  # noqa: BLE001 - the job's own error; the caller decides on another attempt
-            return None, error
+            return grant, None, error
         finally:
             let_go(held)
             shard.leases.ended(grant.ticket)
@@ -115,10 +117,10 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
     """Put a job in line, and start it in the background when its slot has come."""
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
-    shard = queue.shard()
-    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue.jobs)
+    shard = queue._shard()
+    job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue._jobs)
     shard.enter(job.waiter)  # not in the task, so that jobs begin in the order in which they were added
-    queue.jobs[job] = None
+    queue._jobs[job] = None
     work = partial(run, queue, call, plan, job, in_thread=in_thread)
     context = copy_context()
     context.run(HOLDING.set, ())  # the caller of `add` need not wait for the job: see `Job.awaited_by`
@@ -178,10 +180,10 @@ def undecorated(queue: Queue, function: Callable[..., R]) -> Callable[..., R]:
     return inner if bound_to is None else partial(inner, bound_to)
 
 
-async def cool_down(queue: Queue, seconds: float) -> None:
-    """Stop the queue for a while after a job, if its store can be reached."""
+async def heed(queue: Queue, grant: Grant, seconds: float) -> None:
+    """Stop the queue for a while after a job that a server refused, if its store can be reached."""
     try:
-        await queue.cool_down(seconds)
+        await queue._refused(grant, seconds)
     except StoreError:
         # The caller must see the job's own error; the next start will raise the store's.
         return

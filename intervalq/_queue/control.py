@@ -9,11 +9,12 @@ from intervalq._keys.each import NO_PACE, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.options import Cost, Duration, Rate, check_burst, options, whole
+from intervalq._shard.grants import Grant
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit, limit_of, rules_of
 from intervalq.errors import InvalidOption, QueueNotFound
-from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Resume
+from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Refusal, Resume
 
 
 class Control(Handle):
@@ -22,8 +23,8 @@ class Control(Handle):
     async def start(self) -> None:
         """Let the jobs of this handle begin, and those of its keys, that were kept by `start=False`."""
         self._options = replace(self._options, start=True)
-        if self.shard_here is not None:
-            self.shard().start()
+        if self._shard_here is not None:
+            self._shard().start()
         if "blocking" in self.__dict__:  # the same handle for plain functions
             self.__dict__["blocking"].start()
         for child in list(self._children.values()):
@@ -49,11 +50,26 @@ class Control(Handle):
         """
         await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
 
+    async def _refused(self, grant: Grant, seconds: float) -> None:
+        """A server refused the job of this slot, and asks for a pause of so many seconds.
+
+        A rate that finds the server's limit is cut in the same step, unless it was cut for an earlier refusal
+        after the slot had been handed out.
+        """
+        shard = self._shard()
+        refusal, pace = None, None if shard.state is None else shard.state.pace
+        if pace is not None and grant.range.record == shard.grants.record and grant.ticket > pace.cut_ticket:
+            refusal = Refusal(grant.ticket, grant.slot.due)
+        if refusal is not None or seconds > 0:
+            await self._command(Hold(length=parse.duration(seconds, what="cool-down"), refusal=refusal))
+
     async def configure(
         self,
         *,
         interval: Duration | None = None,
         rate: Rate | None = None,
+        floor: Rate | None = None,
+        ceiling: Rate | None = None,
         burst: int | None = None,
         max_running: int | None = None,
         limits: Iterable[str | Limit] | None = None,
@@ -66,7 +82,10 @@ class Control(Handle):
 
         Args:
             interval: see `IntervalQueue`.
-            rate: see `IntervalQueue`.
+            rate: see `IntervalQueue`. `auto` with other bounds keeps what was learned; an interval or another
+                rate ends it.
+            floor: see `IntervalQueue`.
+            ceiling: see `IntervalQueue`.
             burst: see `IntervalQueue`.
             max_running: see `IntervalQueue`.
             limits: all the limits from now on; none removes them. One of the same unit and window as before
@@ -75,12 +94,14 @@ class Control(Handle):
                 none of it.
         """
         checked = options(
-            self._options.name, interval=interval, rate=rate, store_url=None, burst=1, lookahead=None,
-            tolerance=None, max_running=None, timeout=None, retries=0, backoff=0, retry_after=False,
+            self._options.name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, store_url=None,
+            burst=1, lookahead=None, tolerance=None, max_running=None, timeout=None, retries=0, backoff=0,
+            retry_after=False,
         )  # fmt: skip
         self._check_each(burst is not None or max_running is not None or limits is not None)
         command = Configure(
-            interval=checked.interval,
+            interval=checked.interval if checked.auto is None else None,
+            auto=checked.auto,
             burst=None if burst is None else whole("burst", burst, 1),
             max_running=None if max_running is None else whole("max_running", max_running, 0),
             limits=None if limits is None else rules_of(limits),
@@ -88,23 +109,24 @@ class Control(Handle):
         before = (await self._command(Inspect(), may_be_new=True)).state
         if before is not None:
             settings = before.settings
-            if settings.limits and settings.interval == 1 and (command.interval or command.burst):
+            if settings.limits and settings.interval == 1 and (checked.interval or command.burst):
                 raise InvalidOption(
                     f"queue {self.name!r} has limits and no interval, which can't be changed while it "
                     "runs: drop it, and create it with both"
                 )
             if settings.limits and settings.interval == 1 and command.limits == ():
                 raise InvalidOption(f"queue {self.name!r} has no interval: it needs at least one limit")
-            check_burst(command.interval or settings.interval, command.burst or settings.burst)
+            longest = settings.interval if settings.auto is None else settings.auto.slowest
+            check_burst(checked.interval or longest, command.burst or settings.burst)
             # From now on this handle uses the queue's settings instead of its own.
-            self.shard().connection.adopt(settings, self._options.counted)
+            self._shard().connection.adopt(settings, self._options.counted)
         answer = await self._command(command)
         if answer.state is not None:
             settings, mine = answer.state.settings, self._options
             units = tuple([limit.unit for limit in settings.limits])
             # The first ones stay where they are, because waiting jobs say in their order what they take.
             counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
-            self.shard().connection.adopt(settings, counted)
+            self._shard().connection.adopt(settings, counted)
             if mine.is_keyed:
                 self._options = replace(mine, each=settings.interval)
                 return
@@ -112,6 +134,7 @@ class Control(Handle):
                 mine,
                 interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
                 tolerance=settings.tolerance, limits=settings.limits, counted=counted,
+                auto=settings.auto,
             )  # fmt: skip
 
     def _check_each(self, has_others: bool) -> None:
@@ -122,8 +145,8 @@ class Control(Handle):
         if mine.each is not None and has_others:
             raise not_of_common(self.name)
 
-    async def known_limits(self) -> tuple[Limit, ...]:
-        """Internal: the queue's limits as `configure` takes them."""
+    async def _known_limits(self) -> tuple[Limit, ...]:
+        """The queue's limits as `configure` takes them."""
         state = (await self._command(Inspect())).state
         limits = () if state is None else state.settings.limits
         return tuple([limit_of(limit) for limit in limits])
@@ -139,7 +162,7 @@ class Control(Handle):
 
     async def drop(self) -> None:
         """Remove the queue's record from the store. The next job creates it again."""
-        await self.shard().command(Drop())
+        await self._shard().command(Drop())
 
     async def inspect(self) -> QueueState:
         """The queue as the store has it, and the live figures of this handle.
@@ -148,7 +171,7 @@ class Control(Handle):
             QueueNotFound: the store has no such queue.
         """
         answer = await self._command(Inspect())
-        return inspected(self.shard(), answer)
+        return inspected(self._shard(), answer)
 
     async def quote(self, cost: Cost = 1) -> float | None:
         """Seconds until a job would begin that came now, behind those that wait; it takes nothing.
@@ -165,10 +188,10 @@ class Control(Handle):
         """
         slots, units = self._options.units(cost)
         await self._command(Inspect(), may_be_new=True)
-        return self.shard().deadlines.wait(Waiter(cost=slots, units=units))
+        return self._shard().deadlines.wait(Waiter(cost=slots, units=units))
 
     async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
-        answer = await self.shard().command(command)
+        answer = await self._shard().command(command)
         if answer.state is None and not (may_be_new and self._options.interval is not None):
             raise QueueNotFound(self.name)
         return answer

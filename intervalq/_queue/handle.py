@@ -32,16 +32,16 @@ class Handle:
         self._options = mine
         self._given_store = given
         self._store: Store | None = given
-        self.shard_here: Shard | None = None
-        """Internal: the shard, if there is one. It may belong to another event loop: see `shard`."""
+        self._shard_here: Shard | None = None
+        """The shard, if there is one. It may belong to another event loop: see `shard`."""
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None
         self._children: WeakValueDictionary[str, Self] = WeakValueDictionary()
-        self.jobs: dict[RunningJob[Any], None] = {}
-        """Internal: jobs in the background that have not ended, in the order in which they were added."""
-        self.callers = Callers()
-        """Internal: threads that wait for slots."""
+        self._jobs: dict[RunningJob[Any], None] = {}
+        """Jobs in the background that have not ended, in the order in which they were added."""
+        self._callers = Callers()
+        """Threads that wait for slots."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Handle:
 
         If the queue has `each`, its keys are under its rate instead of separate: see `key` for weights.
         """
-        return self.keyed(token(key))
+        return self._keyed(token(key))
 
     def key(self, key: str, *, weight: int = 1) -> Self:
         """The queue of a key, as `queue[key]`, with a weight.
@@ -75,10 +75,10 @@ class Handle:
             raise InvalidOption(
                 f"weight={weight} needs each={SHARED!r}: other keys of {self.name!r} have a pace of their own"
             )
-        return self.keyed(token(key), weight)
+        return self._keyed(token(key), weight)
 
-    def keyed(self, key: str, weight: int = 1) -> Self:
-        """Internal: the queue of a key as the record's name has it."""
+    def _keyed(self, key: str, weight: int = 1) -> Self:
+        """The queue of a key as the record's name has it."""
         if self._options.key is not None:
             raise TypeError(f"{self!r} is already the queue of a key")
         child = self._children.get(key)
@@ -95,16 +95,16 @@ class Handle:
         belong to their callers. Unused tickets are given back, and connections closed. The queue itself, and
         its other handles, go on.
         """
-        shard = None if self._closed else self.shard_here
+        shard = None if self._closed else self._shard_here
         if shard is not None and self._home is not None and self._home[0] == os.getpid():
-            shard = self.shard()
+            shard = self._shard()
             for child in list(self._children.values()):
                 await child.close(drain=drain)
             if drain:
                 shard.refuse(drain=True)
-                for job in list(self.jobs):
+                for job in list(self._jobs):
                     await job.ended()
-                await self.callers.gone()
+                await self._callers.gone()
             await shard.close(drain=drain)
             if self._store is not None and self._parent is None:
                 await self._store.aclose()
@@ -118,35 +118,35 @@ class Handle:
     ) -> None:
         await self.close(drain=kind is None)
 
-    def shard(self) -> Shard:
-        """Internal: the shard of this handle in this event loop, created at first use.
+    def _shard(self) -> Shard:
+        """The shard of this handle in this event loop, created at first use.
 
         Raises:
             QueueClosed: the handle was closed.
             ForkedError, WrongLoop: it belongs to another process or event loop.
         """
-        shard = self.shard_here
+        shard = self._shard_here
         if shard is not None and shard.loop is running_loop() and not shard.closed:
             return shard
         if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
             raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
-        if self.shard_here is not None and self._home is not None and self._home != home:
+        if self._shard_here is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:
                 raise ForkedError(self.name)
             if not is_over(self._home[1]):
                 raise WrongLoop(self.name)
-            self.shard_here, self._store, self.jobs = None, self._given_store, {}
-        if self.shard_here is None:
+            self._shard_here, self._store, self._jobs = None, self._given_store, {}
+        if self._shard_here is None:
             mine = self._options
             precision = None if mine.precision is None else Precision(mine.precision)
-            self.shard_here = Shard(
+            self._shard_here = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
                 counted=mine.counted,
             )  # fmt: skip
             self._home = home
-        return self.shard_here
+        return self._shard_here
 
     def _store_here(self) -> Store:
         """The store as the shard uses it."""
@@ -160,20 +160,20 @@ class Handle:
 
     def _open(self) -> Store:
         if self._parent is not None:
-            self._parent.shard()  # checks process and event loop
+            self._parent._shard()  # checks process and event loop
             return self._parent._open()  # noqa: SLF001 - its own class
         if self._store is None:
             self._store = open_store(self._options.store_url)
         return self._store
 
-    def twin(self) -> Self:
-        """Internal: an unused handle with the same settings."""
+    def _twin(self) -> Self:
+        """An unused handle with the same settings."""
         return self._like(self._settings)
 
     @property
     def _settings(self) -> Options:
         """The settings for another handle of the queue: it isn't new any more once this one created it."""
-        shard = self.shard_here
+        shard = self._shard_here
         created = shard is not None and shard.connection.attached
         return replace(self._options, new=False) if created else self._options
 
@@ -181,8 +181,8 @@ class Handle:
         return revived(type(self), mine, self._given_store)
 
     @property
-    def has_own_store(self) -> bool:
-        """Internal: whether a store object was given, which can't be opened again elsewhere."""
+    def _has_own_store(self) -> bool:
+        """Whether a store object was given, which can't be opened again elsewhere."""
         return self._given_store is not None
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], Options]]:
@@ -195,7 +195,9 @@ class Handle:
     def __repr__(self) -> str:
         mine = self._options
         parts = [repr(self.name)]
-        if mine.interval is not None:
+        if mine.auto is not None:
+            parts.append("rate='auto'")
+        elif mine.interval is not None:
             parts.append(f"interval={parse.text(mine.interval)!r}")
         if self._given_store is not None:
             parts.append(f"store={self._given_store.url!r}")

@@ -8,7 +8,7 @@ from typing import Any
 from intervalq._keys.store import keyed_on
 from intervalq._queue.keys import shown
 from intervalq._shard.shard import Shard
-from intervalq._spec import limits, standing
+from intervalq._spec import adapt, limits, standing
 from intervalq._timing.precision import PROCESS
 from intervalq.rules import FOREVER, Answer, State
 
@@ -26,6 +26,20 @@ class LimitState:
     """The units that are left now; 0: the limit is used up."""
     free: float
     """When there is room for one unit more, on the store's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoState:
+    """A rate that finds the server's limit, at one instant. Rates are starts a second."""
+
+    rate: float
+    """The present rate."""
+    floor: float
+    ceiling: float
+    refused: float | None
+    """The rate to which it returns after the last refusal; None: nothing was refused yet."""
+    refused_at: float | None
+    """When that was on the store's clock, if the queue had not been held since; None: as above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +110,9 @@ class QueueState:
     """What the tickets wait for that were issued last, or, without any, a job that is added now: `pace`, or
     the `limit` of one of `limits`. None: nothing, or the queue is held."""
 
+    auto: AutoState | None = None
+    """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""
+
     def to_dict(self) -> dict[str, Any]:
         """The state as a JSON object."""
         return asdict(self)
@@ -111,6 +128,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     """The state that a shard's answer shows; the answer must have a record."""
     state = answer.state
     assert state is not None
+    state = adapt.grown(state, state.clock(answer.now))  # what a job that came now would find
     settings = state.settings
     held = state.held_since is not None
     slow, late = shard.time.trips.slow(), shard.time.lateness
@@ -160,6 +178,20 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
             for each in standing.standings(state, clock)
         ),
         binds=None if held else _binds(state, clock),
+        auto=_auto(state),
+    )
+
+
+def _auto(state: State) -> AutoState | None:
+    auto, pace = state.settings.auto, state.pace
+    if auto is None or pace is None:
+        return None
+    return AutoState(
+        rate=1e6 / state.settings.interval,
+        floor=1e6 / auto.slowest,
+        ceiling=1e6 / auto.fastest,
+        refused=1e6 / pace.peak if pace.peak else None,
+        refused_at=(pace.cut_at + state.held_total) / 1e6 if pace.peak else None,
     )
 
 

@@ -18,6 +18,8 @@ class QueueOptions(TypedDict, total=False):
 
     interval: Duration | None
     rate: Rate | None
+    floor: Rate | None
+    ceiling: Rate | None
     store: str | os.PathLike[str] | Store | None
     burst: int
     lookahead: int | None
@@ -63,6 +65,8 @@ class Settings(TypedDict, total=False):
 
     interval: Duration | None
     rate: Rate | None
+    floor: Rate | None
+    ceiling: Rate | None
     burst: int | None
     max_running: int | None
     limits: Iterable[str | Limit] | None

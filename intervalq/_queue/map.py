@@ -35,7 +35,7 @@ async def paced_map(
     try:
         while True:
             if held:
-                async with waiting(queue.shard(), held, feed.is_running):
+                async with waiting(queue._shard(), held, feed.is_running):
                     job = await feed.next_job()
             else:
                 job = await feed.next_job()

@@ -17,7 +17,7 @@ from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing import rates
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidInterval, InvalidOption, short
-from intervalq.rules import FOREVER, STARTS, Limit, Settings, Slot
+from intervalq.rules import FOREVER, STARTS, Auto, Limit, Settings, Slot
 
 R = TypeVar("R")
 
@@ -25,7 +25,7 @@ Duration = float | timedelta | str
 """Seconds, a timedelta, or text such as `200ms`, `1.5s`, `2m`, `1h`."""
 
 Rate = float | str
-"""Starts a second, or text such as `10/s`, `100/minute`, `5 per hour`."""
+"""Starts a second, or text such as `10/s`, `100/minute`, `5 per hour`; or `auto`, see `IntervalQueue`."""
 
 _MAX = 1_000_000
 """The largest count that an option accepts: more is a mistake, not a setting."""
@@ -53,6 +53,7 @@ class Options:
     """As the name of the record has it: see `intervalq._queue.keys`."""
     store_url: str | None = field(repr=False)  # with its secrets
     interval: int | None
+    """With an automatic rate: the longest one."""
     burst: int
     max_running: int
     lookahead: int | None
@@ -69,6 +70,7 @@ class Options:
     on_mismatch: OnMismatch
     new: bool
     start: bool
+    auto: Auto | None = None
     each: int | None = None
     """The interval of each key under the common pace: see `intervalq._keys.each`."""
     weight: int = 1
@@ -103,6 +105,7 @@ class Options:
             self.tolerance or 0,
             ephemeral=self.key is not None and self.each is None,
             limits=self.limits,
+            auto=self.auto,
         )
 
     def units(self, cost: Cost) -> tuple[int, tuple[int, ...]]:
@@ -172,6 +175,8 @@ def options(
     *,
     interval: Duration | None,
     rate: Rate | None,
+    floor: Rate | None = None,
+    ceiling: Rate | None = None,
     store_url: str | None,
     burst: int,
     lookahead: int | None,
@@ -197,7 +202,7 @@ def options(
     """
     burst = whole("burst", burst, 1)
     ruled = () if limits is None else rules_of(limits)
-    micros = _interval_of(interval, rate)
+    micros = _interval_of(interval, rate, auto := rates.bounds(rate, floor, ceiling))
     if micros is None and (burst != 1 or tolerance is not None or (max_running is not None and not ruled)):
         raise InvalidOption(
             "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
@@ -208,9 +213,8 @@ def options(
     if micros is None and ruled:
         micros, burst = 1, _late(ruled)  # slots a microsecond apart, in any of which a job may begin late
         tolerated = burst
-    elif micros is not None and tolerated >= micros:
-        why = f"is too much tolerance: it must be less than the interval of {parse.text(micros)}"
-        raise InvalidInterval(tolerance, why)
+    elif micros is not None:
+        _check_tolerance(tolerance, tolerated, micros if auto is None else auto.fastest)
     return Options(
         name=parse.name(name),
         key=None,
@@ -223,7 +227,7 @@ def options(
         timeout=wait_of(timeout),
         retries=whole("retries", retries, 0),
         backoff=parse.duration(backoff, what="backoff") / 1e6,
-        retry_after=_rule(retry_after),
+        retry_after=_rule(retry_after) or auto is not None,
         strict=strict,
         precision=_share(precision),
         limits=ruled,
@@ -231,15 +235,27 @@ def options(
         on_mismatch=on_mismatch,
         new=new,
         start=start,
-        each=each_of(each, micros, is_plain=burst == 1 and max_running is None and not ruled),
+        each=each_of(
+            each, micros, is_plain=burst == 1 and max_running is None and not ruled and auto is None
+        ),
+        auto=auto,
     )
 
 
-def _interval_of(interval: Duration | None, rate: Rate | None) -> int | None:
+def _check_tolerance(given: Duration | None, tolerated: int, shortest: int) -> None:
+    if tolerated >= shortest:
+        raise InvalidInterval(
+            given, f"is too much tolerance: it must be less than the interval of {parse.text(shortest)}"
+        )
+
+
+def _interval_of(interval: Duration | None, rate: Rate | None, auto: Auto | None) -> int | None:
     if interval is not None and rate is not None:
         raise InvalidOption(
             f"give interval={short(interval)} or rate={short(rate)}, not both: one follows from the other"
         )
+    if auto is not None:
+        return auto.slowest
     if rate is not None:
         return rates.rate(rate)
     return None if interval is None else parse.interval(interval)

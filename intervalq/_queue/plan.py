@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from intervalq._queue.options import Settle
+from intervalq._queue.options import Options, Settle
 from intervalq._queue.threads import EARLY
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.retry_after import RetryAfter
@@ -25,6 +25,8 @@ class Plan:
     """With `try_slot`: the time in which the slot must come; `timeout` gives the store more to answer in."""
     units: tuple[int, ...] = ()
     """What it takes of the queue's limits; see `rules.Units`."""
+    adapts: bool = False
+    """Whether the queue finds the server's limit: a refusal counts even if no wait is requested."""
     settle: Settle[Any] | None = None
 
     def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:
@@ -34,3 +36,9 @@ class Plan:
         if self.timeout is not None:
             waiter.within = round((self.timeout if self.within is None else self.within) * 1e6)
         return waiter
+
+
+def usual(mine: Options) -> Plan:
+    """The plan of a job without options of its own."""
+    common = mine.timeout, mine.retries, mine.backoff, mine.retry_after
+    return Plan(0, 1, *common, adapts=mine.auto is not None)

@@ -19,9 +19,9 @@ R = TypeVar("R")
 class Queue(Protocol):
     """What slots, attempts and maps need."""
 
-    jobs: dict[RunningJob[Any], None]
+    _jobs: dict[RunningJob[Any], None]
     """Jobs in the background that have not ended."""
-    shard_here: Shard | None
+    _shard_here: Shard | None
     """The shard, if there is one."""
 
     @property
@@ -29,25 +29,25 @@ class Queue(Protocol):
         """The queue's name."""
         ...
 
-    def settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
+    def _settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
         """Note what the job of a slot took of the limits, by unit."""
         ...
 
     @property
-    def usual(self) -> Plan:
+    def _usual(self) -> Plan:
         """The plan of a job without options of its own."""
         ...
 
-    def shard(self) -> Shard:
+    def _shard(self) -> Shard:
         """The shard of this handle in the running event loop."""
         ...
 
-    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
+    async def _acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
         """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
         ...
 
-    async def cool_down(self, seconds: float) -> None:
-        """Stop every shard of the queue for a while."""
+    async def _refused(self, grant: Grant, seconds: float) -> None:
+        """Stop every shard of the queue for a while, after a server refused the job of a slot."""
         ...
 
 

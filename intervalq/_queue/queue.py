@@ -16,7 +16,7 @@ from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
 from intervalq._queue.options import Cost, Duration, Rate, Settle, options, wait_of, whole
-from intervalq._queue.plan import Plan
+from intervalq._queue.plan import Plan, usual
 from intervalq._queue.ports import Blocking
 from intervalq._queue.slot import ComingSlot, Slot
 from intervalq._shard.grants import Grant
@@ -49,7 +49,10 @@ class IntervalQueue(Control):
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: use the settings that the queue already has.
         rate: instead of an interval, a number of starts a second, or text such as `10/s`,
-            `5000/h`, `100/15m`, `100/minute`, `5 per hour`.
+            `5000/h`, `100/15m`, `100/minute`, `5 per hour`. `auto`: find the server's limit. It begins at the
+            floor and rises; a refusal (status 429 or 503) takes it down for all handles, once for an event.
+        floor, ceiling: with `rate="auto"`, the lowest rate (at least `1/d`), if the server refuses all, and
+            the highest, if it refuses none. They have no default, because only you know what is too much.
         store: a URL or a `Store`. None: the environment variable `INTERVALQ_STORE`, else a SQLite database in
             the user's state folder, which all processes of one machine can share.
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
@@ -71,7 +74,7 @@ class IntervalQueue(Control):
             Retry-After or reset header (httpx, requests, aiohttp) cools the queue down for that long, for
             everybody. A function decides by itself: it is called with each exception that leaves a job, and
             with each result except of slots and generators, and returns the time to wait, or None. The
-            exception is raised, and the result returned, all the same.
+            exception is raised, and the result returned, all the same. With `rate="auto"` it is True.
         strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
             long that the store's clock can't be known within the tolerance, begin in the middle of the range
             of possible times, which keeps the spacing even between near and far processes (see
@@ -106,6 +109,8 @@ class IntervalQueue(Control):
         *,
         interval: Duration | None = None,
         rate: Rate | None = None,
+        floor: Rate | None = None,
+        ceiling: Rate | None = None,
         store: str | os.PathLike[str] | Store | None = None,
         burst: int = 1,
         lookahead: int | None = 16,
@@ -128,6 +133,8 @@ class IntervalQueue(Control):
             name,
             interval=interval,
             rate=rate,
+            floor=floor,
+            ceiling=ceiling,
             store_url=os.fspath(cast("str | os.PathLike[str]", store))
             if by_url and store is not None
             else None,
@@ -168,7 +175,7 @@ class IntervalQueue(Control):
         `@queue(cost=..., settle=...)` gives each call these options, see `add`; a generator has no result
         to settle.
         """
-        self.plan(cost=cost, settle=settle)  # a mistake shows here, not at the first call
+        self._plan(cost=cost, settle=settle)  # a mistake shows here, not at the first call
         made = partial(
             decorate, owner=self, queue=self, blocking=lambda: self.blocking, cost=cost, settle=settle
         )
@@ -185,7 +192,7 @@ class IntervalQueue(Control):
         settle: Settle[R] | None = None,
     ) -> R:
         """Wait for a slot, call the async function, and return its result. Options as for `add`."""
-        result: R = await run(self, function, self.plan(priority, cost, timeout, retries, settle))
+        result: R = await run(self, function, self._plan(priority, cost, timeout, retries, settle))
         return result
 
     @overload
@@ -245,7 +252,7 @@ class IntervalQueue(Control):
         Raises:
             QueueClosed, ConfigMismatch, StoreError: the job is not queued.
         """
-        job = start(self, function, args, self.plan(priority, cost, timeout, retries, settle))
+        job = start(self, function, args, self._plan(priority, cost, timeout, retries, settle))
         try:
             await job.queued()
         except BaseException:
@@ -300,7 +307,7 @@ class IntervalQueue(Control):
 
         If the function raises, the iteration ends with that error, and the other jobs are cancelled.
         """
-        plan = self.plan(cost=cost, settle=settle)
+        plan = self._plan(cost=cost, settle=settle)
         return paced_map(self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
 
     def slot(
@@ -308,7 +315,7 @@ class IntervalQueue(Control):
     ) -> AbstractAsyncContextManager[Slot]:
         """`async with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""
         usual = timeout is None and priority == 0 and cost == 1
-        return ComingSlot(self, None if usual else self.plan(priority, cost, timeout))
+        return ComingSlot(self, None if usual else self._plan(priority, cost, timeout))
 
     def try_slot(
         self, *, within: Duration = 0, priority: int = 0, cost: Cost = 1
@@ -323,26 +330,26 @@ class IntervalQueue(Control):
             priority: as for `add`.
             cost: as for `add`.
         """
-        return ComingSlot(self, self.plan_to_try(within, priority, cost))
+        return ComingSlot(self, self._plan_to_try(within, priority, cost))
 
-    def plan_to_try(self, within: Duration = 0, priority: int = 0, cost: Cost = 1) -> Plan:
-        """Internal: the options of `try_slot`, checked."""
+    def _plan_to_try(self, within: Duration = 0, priority: int = 0, cost: Cost = 1) -> Plan:
+        """The options of `try_slot`, checked."""
         seconds = parse.duration(within, what="within") / 1e6
-        return replace(self.plan(priority, cost), timeout=max(seconds, _ANSWER), within=seconds)
+        return replace(self._plan(priority, cost), timeout=max(seconds, _ANSWER), within=seconds)
 
-    async def acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Internal: wait in line for a slot, at most `timeout` seconds (None: without limit)."""
-        shard = self.shard()
+    async def _acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
+        """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
+        shard = self._shard()
         if HOLDING.get() and (held := held_here()):
             async with waiting(shard, held, ends=timeout is not None):
                 return shard, await shard.slot(waiter, timeout)
         return shard, await shard.slot(waiter, timeout)
 
-    def settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
-        """Internal: note what the job of a slot took of the limits, by unit."""
+    def _settle(self, shard: Shard, grant: Grant, took: Mapping[str, int]) -> None:
+        """Note what the job of a slot took of the limits, by unit."""
         shard.settle(grant, self._options.beyond(grant.slot, took))
 
-    def plan(
+    def _plan(
         self,
         priority: int = 0,
         cost: Cost = 1,
@@ -350,7 +357,7 @@ class IntervalQueue(Control):
         retries: int | None = None,
         settle: Settle[Any] | None = None,
     ) -> Plan:
-        """Internal: a job's own options, checked, combined with those of the queue."""
+        """A job's own options, checked, combined with those of the queue."""
         if timeout is None and retries is None and priority == 0 and cost == 1 and settle is None:
             return self._usual
         if settle is not None and not (callable(settle) and isinstance(cost, Mapping)):
@@ -360,27 +367,25 @@ class IntervalQueue(Control):
             )
         mine = self._options
         slots, units = mine.units(cost)
-        return Plan(
-            whole("priority", priority, -1_000_000),
-            slots,
-            mine.timeout if timeout is None else wait_of(timeout),
-            mine.retries if retries is None else whole("retries", retries, 0),
-            mine.backoff,
-            mine.retry_after,
+        return replace(
+            self._usual,
+            priority=whole("priority", priority, -1_000_000),
+            cost=slots,
+            timeout=mine.timeout if timeout is None else wait_of(timeout),
+            retries=mine.retries if retries is None else whole("retries", retries, 0),
             units=units,
             settle=settle,
         )
 
     @property
-    def usual(self) -> Plan:
-        """Internal: the plan of a job without options of its own."""
-        return self._usual
+    def _usual(self) -> Plan:
+        """The plan of a job without options of its own."""
+        return self._usual_plan
 
     @cached_property
-    def _usual(self) -> Plan:
-        mine = self._options
-        mine.check_key()
-        return Plan(0, 1, mine.timeout, mine.retries, mine.backoff, mine.retry_after)
+    def _usual_plan(self) -> Plan:
+        self._options.check_key()
+        return usual(self._options)
 
     @cached_property
     def blocking(self) -> Blocking:
@@ -396,5 +401,5 @@ _blocking: Final[list[Callable[[IntervalQueue], Blocking]]] = []
 
 
 def blocking_by(make: Callable[[IntervalQueue], Blocking]) -> None:
-    """Internal: register the factory of handles for blocking code; called by `intervalq.sync`."""
+    """Register the factory of handles for blocking code; called by `intervalq.sync`."""
     _blocking[:] = [make]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from intervalq._queue.attempts import cool_down
+from intervalq._queue.attempts import heed
 from intervalq._queue.held import HeldSlot, hold, let_go
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
@@ -37,6 +37,7 @@ class Slot(Grant, ABC):
             InvalidOption: a number is negative, or a unit has no limit, or no estimate in the job's `cost`.
             RuntimeError: the job has no slot yet, or it is settled already.
             QueueClosed: the handle was closed.
+            ForkedError: this process was forked from the one that has the slot.
         """
         if not hasattr(self, "range"):
             raise RuntimeError("there is no slot to settle yet: settle it in the body of slot(), or later")
@@ -73,11 +74,11 @@ class ComingSlot(Slot):
         if plan is _USED:
             raise RuntimeError("a slot is for one job only: call slot() again for the next job")
         self._plan = _USED
-        shard = self._queue.shard()
+        shard = self._queue._shard()
         grant = shard.take_ready() if plan is None else None
         if grant is None:
-            plan = plan or self._queue.usual
-            _, grant = await self._queue.acquire(plan.waiter(), plan.timeout)
+            plan = plan or self._queue._usual
+            _, grant = await self._queue._acquire(plan.waiter(), plan.timeout)
             self._shard = shard
             self._held = hold(shard)
         self.become(grant)
@@ -96,11 +97,12 @@ class ComingSlot(Slot):
                 leases.ended(self.ticket)
 
     def tell(self, took: Mapping[str, int]) -> None:
-        shard = self._shard or self._queue.shard_here
+        shard = self._shard or self._queue._shard_here
         assert shard is not None  # it has a slot
-        self._queue.settle(shard, self, took)
+        self._queue._settle(shard, self, took)
 
     async def _heed(self, error: Exception) -> None:
         """Cool the queue down if an error that leaves the body requests it."""
-        if (asked := wait_after_error(self._queue.usual.retry_after, error)) is not None:
-            await cool_down(self._queue, asked)
+        usual = self._queue._usual
+        if (asked := wait_after_error(usual.retry_after, error, bare=usual.adapts)) is not None:
+            await heed(self._queue, self, asked)

@@ -110,7 +110,7 @@ class Connection:
         self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
         self._gone: str | None = None  # the generation of the last record, if there is none now
         self._on_mismatch: OnMismatch = on_mismatch
-        # With `new`: the generation of the record, by which an earlier one is told from that of this handle.
+        # With `new`: the generation of this handle's record, which distinguishes it from earlier ones.
         self._first = secrets.token_hex(8) if new else None
 
     async def command(self, command: Command) -> Answer:
@@ -159,12 +159,18 @@ class Connection:
             return
         assert self._settings is not None
         ours, theirs = self._settings, refusal.state.settings
-        if self._on_mismatch == "adopt":
+        same_limits = set(ours.limits) == set(theirs.limits)  # in any order
+        is_same = same_limits and ours == replace(theirs, limits=ours.limits)
+        if is_same or self._on_mismatch == "adopt":
             self._settings = theirs
         elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             limits = None if ours.limits == theirs.limits else ours.limits
             change = Configure(
-                interval=ours.interval, burst=ours.burst, max_running=ours.max_running, limits=limits
+                interval=ours.interval if ours.auto is None else None,
+                burst=ours.burst,
+                max_running=ours.max_running,
+                limits=limits,
+                auto=ours.auto,
             )
             await self._send(change, None, attach=False)
         else:

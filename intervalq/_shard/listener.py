@@ -18,8 +18,8 @@ from intervalq.store import Store, Waking
 
 log: Final = logging.getLogger("intervalq")
 
-_MOST: Final = 8
-"""The most shards of one store that listen at a time, each with a connection; any others only poll."""
+_MAX_LISTENERS: Final = 8
+"""The maximum number of shards of one store that listen, with a connection each; any others only poll."""
 
 _PATIENCE: Final = {True: 5_000_000, False: 500_000}
 """Poll interval while held: long if the store sends wake-ups (one may be lost), short if not."""
@@ -51,7 +51,7 @@ class Listener:
     async def start(self) -> None:
         """Start listening; return when wake-ups can come, or when it is clear that they won't."""
         store, counted = self._store, behind(self._store)
-        if isinstance(store, Waking) and _listening.get(counted, 0) < _MOST:
+        if isinstance(store, Waking) and _listening.get(counted, 0) < _MAX_LISTENERS:
             _listening[counted] = _listening.get(counted, 0) + 1
             spawn(self._listen, store)
             await self._settled.wait()
@@ -84,7 +84,8 @@ class Listener:
         except Exception as error:  # noqa: BLE001 - the shard polls instead
             log.debug("queue %r: no wake-ups: %s", self._queue, error)
         finally:
-            self.hears = False
+            broke_off, self.hears = self.hears, False
             self._settled.set()
             _listening[behind(self._store)] -= 1
-            self._wake()
+            if broke_off:  # else nobody waits for wake-ups, and a pause for an absent store must not end
+                self._wake()

@@ -1,11 +1,10 @@
-"""What jobs took of the limits, known after they began, on its way to the store.
+"""The real costs of jobs, known after they began, on their way to the store.
 
-It rides along with the shard's next question. If there is none for a while, it gets one of its own: after the
-cell of a window, at most a second. Windows are exact to a cell, so that a question for each job would hardly
-make them more so.
+They go with the shard's next request. If there is none for the length of a cell, a second at most, they get a
+request of their own. Windows are exact to a cell, so a request for each job would hardly be more exact.
 
-What wasn't needed is sent once: if there is no answer, the store may have it, and twice would be too much.
-What was needed beyond the estimate is sent until there is an answer.
+Units below the estimate are sent once: without an answer, the store may have them, and subtracting them twice
+would be too much. Units beyond the estimate are sent until there is an answer.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from intervalq._timing.clock import Clock
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import FOREVER, MAX_TICKETS, Limit, Settled
 
-LONGEST: Final = 1_000_000
-"""For how long they wait at most, in microseconds."""
+MAX_WAIT: Final = 1_000_000
+"""How long settled costs may wait for a request that they can go with, in microseconds."""
 
 
 class _Known(NamedTuple):
-    """By how much more, or less, of each unit the job of a slot took than its ticket."""
+    """The difference between what the job of a slot really took and its ticket's estimate, by unit."""
 
     due: int
     lag: int
@@ -30,13 +29,13 @@ class _Known(NamedTuple):
 
 
 class Settlements:
-    """Those of one shard that no answer of the store has shown yet."""
+    """Settled costs of one shard that no answer of the store has confirmed yet."""
 
     def __init__(self, clock: Clock) -> None:
         self.at = FOREVER
-        """When they get a question of their own, on the process's own clock."""
+        """When a request is sent for these alone, on the process's own clock."""
         self.are_usual = False
-        """Whether any job here took less than its ticket."""
+        """Whether any of these jobs took less than its estimate."""
         self._clock = clock
         self._waiting: list[_Known] = []
         self._sent: list[_Known] = []
@@ -45,13 +44,13 @@ class Settlements:
         return bool(self._waiting or self._sent)
 
     def add(self, due: int, lag: int, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
-        """Note what the job of a slot took more than its ticket."""
+        """Record a job's difference from its estimate."""
         self._waiting.append(_Known(due, lag, more))
         self.are_usual = self.are_usual or min(more.values()) < 0
         self.at = min(self.at, self._clock.now() + patience([each for each in limits if each.unit in more]))
 
     def take(self, counted: Sequence[str]) -> tuple[Settled, ...]:
-        """Those to send with a question, each in the order of these units."""
+        """The differences to send with a request, each in the order of these units."""
         self._sent, self._waiting = self._waiting[:MAX_TICKETS], self._waiting[MAX_TICKETS:]
         self.at = self._clock.now() if self._waiting else FOREVER
         return tuple(
@@ -66,7 +65,7 @@ class Settlements:
         self._sent = []
 
     def failed(self) -> None:
-        """Note that no answer came: the store may have them or not."""
+        """Record that no answer came: the store may have them or not."""
         again = [
             _Known(due, lag, beyond)
             for due, lag, more in self._sent
@@ -77,7 +76,7 @@ class Settlements:
             self.at = self._clock.now()
 
     def hurry(self) -> bool:
-        """Let them have a question of their own now; returns whether there are any."""
+        """Allow a request for these alone from now on; returns whether there are any."""
         self.at = self._clock.now() if self else FOREVER
         return bool(self)
 
@@ -96,5 +95,5 @@ class Settlements:
 
 
 def patience(limits: Sequence[Limit]) -> int:
-    """How long a difference of these limits may wait: as long as the shortest of their cells."""
-    return min([LONGEST, *(limit.cell for limit in limits)])
+    """The maximum wait of a difference of these limits: the shortest of their cells."""
+    return min([MAX_WAIT, *(limit.cell for limit in limits)])

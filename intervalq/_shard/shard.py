@@ -7,6 +7,7 @@ wakes jobs. All instants and durations in this folder are whole microseconds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import anyio
@@ -24,7 +25,7 @@ from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.backends import asyncio_loop, wakers
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.precision import Precision
-from intervalq.errors import QueueClosed, SlotTimeout
+from intervalq.errors import ForkedError, QueueClosed, SlotTimeout
 from intervalq.rules import Answer, Command, Settings, Slot, State
 from intervalq.store import Store
 
@@ -61,6 +62,8 @@ class Shard:
     ) -> None:
         self.queue = queue
         self.store = store
+        self.process = os.getpid()
+        """The process that it belongs to; a fork copies it, but not its connection."""
         self.loop: object = asyncio_loop() or self
         """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
         self.clock = CLOCK.get()
@@ -180,7 +183,10 @@ class Shard:
 
         Raises:
             QueueClosed: the queue was closed before.
+            ForkedError: the slot belongs to the process that this one was forked from.
         """
+        if self.process != os.getpid():
+            raise ForkedError(self.queue)
         if self._has_ended:
             raise QueueClosed(self.queue)
         if grant.range.record == self.grants.record and any(more.values()):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from itertools import accumulate, chain, repeat
 from typing import Any, Final, Self
 
+from intervalq._spec.auto import Auto, Refusal
 from intervalq._spec.record import (
     FOREVER,
     BadRecord,
@@ -40,13 +41,16 @@ class Command:
         Fields that are None are omitted, and so are `units` and `settled` if there are none. A slot is
         [ticket, due], or [ticket, due, cost] if it costs more than 1, or [ticket, due, cost, units...]; what
         is settled is [due, lag, more...]. Settings are a list of numbers; if there are limits, a list of
-        [most, window, unit, jitter] follows, or [most, window, unit, jitter, edge].
+        [most, window, unit, jitter] follows, or [most, window, unit, jitter, edge]. The bounds of an
+        automatic interval are beside them, as `settings_auto`: [slowest, fastest].
         """
         data: dict[str, Any] = {"op": type(self).__name__.lower()}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Settings):
                 numbers = (value.interval, value.burst, value.max_running, value.tolerance)
+                if value.auto is not None:
+                    data["settings_auto"] = [*value.auto]
                 value = [
                     *numbers,
                     int(value.ephemeral),
@@ -155,9 +159,15 @@ class Advance(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold(Command):
-    """Stop the queue's clock for `length` microseconds, or FOREVER; of two holds, the later end counts."""
+    """Stop the queue's clock for `length` microseconds, or FOREVER; of two holds, the later end counts.
+
+    With a refusal, an automatic interval is cut.
+    """
 
     length: int = FOREVER
+    refusal: Refusal | None = None
+    """The start that a server refused, of this record's generation. If its ticket was issued after the last
+    cut of an automatic interval, it is cut in the same step; so sent twice, it cuts once. None: no start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +183,9 @@ class Configure(Command):
     burst: int | None = None
     max_running: int | None = None
     limits: tuple[Limit, ...] | None = None
+    auto: Auto | None = None
+    """Bounds of the interval from now on, which finds a server's limit by itself. If they are None, and an
+    `interval` is given, it stays as that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Other settings for a queue that is in use, as pure functions.
+"""A new record, and other settings for a queue that is in use, as pure functions.
 
 A limit is known by its unit and its window. One that stays, with another number of units or another jitter,
 keeps what it counted. A new one takes over what the limit of the same unit counted whose window is next to
@@ -13,13 +13,31 @@ from dataclasses import replace
 from itertools import chain, repeat
 
 from intervalq._spec import windows
-from intervalq._spec.commands import Advance, Configure
+from intervalq._spec.auto import Auto, Pace
+from intervalq._spec.commands import Advance, Command, Configure
 from intervalq._spec.record import STARTS, Limit, Settings, Slot, State, Units, Usage
 from intervalq._spec.windows import end_of_cell, put
 
 
+def fresh(command: Command, settings: Settings, now: int) -> State:
+    """A new record."""
+    if not command.nonce:
+        raise ValueError("a command that may create a record needs a nonce")
+    # If the sender knows an earlier record, that one was lost, and a job may have begun just now: start with
+    # one quiet interval, without burst credit. Otherwise the queue is new and has been idle.
+    due = now if command.generation is not None else now - settings.burst * settings.interval
+    usage = windows.fresh(settings, now, was_lost=command.generation is not None)
+    pace = None
+    if settings.auto is not None:
+        settings, pace = _adapting(settings, settings.auto, Pace(0, settings.interval, now, 0))
+    return State(
+        generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now, usage=usage,
+        pace=pace,
+    )  # fmt: skip
+
+
 def revoke_all(state: State) -> State:
-    """The record without the tickets that aren't granted."""
+    """The record without tickets that aren't granted."""
     return replace(windows.revoke(state), revoked_through=state.ticket, due=state.current_due)
 
 
@@ -35,8 +53,14 @@ def configured(state: State, command: Configure) -> State:
         old.ephemeral,
         old.limits,
     )
+    pace, auto = state.pace, command.auto or (old.auto if command.interval is None else None)
+    if auto is None:
+        pace = None
+    else:
+        began = Pace(0, new.interval, state.clock(state.last_now), state.ticket)
+        new, pace = _adapting(new, auto, pace if pace is not None and command.interval is None else began)
     running = state.running if new.max_running else {}
-    after = replace(state, settings=new, running=running)
+    after = replace(state, settings=new, running=running, pace=pace)
     early = windows.lateness(state) - windows.lateness(after) if old.limits else 0
     if new.interval > old.interval or new.burst != old.burst or early > 0 or limits != old.limits:
         # The slots handed out may be too close together for the new settings; or, with more credit, a slot
@@ -48,8 +72,15 @@ def configured(state: State, command: Configure) -> State:
     return after if limits == old.limits else _respread(after, limits)
 
 
+def _adapting(settings: Settings, auto: Auto, pace: Pace) -> tuple[Settings, Pace]:
+    """Settings whose interval adapts between these bounds, and where it begins."""
+    interval = max(auto.fastest, min(auto.slowest, settings.interval))
+    pace = pace if pace.peak else pace._replace(base=min(pace.base, auto.slowest))
+    return replace(settings, interval=interval, auto=auto), pace
+
+
 def _respread(state: State, limits: tuple[Limit, ...]) -> State:
-    """The record with other limits, and what was counted in their cells."""
+    """The record with new limits, whose cells get what was counted for the old ones."""
     usage = tuple([_usage(limit, state) for limit in limits])
     settings = replace(state.settings, limits=limits)
     return replace(state, settings=settings, usage=usage, stepped=state.stepped if limits else 0)
@@ -74,9 +105,9 @@ def _usage(limit: Limit, state: State) -> Usage:
 
 
 def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit]) -> Advance:
-    """The command with its units in the order of these limits, not of others, of which these are the units.
+    """The command with its units in the order of these limits; it has them in the order of others.
 
-    What a ticket doesn't say, it takes none of, but of limits that count starts, its cost.
+    A ticket takes nothing of limits whose units it doesn't name, but its cost of limits that count starts.
     """
     if before == tuple([limit.unit for limit in after]):
         return command
@@ -99,6 +130,6 @@ def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit])
 
 
 def ordered(cost: int, units: Units, before: tuple[str, ...], after: Sequence[Limit]) -> Units:
-    """What a ticket takes, in the order of these limits, not of others, of which `before` are the units."""
+    """The units of a ticket in the order of these limits; `before` has the order that it was given in."""
     taken = {STARTS: cost} | dict(zip(before, chain(units, repeat(0)), strict=False))
     return tuple([taken.get(limit.unit, 0) for limit in after]) if units else ()

@@ -21,7 +21,7 @@ from intervalq._spec.record import FOREVER, Limit, Slot, State, Usage
 
 
 def moved(state: State, length: int) -> State:
-    """The record before a hold of this length moves its slots; a negative one moves them back.
+    """Prepare the record for a hold of this length, which moves its slots (back, if it is negative).
 
     If slots that aren't granted have to be counted anew, they are revoked.
     """
@@ -34,7 +34,7 @@ def moved(state: State, length: int) -> State:
 
 
 def stepped(state: State, now: int) -> State:
-    """The record before it learns that the store's clock was set back, and reads `now`."""
+    """Prepare the record for a store's clock that was set back, and reads `now`."""
     state = moved(state, now - state.last_now)
     late, end = windows.lateness(state), state.last_now + state.stepped
 
@@ -68,7 +68,7 @@ def are_passed(state: State, slots: Sequence[Slot], length: int) -> bool:
 
 
 def _is_among_edges(state: State, limit: Limit, use: Usage, length: int) -> bool:
-    """Whether an edge is between where the first slot is, or the hold began, and the end of the last one."""
+    """Whether an edge lies between the first slot, or the begin of the hold, and the end of the last slot."""
     if limit.edge is None or not use.ahead:
         return False
     first = min(use.ahead[0][0] - limit.cell, state.clock(state.last_now)) + min(0, length)
@@ -78,6 +78,6 @@ def _is_among_edges(state: State, limit: Limit, use: Usage, length: int) -> bool
 
 
 def _stayed(state: State, limit: Limit, use: Usage) -> Usage:
-    """The units of granted slots stay where these are, those of others are left."""
+    """Keep the units of granted slots in their windows, and drop those of the others."""
     last = windows.end_of_cell(limit, state.current_due)
     return use if limit.edge is None else windows.stayed(use, last, state.lag)

@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import Final
 
 from intervalq._spec import parse
-from intervalq._spec.record import CELLS, MOST_LIMITS, STARTS
+from intervalq._spec.record import CELLS, MAX_LIMITS, STARTS
 from intervalq._spec.record import Limit as Rule
 from intervalq.errors import InvalidOption, short
 
-_LONGEST: Final = CELLS * 86_400 * parse.SECOND
-"""A cell of a window is at most a day long."""
+_MAX_WINDOW: Final = CELLS * 86_400 * parse.SECOND
+"""The maximum length of a window: 64 cells of a day."""
 
-_MOST: Final = 1_000_000_000_000
+_MAX_UNITS: Final = 1_000_000_000_000
 
 _FORMS: Final = (
     "give text such as '500/min', '30_000 tokens/min' or '5000/day from utc' (days begin at midnight UTC), "
@@ -71,22 +71,22 @@ class Limit:
         self.rule()
 
     def rule(self) -> Rule:
-        """Internal: the limit as the rules have it."""
+        """The limit in the form of the rules."""
         most = self.most
-        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MOST:
-            raise InvalidOption(f"a limit of {short(most)} must be a whole number from 1 to {_MOST}")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MAX_UNITS:
+            raise InvalidOption(f"a limit of {short(most)} must be a whole number from 1 to {_MAX_UNITS}")
         if not isinstance(self.unit, str) or not _UNIT.fullmatch(self.unit):
             raise InvalidOption(
                 f"the unit {short(self.unit)} of a limit must be 1 to 32 of the characters A-Z a-z 0-9 . _ "
                 "-, beginning with a letter"
             )
-        window = parse.duration(self.window, least=CELLS, most=_LONGEST, what="the window of a limit")
-        jitter = parse.duration(self.jitter, most=_LONGEST, what="the jitter of a limit")
+        window = parse.duration(self.window, least=CELLS, most=_MAX_WINDOW, what="the window of a limit")
+        jitter = parse.duration(self.jitter, most=_MAX_WINDOW, what="the jitter of a limit")
         return Rule(most, window, self.unit, jitter, _edge(self.edge, window))
 
 
 def rules_of(limits: object) -> tuple[Rule, ...]:
-    """The limits as the rules have them.
+    """The limits in the form of the rules.
 
     Raises:
         InvalidOption, InvalidInterval: one of them is none, is out of range, or says what another one says.
@@ -94,8 +94,8 @@ def rules_of(limits: object) -> tuple[Rule, ...]:
     if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
         raise InvalidOption(f"limits={short(limits)} must be a list: {_FORMS}")
     rules = tuple([_rule(each) for each in limits])
-    if len(rules) > MOST_LIMITS:
-        raise InvalidOption(f"limits= has {len(rules)} limits, a queue can have {MOST_LIMITS}")
+    if len(rules) > MAX_LIMITS:
+        raise InvalidOption(f"limits= has {len(rules)} limits, a queue can have {MAX_LIMITS}")
     windows = [(rule.unit, rule.window) for rule in rules]
     for rule, window in zip(rules, windows, strict=True):
         if windows.count(window) > 1:
@@ -117,7 +117,7 @@ def _rule(value: object) -> Rule:
 
 
 def _edge(zone: object, window: int) -> int | None:
-    """Where the first window after 1970 begins whose edges are those of a zone."""
+    """The beginning of the first window after 1970 whose edges are those of a zone."""
     if zone is None:
         return None
     match = _OFFSET.fullmatch(zone) if isinstance(zone, str) else None
@@ -139,7 +139,7 @@ def _edge(zone: object, window: int) -> int | None:
 
 
 def zone(rule: Rule) -> str | None:
-    """The zone of a limit's edge, as `Limit` takes it: of all with the same edges, the nearest to UTC."""
+    """The zone of a limit's edge, for `Limit`: of all zones with the same edges, the nearest to UTC."""
     if rule.edge is None:
         return None
     east = -rule.edge % rule.window
@@ -160,6 +160,6 @@ def text(rule: Rule) -> str:
 
 
 def limit_of(rule: Rule) -> Limit:
-    """A limit as people give it."""
+    """A limit in the form of `Limit`."""
     window, jitter = rule.window / parse.SECOND, rule.jitter / parse.SECOND
     return Limit(rule.most, window, rule.unit, jitter, zone(rule))

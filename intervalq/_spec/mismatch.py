@@ -13,8 +13,11 @@ OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
 
 def describe(settings: Settings) -> str:
     """Settings in the form for messages."""
-    parts = [f"interval={parse.text(settings.interval)}"]
-    if settings.burst != 1:
+    has_pace = settings.interval > 1 or not settings.limits
+    parts = [f"interval={parse.text(settings.interval)}" if has_pace else "no interval"]
+    if (auto := settings.auto) is not None:
+        parts = [f"rate=auto, an interval from {parse.text(auto.fastest)} to {parse.text(auto.slowest)}"]
+    if settings.burst != 1 and has_pace:
         parts.append(f"burst={settings.burst}")
     if settings.max_running:
         parts.append(f"max_running={settings.max_running}")

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+from intervalq._spec.auto import Auto, Pace, are_sound
 
 FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """The newest version of the record's layout; a newer one is refused. Layout 1 is read, and written back as 2.
 
 Layout 2 added `late` (see `State.late_total`), `error` and `error_until`. Layout 3 added `limits` and
-`stepped`, layout 4 the `edge` of a limit. A record has the oldest layout that its settings need, so that
-older versions can use it: see `layout_of`.
+`stepped`, layout 4 the `edge` of a limit, layout 5 `auto`. A record has the oldest layout that its settings
+need, so that older versions can use it: see `layout_of`.
 """
 
 
-MOST: Final = 1_000_000
-"""The most leases in a record, and the longest list in an answer: these rules never produce more."""
+MAX_LEASES: Final = 1_000_000
+"""The maximum number of leases in a record, and the longest list in an answer that these rules produce."""
 
 
 STARTS: Final = "starts"
@@ -29,11 +31,11 @@ STARTS: Final = "starts"
 CELLS: Final = 64
 """In how many cells a window is counted: a unit counts for up to one cell longer than the window is."""
 
-MOST_CELLS: Final = 4_000
-"""The most cells of a limit that are kept: slots further ahead share the last one."""
+MAX_CELLS: Final = 4_000
+"""The maximum number of cells kept for a limit: slots further ahead share the last one."""
 
-MOST_LIMITS: Final = 16
-"""The most limits of a queue."""
+MAX_LIMITS: Final = 16
+"""The maximum number of limits of a queue."""
 
 
 class BadRecord(ValueError):
@@ -67,7 +69,7 @@ class Settled(NamedTuple):
     due: int
     """The slot."""
     lag: int
-    """`State.lag` when it was granted. By this, the parts of a cell are told apart that holds have split."""
+    """`State.lag` when it was granted. It distinguishes the parts of a cell that holds have split."""
     more: Units
     """By how much it is more than the ticket took, of each limit; negative if it is less. As for `Units`,
     what is left out is 0."""
@@ -104,8 +106,10 @@ class Limit(NamedTuple):
         return [*self[:4], *([] if self.edge is None else [self.edge])]
 
 
-def layout_of(limits: tuple[Limit, ...]) -> int:
-    """The version of the layout that a record with these limits needs."""
+def layout_of(limits: tuple[Limit, ...], auto: Auto | None = None) -> int:
+    """The version of the layout that a record with these settings needs."""
+    if auto is not None:
+        return 5
     if not limits:
         return 2
     return max([3 if limit.edge is None else 4 for limit in limits])
@@ -141,6 +145,12 @@ class Settings:
     """Forget the record once the queue has been idle for a while (keyed queues)."""
     limits: tuple[Limit, ...] = ()
     """Windows that hold beside the interval."""
+    auto: Auto | None = None
+    """The bounds of the interval, which then finds a server's limit by itself; None: it stays as it is."""
+
+    def agree(self, other: Settings) -> bool:
+        """Whether they are the same, but for an interval that changes by itself."""
+        return self == other or (self.auto is not None and replace(self, interval=other.interval) == other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +190,8 @@ class State:
     """What counts at present of each of the limits, in their order."""
     stepped: int = 0
     """With limits: the sum of all backward steps of the store's clock."""
+    pace: Pace | None = None
+    """With an automatic interval: its last cut."""
 
     def clock(self, now: int) -> int:
         """The reading of the queue's clock when the store's reads `now`."""
@@ -211,13 +223,14 @@ class State:
         """The record as a flat JSON object, with the version of its layout."""
         limited = self.settings.limits
         return {
-            "version": layout_of(limited),
+            "version": layout_of(limited, self.settings.auto),
             "generation": self.generation,
-            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.name != "limits"},
+            **{f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.name not in _APART},
             **{stored: getattr(self, name) for name, stored in _STORED.items()},
             "held_since": self.held_since,
             "running": {str(ticket): until for ticket, until in self.running.items()},
             **({"stepped": self.stepped, "limits": _limits_to_list(limited, self.usage)} if limited else {}),
+            **({"auto": [*self.settings.auto, *self.pace]} if self.settings.auto and self.pace else {}),
         }
 
     @classmethod
@@ -246,9 +259,10 @@ class State:
             isinstance(t, str) and t.isascii() and t.isdigit() and len(t) <= 16 for t in running
         ):
             raise BadRecord("'running' must be an object of ticket numbers")
-        if len(running) > MOST:
-            raise BadRecord(f"'running' has more than {MOST} leases")
+        if len(running) > MAX_LEASES:
+            raise BadRecord(f"'running' has more than {MAX_LEASES} leases")
         limits, usage = _limits_from_list(data["limits"]) if "limits" in data else ((), ())
+        auto, pace = _auto_from_list(data["auto"], whole(data, "ticket")) if "auto" in data else (None, None)
         state = cls(
             generation=generation,
             settings=Settings(
@@ -258,6 +272,7 @@ class State:
                 whole(data, "tolerance"),
                 ephemeral,
                 limits,
+                auto,
             ),
             **{
                 name: whole(data, stored, least=None if stored in _SIGNED else 0)
@@ -267,11 +282,15 @@ class State:
             running={int(ticket): whole(running, ticket, least=None) for ticket in running},
             usage=usage,
             stepped=whole(data, "stepped") if limits else 0,
+            pace=pace,
         )
         if state.current > state.ticket or state.revoked_through > state.ticket:
             raise BadRecord("'current' and 'void' can't be above 'ticket'")
         return state
 
+
+_APART: Final = frozenset({"limits", "auto"})
+"""The settings that a record has only if there are some."""
 
 _STORED: Final = {
     "ticket": "ticket",
@@ -318,8 +337,8 @@ def _limits_to_list(limits: tuple[Limit, ...], usage: tuple[Usage, ...]) -> list
 
 
 def _limits_from_list(data: object) -> tuple[tuple[Limit, ...], tuple[Usage, ...]]:
-    if not isinstance(data, list) or not 1 <= len(data) <= MOST_LIMITS:
-        raise BadRecord(f"'limits' must be a list of at most {MOST_LIMITS}")
+    if not isinstance(data, list) or not 1 <= len(data) <= MAX_LIMITS:
+        raise BadRecord(f"'limits' must be a list of at most {MAX_LIMITS}")
     limits, usage = [], []
     for each in data:
         if not isinstance(each, dict) or not isinstance(each.get("unit"), str):
@@ -335,9 +354,18 @@ def _limits_from_list(data: object) -> tuple[tuple[Limit, ...], tuple[Usage, ...
     return tuple(limits), tuple(usage)
 
 
+def _auto_from_list(data: object, ticket: int) -> tuple[Auto, Pace]:
+    if not isinstance(data, list):
+        raise BadRecord("'auto' must be a list")
+    numbers = tuple([whole({"auto": number}, "auto", None) for number in data])
+    if not are_sound(numbers, ticket):
+        raise BadRecord("'auto' is out of range")
+    return Auto(*numbers[:2]), Pace(*numbers[2:])
+
+
 def _cells(data: Mapping[str, Any], name: str, size: int) -> list[tuple[int, ...]]:
     flat = data.get(name)
-    if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MOST_CELLS:
+    if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MAX_CELLS:
         raise BadRecord(f"'{name}' must be a list of cells that is not too long")
     numbers = [
         whole({name: number}, name, 1 if place % size == 1 else None) for place, number in enumerate(flat)

@@ -17,9 +17,9 @@ class Standing(NamedTuple):
 
     limit: Limit
     taken: int
-    """The units that count now, of slots that lie ahead too."""
+    """The units that count now, including those of slots that lie ahead."""
     free: int
-    """When one unit more fits in, on the queue's clock."""
+    """The instant at which one more unit fits, on the queue's clock."""
 
 
 def standings(state: State, clock: int) -> list[Standing]:
@@ -64,12 +64,12 @@ class Line:
         self.due = due
 
     def next(self, cost: int, units: Units) -> int:
-        """The slot of a ticket that costs so much."""
+        """The slot of a ticket of this cost."""
         windows = zip(self._windows, of_each(self._limits, cost, units), strict=True)
         return max([window.earliest(some, self.due) for window, some in windows], default=self.due)
 
     def take(self, cost: int, units: Units, due: int) -> None:
-        """Let a ticket have the slot that was found for it."""
+        """Assign the found slot to the ticket."""
         for window, some in zip(self._windows, of_each(self._limits, cost, units), strict=True):
             window.take(some, due)
         self.due = due + cost * self._step

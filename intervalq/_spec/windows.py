@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 from intervalq._spec.record import (
     FOREVER,
-    MOST_CELLS,
+    MAX_CELLS,
     STARTS,
     Limit,
     Mark,
@@ -49,7 +49,12 @@ UsedCells: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def lateness(state: State) -> int:
-    """How long after its slot a job may begin: by the tolerance, saved-up credit, and the error of clocks."""
+    """How long after its slot a job may begin: by the tolerance, saved-up credit, and the error of clocks.
+
+    With an automatic interval, it is what it can be at most, so that units needn't move with the interval.
+    """
+    if state.settings.auto is not None:
+        state = replace(state, settings=replace(state.settings, interval=state.settings.auto.slowest))
     return state.tolerance + state.credit + 2 * state.error
 
 
@@ -59,12 +64,12 @@ def kept(state: State) -> int:
 
 
 def end_of_cell(limit: Limit, due: int) -> int:
-    """Where the cell that contains an instant ends."""
+    """The end of the cell that contains an instant."""
     return min(FOREVER, (due // limit.cell + 1) * limit.cell)
 
 
 def fresh(settings: Settings, now: int, *, was_lost: bool) -> tuple[Usage, ...]:
-    """What counts in a new record: nothing, or everything if it replaces one that was lost."""
+    """The usage of a new record: none, or everything if it replaces a lost record."""
     return tuple(Usage(used=((now, limit.most, now),)) if was_lost else Usage() for limit in settings.limits)
 
 
@@ -170,7 +175,7 @@ def windows_of(state: State) -> list[Window]:
 
 
 class Window:
-    """One limit, for slots that come one after the other."""
+    """The room of one limit, for consecutive slots."""
 
     def __init__(self, limit: Limit, use: Usage, expiry: Callable[[int], int], lag: int) -> None:
         self.usage = use
@@ -181,7 +186,7 @@ class Window:
         self.counted = sum(units for _, units in self._cells)
 
     def earliest(self, units: int, at: int) -> int:
-        """From `at` on, the first instant that has room for so many units; no later call may have less."""
+        """The first instant from `at` on with room for the units; later calls may not go back in time."""
         units = min(units, self.limit.most)
         while self._first < len(self._cells):
             end, held = self._cells[self._first]
@@ -195,7 +200,7 @@ class Window:
         return at
 
     def take(self, units: int, due: int) -> None:
-        """Count units at a slot; no later call may have an earlier one."""
+        """Count units at a slot; later calls may not have an earlier slot."""
         if units:
             end = end_of_cell(self.limit, due)
             self.usage = self.usage._replace(ahead=put(self.usage.ahead, end, units))
@@ -282,7 +287,7 @@ def prolong(state: State, length: int) -> State:
 
 
 def changed(state: State, change: Callable[[int, Limit, Usage], Usage]) -> State:
-    """The record with other usage: of each limit, by its place."""
+    """The record with other usage, in the order of its limits."""
     limits = state.settings.limits
     if not limits:
         return state
@@ -291,19 +296,19 @@ def changed(state: State, change: Callable[[int, Limit, Usage], Usage]) -> State
 
 
 def of_each(limits: Sequence[Limit], cost: int, units: Units) -> list[int]:
-    """How much a ticket takes of each limit. One without units takes its cost of those that count starts."""
+    """The units that a ticket takes of each limit. One without units takes its cost of those of starts."""
     if not units:
         return [cost if limit.unit == STARTS else 0 for limit in limits]
     return [taken for _, taken in zip(limits, chain(units, repeat(0)), strict=False)]
 
 
 def _span(limit: Limit, state: State) -> int:
-    """How long units count after the end of their cell; at most so long in fixed windows."""
+    """How long units count after the end of their cell; in fixed windows, an upper bound."""
     return limit.window + limit.jitter + lateness(state) + state.error
 
 
 def expiry(limit: Limit, state: State) -> Callable[[int], int]:
-    """Until when the units of a cell count, by where it ends; both on the queue's clock."""
+    """The time until which the units of a cell count, given its end; both on the queue's clock."""
     span = _span(limit, state)
     if limit.edge is None:
         return lambda end: end + span
@@ -318,40 +323,40 @@ def expiry(limit: Limit, state: State) -> Callable[[int], int]:
 
 
 def put(cells: Cells, end: int, units: int) -> Cells:
-    """Add units to the cell with this end, or with the last one that a store can hold."""
+    """Add units to the cell with this end, capped at the last instant that a store can hold."""
     if not units:
         return cells
     end = min(FOREVER, end)
     place = bisect_left(cells, (end,))
-    if place < len(cells) and (cells[place][0] == end or len(cells) >= MOST_CELLS):
+    if place < len(cells) and (cells[place][0] == end or len(cells) >= MAX_CELLS):
         return (*cells[:place], (cells[place][0], cells[place][1] + units), *cells[place + 1 :])
-    if len(cells) >= MOST_CELLS:  # there is no room: the cell that ends later counts for both
+    if len(cells) >= MAX_CELLS:  # there is no room: the cell that ends later counts for both
         return (*cells[:-1], (end, cells[-1][1] + units))
     return (*cells[:place], (end, units), *cells[place:])
 
 
 def put_used(cells: UsedCells, cell: tuple[int, int, int]) -> UsedCells:
-    """Add a cell of slots that are over."""
+    """Add a cell of slots that have passed."""
     cell = min(FOREVER, cell[0]), cell[1], cell[2]
     place = bisect_left(cells, cell[:1])
-    if place < len(cells) and (cells[place][0] == cell[0] or len(cells) >= MOST_CELLS):
+    if place < len(cells) and (cells[place][0] == cell[0] or len(cells) >= MAX_CELLS):
         end, units, due = cells[place]
         return (*cells[:place], (end, units + cell[1], max(due, cell[2])), *cells[place + 1 :])
-    if len(cells) >= MOST_CELLS:  # there is no room: the cell that ends later counts for both
+    if len(cells) >= MAX_CELLS:  # there is no room: the cell that ends later counts for both
         _, units, due = cells[-1]
         return (*cells[:-1], (cell[0], units + cell[1], max(due, cell[2])))
     return (*cells[:place], cell, *cells[place:])
 
 
 def _added(cells: UsedCells, place: int, more: int) -> UsedCells:
-    """Add units to one of the cells, or take them out of it; without any, it is none."""
+    """Add units to a cell, or subtract them; a cell without any left is removed."""
     end, units, due = cells[place]
     left = ((end, units + more, due),) if units + more > 0 else ()
     return (*cells[:place], *left, *cells[place + 1 :])
 
 
 def _without(cells: Cells, end: int, units: int) -> Cells:
-    """Take units out of the cell with this end; if it was merged with another one, they stay."""
+    """Subtract units from the cell with this end; if it was merged with another one, they stay counted."""
     return tuple(
         (each, held - units if each == end else held) for each, held in cells if each != end or held > units
     )

@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Final
 
 from intervalq._spec import parse
-from intervalq.errors import InvalidInterval
+from intervalq._spec.auto import MAX_INTERVAL, Auto
+from intervalq.errors import InvalidInterval, InvalidOption, short
 
 _FORMS: Final = "a number of starts a second, or text such as 10/s, 5000/h, 100/15m, 100/minute or 5 per hour"
 
@@ -22,6 +23,39 @@ _UNITS: Final = {
     "d": ("d", "day", "days"),
 }
 _SHORT: Final = {name: unit for unit, names in _UNITS.items() for name in names}
+
+
+AUTO: Final = "auto"
+"""The rate that finds the server's limit by itself."""
+
+
+def bounds(given: object, floor: object, ceiling: object) -> Auto | None:
+    """The bounds of an automatic interval; None: it isn't automatic.
+
+    Raises:
+        InvalidOption: one of the bounds is missing or out of range, or they contradict each other, or there
+            are bounds for a rate that isn't automatic.
+    """
+    named = ", ".join(
+        f"{name}={short(value)}"
+        for name, value in (("floor", floor), ("ceiling", ceiling))
+        if value is not None
+    )
+    if given != AUTO:
+        if named:
+            raise InvalidOption(f"{named} is for rate='auto' only: a fixed rate has no bounds")
+        return None
+    if floor is None or ceiling is None:
+        raise InvalidOption(
+            "rate='auto' needs floor= and ceiling=, for example floor='1/s', ceiling='500/s': the rate at "
+            "which to go on if the server refuses everything, and the highest if it refuses nothing"
+        )
+    slowest, fastest = rate(floor), rate(ceiling)
+    if slowest > MAX_INTERVAL:
+        raise InvalidOption(f"floor={short(floor)} is too low for rate='auto': give at least 1/d")
+    if fastest > slowest:
+        raise InvalidOption(f"{named}: the floor must not be above the ceiling")
+    return Auto(slowest, fastest)
 
 
 def rate(value: object) -> int:

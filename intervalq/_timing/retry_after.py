@@ -23,6 +23,9 @@ _MAX_WAIT: Final = 86_400.0
 _EPOCH: Final = 1_000_000_000
 """A reset time from here on is an instant, in seconds since 1970; a smaller one is a number of seconds."""
 
+_EPOCH_MS: Final = 100_000_000_000
+"""A reset time from here on is an instant in milliseconds: in seconds, it would lie in the year 5138."""
+
 _MAX_CAUSES: Final = 100
 """How many causes of an error are examined."""
 
@@ -35,40 +38,54 @@ _RESETS: Final = (
 """Headers with the time until a limit allows calls again, or with that instant."""
 
 
-def wait_after_error(rule: RetryAfter, error: BaseException) -> float | None:
-    """Seconds to cool down after a job raised this error; None: there is nothing to heed."""
+def wait_after_error(rule: RetryAfter, error: BaseException, *, bare: bool = False) -> float | None:
+    """Seconds to cool down after a job raised this error; None: there is nothing to heed.
+
+    With `bare`, 0 is a refusal that requests no wait.
+    """
     if isinstance(rule, bool):
-        return requested_wait(error) if rule else None
+        return requested_wait(error, bare=bare) if rule else None
     try:
-        return _checked(rule(error))
+        return _checked(rule(error), bare=bare)
     except Exception as mistake:
         raise mistake from error
 
 
-def wait_after_result(rule: RetryAfter, result: object) -> float | None:
-    """Seconds to cool down after a job returned this; only a function can tell."""
-    return None if isinstance(rule, bool) else _checked(rule(result))
+def wait_after_result(rule: RetryAfter, result: object, *, bare: bool = False) -> float | None:
+    """Seconds to cool down after a job returned this; only a function can tell. For `bare`, see above."""
+    return None if isinstance(rule, bool) else _checked(rule(result), bare=bare)
 
 
-def requested_wait(error: BaseException) -> float | None:
+def requested_wait(error: BaseException, *, bare: bool = False) -> float | None:
     """The longest wait that a server requested by this error, or by one behind it; None: it requested none.
 
     Knows httpx and requests (`error.response`) and aiohttp (`error.status` and `error.headers`). The errors
     behind an error are its causes, those that it was raised in the handling of, and the members of a group:
     many clients raise an error of their own.
     """
-    waits = [wait for each in _with_causes(error) if (wait := _wait_of(each)) is not None]
+    waits = [wait for each in _with_causes(error) if (wait := _wait_of(each, bare=bare)) is not None]
     return max(waits, default=None)
 
 
-def wait_in_response(status: object, headers: Any) -> float | None:  # noqa: ANN401 - any mapping of headers
+def wait_in_response(
+    status: object,
+    headers: Any,  # noqa: ANN401 - any mapping of headers
+    *,
+    bare: bool = False,
+) -> float | None:
     """The seconds that a response requests to wait: with status 429 or 503, by one of its headers.
 
     These are `retry-after-ms`, Retry-After (seconds or a date, RFC 9110, section 10.2.3), RateLimit
-    (draft-ietf-httpapi-ratelimit-headers), and the usual older names of the time of a reset.
+    (draft-ietf-httpapi-ratelimit-headers), and the usual older names of the time of a reset. With `bare`, a
+    refusal without them requests 0 seconds.
     """
-    if status not in _REFUSALS or not hasattr(headers, "get"):
+    if status not in _REFUSALS:
         return None
+    wait = _wait_in(headers) if hasattr(headers, "get") else None
+    return 0.0 if wait is None and bare else wait
+
+
+def _wait_in(headers: Any) -> float | None:  # noqa: ANN401 - any mapping of headers
     if (wait := _number(_header(headers, "Retry-After-Ms"))) is not None:
         return _wait(wait / 1_000)
     value = _header(headers, "Retry-After")
@@ -93,11 +110,11 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
             left += each.exceptions
 
 
-def _wait_of(error: BaseException) -> float | None:
+def _wait_of(error: BaseException, *, bare: bool) -> float | None:
     source = getattr(error, "response", None)
     source = error if source is None else source
     status = getattr(source, "status_code", getattr(source, "status", None))
-    return wait_in_response(status, getattr(source, "headers", None))
+    return wait_in_response(status, getattr(source, "headers", None), bare=bare)
 
 
 def _header(headers: Any, name: str) -> Any:  # noqa: ANN401 - as the client has parsed it
@@ -134,19 +151,23 @@ def _until_reset(headers: Any) -> float | None:  # noqa: ANN401 - any mapping of
             return _wait(max(waits))
     for name in _RESETS:
         if (value := _number(_header(headers, name))) is not None:
+            value = value / 1_000 if value >= _EPOCH_MS else value
             return _wait(value - time.time() if value >= _EPOCH else value)
     return None
 
 
-def _checked(wait: float | timedelta | str | None) -> float | None:
+def _checked(wait: float | timedelta | str | None, *, bare: bool) -> float | None:
     """What a user's function returned, in seconds."""
     if isinstance(wait, timedelta):
         wait = wait.total_seconds()
-    if wait is None or (isinstance(wait, int | float) and wait <= 0):
+    if wait is None:
         return None
+    if isinstance(wait, int | float) and wait <= 0:
+        return 0.0 if bare else None
     if isinstance(wait, int | float) and wait > _MAX_WAIT:
         return _MAX_WAIT
-    return _wait(parse.duration(wait, what="retry_after") / 1e6)
+    asked = _wait(parse.duration(wait, what="retry_after") / 1e6)
+    return 0.0 if asked is None and bare else asked
 
 
 def _wait(seconds: float) -> float | None:

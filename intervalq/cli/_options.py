@@ -38,9 +38,19 @@ def json_option(function: F) -> F:
 def pace_options(function: F) -> F:
     """`--interval` and `--rate`."""
     function = click.option(
-        "--rate", metavar="N/T", help="Rate, instead of an interval: 10/s, 5000/h, 100/15m."
+        "--rate", metavar="N/T", help="Rate, instead of an interval: 10/s, 5000/h, 100/15m, or auto."
     )(function)
     return click.option("--interval", metavar="D", help="Time between starts: 200ms, 1.5s, 2m, 1h.")(function)
+
+
+def bounds_options(function: F) -> F:
+    """`--floor` and `--ceiling`."""
+    function = click.option(
+        "--ceiling", metavar="N/T", help="With --rate auto: the highest rate, if nothing is refused."
+    )(function)
+    return click.option(
+        "--floor", metavar="N/T", help="With --rate auto: the lowest rate, if everything is refused."
+    )(function)
 
 
 def limit_option(function: F) -> F:

@@ -1,4 +1,4 @@
-"""The limits a minute that the headers of OpenAI-style APIs name, and a queue's limits with these."""
+"""The per-minute limits in the headers of OpenAI-style APIs, and a queue's limits after adopting them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME: Final = re.compile(f"(?:{_PART})+", re.ASCII)
 
 
 def named_limits(headers: Mapping[str, str]) -> dict[str, int]:
-    """How much of each unit the headers allow a minute."""
+    """The number of each unit that the headers allow per minute."""
     named = {unit: headers.get(f"x-ratelimit-limit-{name}", "") for unit, name in _HEADERS.items()}
     return {
         unit: int(most)
@@ -36,7 +36,7 @@ def _within_a_minute(reset: str) -> bool:
 
 
 def merged(limits: Sequence[Limit], named: Mapping[str, int]) -> list[Limit]:
-    """The limits, of which those a minute allow as much as is named."""
+    """The limits, with the numbers that the headers name for those per minute."""
     return [
         replace(each, most=named[each.unit]) if each.unit in named and each.window == 60 else each
         for each in limits

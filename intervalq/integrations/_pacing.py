@@ -1,4 +1,4 @@
-"""What the clients have in common: the queue of a request, and cool-downs that responses request."""
+"""What the clients share: finding the queue of a request, and cool-downs that responses request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
 
+from intervalq._shard.grants import Grant
 from intervalq._timing.retry_after import wait_in_response
 from intervalq.errors import IntervalqError
 
@@ -17,12 +18,12 @@ class _Keyed(Protocol):
 Q = TypeVar("Q", bound=_Keyed)
 
 
-class _Cooled(Protocol):
-    async def cool_down(self, seconds: float) -> None: ...
+class _Refused(Protocol):
+    async def _refused(self, grant: Grant, seconds: float) -> None: ...
 
 
-class _BlockingCooled(Protocol):
-    def cool_down(self, seconds: float) -> None: ...
+class _BlockingRefused(Protocol):
+    def _refused(self, grant: Grant, seconds: float) -> None: ...
 
 
 def queue_of(queue: Q, key: str | None) -> Q:
@@ -30,15 +31,18 @@ def queue_of(queue: Q, key: str | None) -> Q:
     return queue if key is None else queue[key]
 
 
-async def heed(queue: _Cooled, status: int, headers: Mapping[str, Any]) -> None:
-    """Cool a queue down if a response requests it; the caller gets the response in any case."""
-    if (wait := wait_in_response(status, headers)) is not None:
+async def heed(queue: _Refused, slot: Grant, status: int, headers: Mapping[str, Any]) -> None:
+    """Cool a queue down if a response requests it, and cut an automatic rate if it is a refusal.
+
+    The caller gets the response in any case.
+    """
+    if (wait := wait_in_response(status, headers, bare=True)) is not None:
         with suppress(IntervalqError):  # such as a closed queue; the next request raises it
-            await queue.cool_down(wait)
+            await queue._refused(slot, wait)
 
 
-def heed_blocking(queue: _BlockingCooled, status: int, headers: Mapping[str, Any]) -> None:
-    """Do what `heed` does, in blocking code."""
-    if (wait := wait_in_response(status, headers)) is not None:
+def heed_blocking(queue: _BlockingRefused, slot: Grant, status: int, headers: Mapping[str, Any]) -> None:
+    """The same as `heed`, for blocking code."""
+    if (wait := wait_in_response(status, headers, bare=True)) is not None:
         with suppress(IntervalqError):  # as above
-            queue.cool_down(wait)
+            queue._refused(slot, wait)

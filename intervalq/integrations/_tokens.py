@@ -1,4 +1,4 @@
-"""The tokens of a request: the most that it can take, and what its answer says it used, once that is read."""
+"""The tokens of a request: an upper bound before it is sent, and the real number once its answer was read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def most_tokens(request: httpx.Request, answer: int = 4_096) -> int:
 
 
 def settle_when_read(slot: Slot, response: httpx.Response) -> None:
-    """Settle the tokens that a JSON body names, now or when it has been read; no events of a stream."""
+    """Settle the tokens that a JSON body names, now or when it has been read; not those of event streams."""
     if not response.headers.get("content-type", "").startswith("application/json"):
         return
     if response.is_stream_consumed:
@@ -54,7 +54,7 @@ def _settle(slot: Slot, response: httpx.Response) -> None:
 
 
 class _Read(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """The stream of a body, of which a copy is kept until it has ended."""
+    """A body's stream that keeps a copy until it has ended."""
 
     def __init__(self, slot: Slot, response: httpx.Response) -> None:
         self._slot, self._headers, self._stream = slot, response.headers, response.stream

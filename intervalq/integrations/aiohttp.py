@@ -19,7 +19,7 @@ class PacedMiddleware:
 
     A redirect is a request of its own. A response with status 429 or 503 and a Retry-After or reset header
     cools the queue down for everybody, and is returned as it is. A slot ends when the head of the response
-    has arrived.
+    has arrived. The wait for a slot counts for the `total` of a `ClientTimeout`, 5 minutes by default.
 
     Args:
         queue: it belongs to the event loop of the session.
@@ -35,10 +35,10 @@ class PacedMiddleware:
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Wait for a slot, and send the request."""
         queue = queue_of(self._queue, self._key(request))
-        async with queue.slot():
+        async with queue.slot() as slot:
             response = await handler(request)
             try:
-                await heed(queue, response.status, response.headers)
+                await heed(queue, slot, response.status, response.headers)
             except BaseException:
                 response.close()
                 raise

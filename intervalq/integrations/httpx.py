@@ -70,26 +70,26 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
             return response
 
     def _cost(self, request: httpx.Request) -> Cost:  # noqa: ARG002 - for subclasses
-        """What a request takes."""
+        """The cost of a request."""
         return 1
 
     async def _heed(
         self,
         queue: IntervalQueue,
-        slot: Slot,  # noqa: ARG002 - for subclasses
+        slot: Slot,
         response: httpx.Response,
     ) -> None:
-        """Do what a response requests of the queue."""
-        await heed(queue, response.status_code, response.headers)
+        """Apply what a response requests of the queue."""
+        await heed(queue, slot, response.status_code, response.headers)
 
     def _heed_blocking(
         self,
         queue: BlockingQueue,
-        slot: Slot,  # noqa: ARG002 - for subclasses
+        slot: Slot,
         response: httpx.Response,
     ) -> None:
-        """Do what `_heed` does, in blocking code."""
-        heed_blocking(queue, response.status_code, response.headers)
+        """The same as `_heed`, for blocking code."""
+        heed_blocking(queue, slot, response.status_code, response.headers)
 
     async def aclose(self) -> None:
         """Close the transport, but not the queue."""

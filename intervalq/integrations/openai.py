@@ -57,17 +57,17 @@ class OpenAITransport(PacedTransport):
         settle_when_read(slot, response)
         if named := self._news(queue, response):
             with self._learn(queue, named):
-                await queue.configure(limits=merged(await queue.known_limits(), named))
+                await queue.configure(limits=merged(await queue._known_limits(), named))
 
     def _heed_blocking(self, queue: BlockingQueue, slot: Slot, response: httpx.Response) -> None:
         super()._heed_blocking(queue, slot, response)
         settle_when_read(slot, response)
         if named := self._news(queue, response):
             with self._learn(queue, named):
-                queue.configure(limits=merged(queue.known_limits(), named))
+                queue.configure(limits=merged(queue._known_limits(), named))
 
     def _news(self, queue: IntervalQueue | BlockingQueue, response: httpx.Response) -> dict[str, int]:
-        """The limits that a response names, but not what is known or being learned."""
+        """The limits that a response names, without those that are known or being adopted already."""
         if queue.name in self._learning:
             return {}
         known = self._known(queue)
@@ -77,7 +77,7 @@ class OpenAITransport(PacedTransport):
 
     @contextmanager
     def _learn(self, queue: IntervalQueue | BlockingQueue, named: dict[str, int]) -> Iterator[None]:
-        """Note what was learned; after an error, the next response names it again."""
+        """Record the adopted limits; after an error, the next response adopts them again."""
         self._learning.add(queue.name)
         try:
             with suppress(IntervalqError):

@@ -49,7 +49,7 @@ class PacedAdapter(HTTPAdapter):
         queue = self._queue
         blocking = queue if isinstance(queue, BlockingQueue) else cast("BlockingQueue", queue.blocking)
         blocking = queue_of(blocking, None if self._key is None else self._key(request))
-        with blocking.slot():
+        with blocking.slot() as slot:
             response = super().send(request, *args, **options)
-            heed_blocking(blocking, response.status_code, response.headers)
+            heed_blocking(blocking, slot, response.status_code, response.headers)
             return response

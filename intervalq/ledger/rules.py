@@ -133,7 +133,7 @@ class Book(Protocol):
         """Rows from a cursor on, and the cursor of the next page (see `Look`)."""
         ...
 
-    def held(self) -> Iterable[Row]:
+    def unfinished(self) -> Iterable[Row]:
         """The rows that have not ended."""
         ...
 
@@ -173,8 +173,8 @@ class Pages:
         page = [(key, self.rows[key]) for key in keys[:limit]]
         return page, page[-1][0] if len(keys) > limit else ""
 
-    def held(self) -> Iterable[Row]:
-        """See `Book.held`."""
+    def unfinished(self) -> Iterable[Row]:
+        """See `Book.unfinished`."""
         return [row for row in self.rows.values() if row.stage not in _DONE]
 
     def ended(self) -> tuple[int, int]:
@@ -315,7 +315,7 @@ def _shown(book: Book, row: Row) -> Shown:
 def _summary(book: Book) -> Summary:
     meta = book.meta
     assert meta is not None
-    shown = [_shown(book, row) for row in book.held()]
+    shown = [_shown(book, row) for row in book.unfinished()]
     done, failed = book.ended()
     return Summary(
         meta.created,

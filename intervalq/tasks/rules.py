@@ -147,8 +147,10 @@ def _check(command: Modify, known: dict[str, Row], collisions: list[str], now: i
             missing[type(part)].append(part.id)
         elif isinstance(part, Depend) or command.force:
             continue
-        elif (row.held(now) and row.session != command.session) or (
-            isinstance(part, Change) and part.keep and not (row.held(now) and row.session == command.session)
+        elif (row.is_held(now) and row.session != command.session) or (
+            isinstance(part, Change)
+            and part.keep
+            and not (row.is_held(now) and row.session == command.session)
         ):
             claims.append(part.id)
     if collisions or claims or any(missing.values()):
@@ -189,7 +191,7 @@ def _check_inboxes(
         if insert.replace:
             # Only the first task of a key can be claimed, and all others are replaced.
             ends = table.ends_of_key(*line)
-            sizes[line] = int(ends is not None and ends[0].held(now) and ends[0].id not in gone)
+            sizes[line] = int(ends is not None and ends[0].is_held(now) and ends[0].id not in gone)
         # The first one of them doesn't count as waiting.
         elif insert.inbox is not None and sizes[line] > insert.inbox:
             raise InboxFull(insert.queue, line[1], insert.inbox)
@@ -236,7 +238,7 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
     if insert.key is not None:
         if insert.replace:
             for other in table.of_key(insert.queue, insert.key):
-                if not other.held(now):
+                if not other.is_held(now):
                     _remove(table, other, now, feed=False)
         row = _last_in_line(table, row)
     table.put([row])
@@ -361,7 +363,7 @@ def _beat(table: Table, command: Beat, now: int) -> Beaten:
     table.sweep_marks(now)
     return Beaten(
         alive=mine is not None,
-        held=len(table.of_session(command.session)),
+        claim_count=len(table.of_session(command.session)),
         lapsed=tuple(session.id for session in lapsed),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -21,3 +22,16 @@ class Suite:
         """An event loop in a thread, for tests that hypothesis drives."""
         with start_blocking_portal() as portal:
             yield portal
+
+
+def fresh_names(drop: Callable[[str], object]) -> Iterator[Callable[[], str]]:
+    """Yield a function that provides names which nobody else uses, and drop what has them at the end."""
+    names: list[str] = []
+
+    def fresh() -> str:
+        names.append(f"suite-{secrets.token_hex(6)}")
+        return names[-1]
+
+    yield fresh
+    for name in names:
+        drop(name)

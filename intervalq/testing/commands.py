@@ -13,6 +13,7 @@ from intervalq.rules import (
     STARTS,
     Advance,
     Answer,
+    Auto,
     Command,
     Configure,
     Drop,
@@ -21,6 +22,7 @@ from intervalq.rules import (
     Limit,
     Mark,
     Reclaim,
+    Refusal,
     Resume,
     Settings,
     Settled,
@@ -33,6 +35,8 @@ from intervalq.rules import (
 
 _FAR = 10**14
 """Clocks are not set so far ahead that they exceed the numbers that a store can hold."""
+
+_DAY = 86_400_000_000
 
 _INTERVALS = (1, 7, 1_000, 10_000, 1_000_000, 3_600_000_000)
 
@@ -59,6 +63,8 @@ class CommandSource:
         """Record the result of the last command."""
         if answer.state is None or (answer.refused and self.random.random() < 0.5):
             return
+        if answer.state.settings.auto != self.settings.auto and self.random.random() < 0.7:
+            self.settings = replace(self.settings, auto=answer.state.settings.auto)
         if answer.state.settings.limits != self.settings.limits and self.random.random() < 0.7:
             self.settings = replace(self.settings, limits=answer.state.settings.limits)
         if answer.state.generation != self.generation:
@@ -128,7 +134,13 @@ class CommandSource:
             tolerance=self.random.choice((0, 0, 1, interval // 3, interval, 5 * interval)),
             ephemeral=self.random.random() < 0.2,
             limits=self._limits(interval) if self.random.random() < 0.3 else (),
+            auto=self._auto(interval) if self.random.random() < 0.3 else None,
         )
+
+    def _auto(self, interval: int) -> Auto:
+        pick = self.random.choice
+        slowest = min(_DAY, interval * pick((1, 3, 100, 10_000)))
+        return Auto(slowest, max(1, slowest // pick((1, 7, 1_000, 10**6))))
 
     def _limits(self, interval: int) -> tuple[Limit, ...]:
         pick = self.random.choice
@@ -141,7 +153,7 @@ class CommandSource:
         return tuple([limit._replace(edge=self._edge(limit.window)) for limit in limits])
 
     def _edge(self, window: int) -> int | None:
-        """Where fixed windows begin, if a limit's are: many begin about now."""
+        """The beginning of fixed windows, if a limit has them: many begin about now."""
         pick, near = (
             self.random.choice,
             self.now + self.random.randint(-1, 1) * self.random.randint(0, window // 50),
@@ -228,7 +240,7 @@ class CommandSource:
         )
 
     def _settled(self, state: State | None) -> tuple[Settled, ...]:
-        """Costs that are known now: of slots that were issued, or are in the record's cells, or are not."""
+        """Settled costs: of slots that were issued, or that are in the record's cells, or of neither."""
         if state is None or not state.settings.limits or self.random.random() < 0.6:
             return ()
         pick, limits = self.random.choice, state.settings.limits
@@ -272,7 +284,17 @@ class CommandSource:
     def _hold(self, _: State | None) -> Command:
         interval = self.settings.interval
         length = self.random.choice((1, interval, self.random.randint(1, 10 * interval), FOREVER))
-        return Hold(**self._common(), length=length)
+        if self.random.random() < 0.5:
+            return Hold(**self._common(), length=length)
+        length = self.random.choice((0, 0, 1, interval, 5_000_000))
+        return Hold(**self._common(), length=length, refusal=self._refusal())
+
+    def _refusal(self) -> Refusal | None:
+        """A start that the server refused: mostly one of the last, and sometimes one that never was."""
+        if not self.slots:
+            return None
+        slot, pick = self.random.choice(self.slots[-8:]), self.random.choice
+        return Refusal(max(0, slot.ticket + pick((0, 0, 0, 0, 0, -1, 1))), slot.due + pick((0, 0, 0, -1, 1)))
 
     def _configure(self, _: State | None) -> Command:
         pick = self.random.choice
@@ -282,6 +304,7 @@ class CommandSource:
             burst=pick((None, None, 1, 2, 5)),
             max_running=pick((None, None, 0, 1, 3)),
             limits=self._other_limits() if pick((True, False, False, False)) else None,
+            auto=self._auto(pick(_INTERVALS)) if pick((True, False, False, False)) else None,
         )
 
     def _other_limits(self) -> tuple[Limit, ...]:

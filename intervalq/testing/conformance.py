@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from intervalq import rules
 from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Limit, Resume, Settings, State
 from intervalq.store import Store, Waking, open_store
-from intervalq.testing._suite import Suite
+from intervalq.testing._suite import Suite, fresh_names
 from intervalq.testing.commands import CommandSource, small_states
 
 if TYPE_CHECKING:
@@ -44,15 +44,7 @@ class StoreSuite(Suite):
     @pytest.fixture
     def queue(self, portal: BlockingPortal, store: Store) -> Iterator[Callable[[], str]]:
         """Provides names of queues that nobody else uses, and drops the queues at the end."""
-        names: list[str] = []
-
-        def fresh() -> str:
-            names.append(f"suite-{secrets.token_hex(6)}")
-            return names[-1]
-
-        yield fresh
-        for name in names:
-            portal.call(store.apply, name, Drop())
+        yield from fresh_names(lambda name: portal.call(store.apply, name, Drop()))
 
     @settings(
         max_examples=45,
@@ -87,7 +79,7 @@ class StoreSuite(Suite):
     def test_a_new_record_has_no_limits_of_the_one_before(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """That one had lapsed, and was not removed yet."""
+        """The record had lapsed, and was not removed yet."""
         name, plain = queue(), Settings(interval=1_000, ephemeral=True)
         limited = Settings(interval=1_000, ephemeral=True, limits=(Limit(5, 1_000_000),))
         portal.call(store.apply, name, Advance(settings=limited, nonce="g", take=1), 10**15)
@@ -99,7 +91,7 @@ class StoreSuite(Suite):
     def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """All cases of up to three tickets, any of them granted, revoked and given back, in time or late."""
+        """All cases of up to three tickets, each granted, revoked or given back, in time or late."""
         name = queue()
 
         async def scenario() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from intervalq import IntervalQueue
 from intervalq.cli._run.input import Input
-from intervalq.cli._run.jobs import LONGEST, BadLine, Lines
+from intervalq.cli._run.jobs import MAX_LINE, BadLine, Lines
 from intervalq.errors import InvalidOption
 
 
@@ -149,11 +149,11 @@ def test_any_bytes_are_lines(tmp_path_factory: pytest.TempPathFactory, data: byt
 
 def test_a_line_may_be_long_but_not_endless(tmp_path: Path) -> None:
     path = tmp_path / "jobs.txt"
-    path.write_bytes(b"a\n" + b"b" * LONGEST + b"\n")
+    path.write_bytes(b"a\n" + b"b" * MAX_LINE + b"\n")
     source = Input(str(path))
-    assert [len(line) for _, line in source.scan()] == [1, LONGEST]
+    assert [len(line) for _, line in source.scan()] == [1, MAX_LINE]
     source.close()
-    path.write_bytes(b"a\n" + b"b" * (LONGEST + 1))
+    path.write_bytes(b"a\n" + b"b" * (MAX_LINE + 1))
     source = Input(str(path))
     with pytest.raises(BadLine, match="line 2: is longer than 1048576 bytes"):
         list(source.scan())
@@ -188,7 +188,7 @@ def test_a_job_costs_what_its_line_says() -> None:
 )
 def test_lines_without_a_possible_cost(line: str, says: str) -> None:
     queue = IntervalQueue("q", limits=["1000 tokens/min"], store="memory://")
-    lines = Lines("jobs.txt", ("echo",), ("tokens={tokens}",), lambda cost: queue.plan(cost=cost))
+    lines = Lines("jobs.txt", ("echo",), ("tokens={tokens}",), lambda cost: queue._plan(cost=cost))
     with pytest.raises(BadLine, match=re.escape(says)):
         lines.job(line, 1)
 

@@ -154,11 +154,11 @@ class Meddled(Tasks):
         self.before = before
         self.changes = 0
 
-    async def apply(self, command: Command[Any], connection: Any = None) -> Any:
+    async def _apply(self, command: Command[Any], connection: Any = None) -> Any:
         if isinstance(command, Modify) and not command.inserts:
             self.changes += 1
             await self.before()
-        return await super().apply(command, connection)
+        return await super()._apply(command, connection)
 
 
 def deleted(row: Row) -> Delete:
@@ -169,7 +169,7 @@ async def test_what_others_change_meanwhile_is_looked_at_again() -> None:
     async def meddle() -> None:
         if handle.changes == 1:
             gone, changed, taken = (await handle.tasks("q"))[:3]
-            await Tasks.apply(handle, Modify(deletes=(gone.delete(),), changes=(changed.change(7),)))
+            await Tasks._apply(handle, Modify(deletes=(gone.delete(),), changes=(changed.change(7),)))
             await other.claim("q")
             del taken
 
@@ -189,7 +189,7 @@ async def test_what_others_change_meanwhile_is_looked_at_again() -> None:
 async def test_each_task_once_although_it_comes_back() -> None:
     async def back() -> None:
         rows = await handle.tasks("q", limit=None)
-        await Tasks.apply(
+        await Tasks._apply(
             handle, Modify(changes=tuple(task.change(queue="q.dead", delay=0) for task in rows))
         )
 

@@ -30,7 +30,7 @@ from faults.crash_process import POISON
 from intervalq.tasks import Tasks
 
 MAX_AGAIN = 120
-"""A kill leaves so many tasks that had ended to be done again, at most: those whose end was on its way."""
+"""The maximum number of ended tasks that one kill repeats: those whose end was not sent yet."""
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from intervalq.tasks import Claim, Tasks
 
 POISON = -1
 _LIVES = 200
-"""After so many the queue is not going to be empty."""
+"""After this many processes, the queue is taken for one that never becomes empty."""
 
 
 async def main(url: str, queue: str, ledger: int, each: int, *settings: str) -> None:

@@ -63,7 +63,7 @@ class Disk:
         self._folder.remove()
 
     def fail(self) -> None:
-        """Cut the power: from now on nothing is kept, whatever those who use it are told."""
+        """Cut the power: from now on nothing is kept, whatever the disk answers."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")

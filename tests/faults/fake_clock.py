@@ -54,7 +54,7 @@ class FakeClock:
         self.environment["FAKETIME_SHARED"] = names
 
     def set(self, offset: int) -> Step:
-        """Set it so many seconds off; what a log says of that."""
+        """Set it off by this many seconds; returns what a log says of that."""
         begin = now()
         new = self._path.with_suffix(".new")
         new.write_text(f"{offset:+d}s\n")

@@ -32,7 +32,7 @@ CALLERS: Final = 4
 """The tickets that each shard may hold; some may have been granted before it was cut off."""
 
 OTHERS: Final = 8
-"""So many jobs each of the others begins while one is cut off: more than the tickets that it may hold."""
+"""The number of jobs that each of the others begins while one is cut off: more than its tickets."""
 
 
 class Cable:
@@ -67,7 +67,7 @@ class Cable:
         _run("ip", "link", "set", self._name, "up")
 
     def pull(self) -> None:
-        """Pull it out: nothing gets through, and nobody is told."""
+        """Unplug it: nothing gets through, and neither side gets an error."""
         _run("ip", "link", "set", self._name, "down")
 
 

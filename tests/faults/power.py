@@ -156,7 +156,7 @@ class Account:
 
 
 class Clients:
-    """Processes that use a store, and say what they were told."""
+    """Processes that use a store, and print what it acknowledged."""
 
     def __init__(self, store: Store, names: list[str], plant: str) -> None:
         self._from, into = os.pipe()

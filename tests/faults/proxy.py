@@ -104,7 +104,7 @@ class Proxy:
         return Fault.NONE if self._after else self._fault
 
     async def begin(self, fault: Fault, *, after: int = 0, once: bool = False) -> None:
-        """Let a fault begin once so many more requests have come; it lasts until `heal`, or hits once."""
+        """Let a fault begin after this many more requests; it lasts until `heal`, or hits once."""
         self._fault, self._after, self._once, self.hits = fault, after, once, 0
         if fault is Fault.REFUSE and not after:
             self._refuse()

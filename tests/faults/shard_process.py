@@ -122,7 +122,7 @@ class Caller:
 
     def _call(self, number: int, ticket: int) -> None:
         """The job: calls the service as its first instruction."""
-        shard = self.queue.shard()
+        shard = self.queue._shard()
         check, straight = self.clock.check_before(shard.dispatcher.last.at or 0)
         assert shard.state is not None
         call = Call(
@@ -143,7 +143,7 @@ class Caller:
 
     def report(self) -> Report:
         """How it all ended."""
-        given_up = self.queue.shard().given_up
+        given_up = self.queue._shard().given_up
         return Report(
             self._options.name,
             self.begun,
@@ -202,7 +202,7 @@ async def _until_late(caller: Caller, calls: anyio.CancelScope, patience: float)
 
 
 def _in_step(store: Store, what: Callable[..., object] | signal.Handlers, seconds: float) -> None:
-    """Do something so many seconds after the next step at the store began."""
+    """Do something this many seconds after the next step at the store began."""
     inner = store.apply
 
     async def apply(*arguments: Any, **more: Any) -> Any:

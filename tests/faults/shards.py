@@ -19,7 +19,7 @@ from faults.verdict import Report, Stop
 
 SCRIPT: Final = Path(__file__).with_name("shard_process.py")
 _PATIENCE: Final = 120
-"""Seconds until a shard that was told to end is taken for one that hangs."""
+"""Seconds after which a shard that was told to end counts as hanging."""
 
 _SOON: Final = 60
 """Seconds within which jobs must begin again, on however busy a machine."""
@@ -202,7 +202,7 @@ def report(reported: bytes) -> Report:
 def until_calls(
     called: Called, shards: Shards, *, after: int, least: int, of: Sequence[Shard] | None = None
 ) -> bool:
-    """Wait until shards (all that live) have begun so many jobs after an instant; False: they don't."""
+    """Wait until all live shards have begun this many jobs after an instant; False: they don't."""
     deadline = time.monotonic() + _SOON
     while True:
         for shard in shards.alive:

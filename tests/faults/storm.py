@@ -38,7 +38,7 @@ _TOLD: Final = 0.012
 """Seconds within which one that is to stop in a step does so: until its next slot has come, or nearly."""
 
 AGAIN: Final = 5
-"""So many jobs must begin after the last fault."""
+"""The number of jobs that must begin after the last fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Plan:
     more: tuple[str, ...] = ()
     """Options of the script."""
     least: int = 0
-    """It goes on until so many faults were done, however slow the machine is."""
+    """The minimum number of faults, however slow the machine is."""
     calm: bool = False
     """No faults at all."""
 

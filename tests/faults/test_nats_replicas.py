@@ -122,7 +122,7 @@ async def test_a_node_may_hand_out_a_second_earlier(stores: list[NATSTaskStore],
     mine = await begun(first, 60 * SECOND)
     await first.apply(inserts(queue, "a"))
     (row,) = await claim_all(first, mine, queue)
-    assert first._sessions[mine].holdings.held["a"].wait == 60 * SECOND
+    assert first._sessions[mine].holdings.deliveries["a"].wait == 60 * SECOND
     assert (await first.pulled((queue,)))[queue].config["ack_wait"] == 61 * SECOND * 1_000
     assert await settled(first, mine, *done(row)) == ()
 
@@ -135,7 +135,7 @@ async def test_who_asks_a_node_that_leads_no_more_is_told_the_truth(
     mine = await begun(first)
     await first.apply(inserts(queue, "a"))
     (row,) = await claim_all(first, mine, queue)
-    first._sessions[mine].holdings.held["a"].sent = True  # without an answer
+    first._sessions[mine].holdings.deliveries["a"].sent = True  # without an answer
     await other.apply(Modify(changes=(Change("a", row.version, json="1"),)))
     asked: list[str] = []
     revoked = first._stream.revoked

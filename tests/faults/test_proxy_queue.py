@@ -113,7 +113,7 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
             for fault in (Fault.SWALLOW, Fault.BLACK_HOLE, Fault.REFUSE):
                 with patience(5):  # these have nobody to ask again for them
                     await work.handles[1].pause()
-                while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
+                while not all(handle._shard().conversation._parked.is_on for handle in work.handles):
                     await checkpoint()
                 await bad.begin(fault)
                 with patience(5):

@@ -58,7 +58,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def regressions(work: Work) -> list[int]:
-    return [handle.shard().regressions for handle in work.handles]
+    return [handle._shard().regressions for handle in work.handles]
 
 
 def back_up(scheme: str, path: Path, copy: Path) -> None:

@@ -57,7 +57,7 @@ async def test_the_server_is_killed_and_comes_back(own_nats: OwnServer) -> None:
             await work.more(2)
         await work.stop()
         work.check()
-        assert [handle.shard().regressions for handle in work.handles] == [0, 0, 0], "files outlive a crash"
+        assert [handle._shard().regressions for handle in work.handles] == [0, 0, 0], "files outlive a crash"
 
 
 Ask = Callable[..., Awaitable[Any]]
@@ -97,7 +97,7 @@ async def test_a_lost_log_is_begun_anew_after_a_quiet_interval(
     async with asking(server.url) as ask, working([server.url] * 2) as work:
         for times in range(1, 4):
             await lose(ask, work.name)
-            while not all(handle.shard().regressions == times for handle in work.handles):
+            while not all(handle._shard().regressions == times for handle in work.handles):
                 await work.more(1)
         await work.stop()
         work.check(losses=3)
@@ -118,7 +118,7 @@ async def test_a_log_that_is_removed_in_part(own_nats: OwnServer) -> None:
             await work.more(3)
         await work.stop()
         work.check()
-        assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+        assert [handle._shard().regressions for handle in work.handles] == [0, 0]
         await newcomer.aclose()
 
 
@@ -142,7 +142,7 @@ async def test_a_newcomer_to_a_log_without_its_beginning(
         needed = 0
         while needed < 2:  # the first one would do for a beginning
             await work.more(1)
-            needed = min(known_by(handle.shard().connection.store, work.name) for handle in work.handles)
+            needed = min(known_by(handle._shard().connection.store, work.name) for handle in work.handles)
         await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + work.name, "seq": needed})
         newcomer = NATSStore(server.url)
         _, answer = await asyncio.gather(
@@ -153,12 +153,12 @@ async def test_a_newcomer_to_a_log_without_its_beginning(
         assert answer.first.ticket == 1
         assert answer.first.due >= answer.now + INTERVAL - answer.blur
         await newcomer.aclose()
-        while not all(handle.shard().regressions for handle in work.handles):
+        while not all(handle._shard().regressions for handle in work.handles):
             await work.more(1)
         await work.stop()
         work.check(losses=1)
-        assert {handle.shard().state.generation for handle in work.handles} == {"theirs"}  # type: ignore[union-attr]  # they have one
-        assert [handle.shard().regressions for handle in work.handles] == [1, 1]
+        assert {handle._shard().state.generation for handle in work.handles} == {"theirs"}  # type: ignore[union-attr]  # they have one
+        assert [handle._shard().regressions for handle in work.handles] == [1, 1]
 
 
 async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytes
             await work.more(2)
         await work.stop()
         work.check()
-        assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+        assert [handle._shard().regressions for handle in work.handles] == [0, 0]
         store = NATSStore(server.url)
         last = await store._history.last(work.name)
         assert last is not None
@@ -237,7 +237,7 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
     monkeypatch.setattr(nats_errors, "_AGAIN", 0.1)
     async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
         await work.handles[1].pause()
-        while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
+        while not all(handle._shard().conversation._parked.is_on for handle in work.handles):
             await checkpoint()
         await bad.begin(fault)
         await work.handles[1].resume()
@@ -253,7 +253,7 @@ async def test_a_pause_is_heard_of_and_its_end_wakes(nats_url: str) -> None:
     async with working([nats_url] * 3) as work:
         for _ in range(3):
             await work.handles[0].pause()
-            while not all(handle.shard().conversation._parked.is_on for handle in work.handles):
+            while not all(handle._shard().conversation._parked.is_on for handle in work.handles):
                 await checkpoint()
             begun = len(work.starts)
             with anyio.fail_after(20):

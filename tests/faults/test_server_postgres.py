@@ -50,7 +50,7 @@ def sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 
 def lost(work: Any) -> list[int]:
-    return [handle.shard().regressions for handle in work.handles]
+    return [handle._shard().regressions for handle in work.handles]
 
 
 # --- what a queue works through ---------------------------------------------------------------------

@@ -63,7 +63,7 @@ async def test_scripts_are_flushed_all_the_time(own: OwnServer) -> None:
                 await work.more(1)
             await work.stop()
             work.check()
-            assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+            assert [handle._shard().regressions for handle in work.handles] == [0, 0]
 
 
 async def test_clients_are_killed_all_the_time(own: OwnServer) -> None:
@@ -75,7 +75,7 @@ async def test_clients_are_killed_all_the_time(own: OwnServer) -> None:
                 await work.more(1)
             await work.stop()
             work.check()
-            assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+            assert [handle._shard().regressions for handle in work.handles] == [0, 0]
 
 
 LOSSES: dict[str, Callable[[Any, str], object]] = {
@@ -100,7 +100,7 @@ async def test_a_lost_record_is_made_anew_after_a_quiet_interval(
         async with working([server.url] * 2) as work:
             for times in range(1, 4):
                 LOSSES[loss](client, record(work))
-                while not all(handle.shard().regressions == times for handle in work.handles):
+                while not all(handle._shard().regressions == times for handle in work.handles):
                     await work.more(1)
             await work.stop()
             work.check(losses=3)
@@ -120,7 +120,7 @@ async def test_the_server_is_killed_and_comes_back(own: OwnServer, persistent: b
         await work.stop()
         work.check(losses=0 if persistent else 2)
         lost = 0 if persistent else 2
-        assert [handle.shard().regressions for handle in work.handles] == [lost, lost]
+        assert [handle._shard().regressions for handle in work.handles] == [lost, lost]
 
 
 async def test_a_backup_is_restored_under_the_queue(own: OwnServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,7 +135,7 @@ async def test_a_backup_is_restored_under_the_queue(own: OwnServer, caplog: pyte
             await work.more(5)
             await work.stop()
             work.check(losses=1, healed=True)
-            assert sum(handle.shard().regressions for handle in work.handles) >= 1
+            assert sum(handle._shard().regressions for handle in work.handles) >= 1
             assert max(start.ticket for start in work.starts) > before
     assert "the store lost writes that it had acknowledged" in caplog.text
 
@@ -224,7 +224,7 @@ async def test_calls_wait_while_it_lasts_and_go_on_after(own: OwnServer, trouble
             await work.more(2)
             await work.stop()
             work.check()
-            assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+            assert [handle._shard().regressions for handle in work.handles] == [0, 0]
 
 
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)  # an old Redis says it too seldom while it loads
@@ -244,7 +244,7 @@ async def test_it_loads_its_data_for_a_long_time(own: OwnServer) -> None:
             await work.more(2)
             await work.stop()
             work.check()
-            assert [handle.shard().regressions for handle in work.handles] == [0, 0]
+            assert [handle._shard().regressions for handle in work.handles] == [0, 0]
 
 
 # --- what ends a call with an error -----------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_every_task_is_committed_once(store: str, storms: Storms) -> None:
     assert not seen.doubled
     assert seen.left == 0
     assert seen.faults.total() >= 8
-    assert seen.inserted > 100
+    assert seen.inserted >= 50
     assert seen.again > 3, "claims were lost, and others did the work"
 
 

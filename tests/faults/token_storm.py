@@ -39,14 +39,14 @@ from intervalq.tasks import Tasks
 QUEUE = "storm"
 _KEYS = 6
 _WAITING = 60
-"""So many tasks are kept waiting."""
+"""The number of tasks that are kept waiting."""
 _LOOKS = 400
 """How often the ledger is looked at for a worker that is at work, before any is killed."""
 _CALM = 60.0
-"""After so many seconds without news of any worker, what is left is not waited for any more."""
+"""Seconds without news of any worker, after which the remaining tasks aren't waited for."""
 
 _PATIENCE = 120.0
-"""So many seconds longer does a storm go on that is expected to show two workers on a key, until it does."""
+"""Seconds by which a storm is extended that must show two workers on a key, until it does."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Seen:
     forgiven: list[str] = field(default_factory=list)
     """Two on a key, of which the server had forgotten the first."""
     twice: list[str] = field(default_factory=list)
-    """What two workers were told that they had acknowledged."""
+    """Acknowledgements that two workers got for the same task."""
     disorder: list[str] = field(default_factory=list)
     again: int = 0
     """How many tasks were begun more than once."""
@@ -318,7 +318,7 @@ def run(
     replicas: int = 1,
     sync: str = "2m",
 ) -> Seen:
-    """A whole storm, of at least so many faults, however slow the machine is."""
+    """A whole storm with at least this many faults, however slow the machine is."""
     with _driver(workers, seed, mode, restarts, replicas, sync) as (driver, ledger):
         anyio.run(driver.run, seconds, every, least)
         judge(driver.seen, ledger.read_text().splitlines())

@@ -59,7 +59,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The store's clock was set forward or back by so many microseconds, at some time between."""
+    """The store's clock was set forward or back by this many microseconds, at some time between."""
 
     begin: int
     end: int
@@ -96,7 +96,7 @@ class Log:
     steps: Sequence[Step] = ()
     last_fault: int = 0
     again: int = 0
-    """So many jobs must begin after the last fault."""
+    """The number of jobs that must begin after the last fault."""
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ class Work:
             await self._news.wait()
 
     async def more(self, count: int, handle: int | None = None) -> None:
-        """Wait until so many more jobs have begun: of one handle, or each."""
+        """Wait until this many more jobs have begun: of one handle, or of each."""
         handles = range(len(self.handles)) if handle is None else [handle]
         before = [self.begun(number) for number in handles]
         await self.until(
@@ -93,7 +93,7 @@ class Work:
 
                 try:
                     async with queue.slot() as slot:
-                        shard = queue.shard()
+                        shard = queue._shard()
                         begun_at, state = shard.dispatcher.last.at, shard.state
                         assert begun_at is not None
                         assert state is not None
@@ -181,7 +181,7 @@ async def working(urls: list[str], *, callers: int = 3) -> AsyncIterator[Work]:
 
 async def stands_still(work: Work) -> None:
     """Wait until each handle has met a trouble of the store, and see that no job begins while it lasts."""
-    shards = [handle.shard() for handle in work.handles]
+    shards = [handle._shard() for handle in work.handles]
     while any(not shard.conversation.outage or shard.grants.granted for shard in shards):
         await checkpoint()  # what was granted before may begin
         assert not work.errors, "calls don't wait"

@@ -15,10 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuzz.material import fuzz, json_values, mutated, odd_text
-from intervalq.cli._run import protocol as _wire
+from intervalq.cli._run import protocol
 from intervalq.cli._run.children import _line
 from intervalq.cli._run.input import Input, _Splitter
-from intervalq.cli._run.jobs import LONGEST, BadLine, Job, Lines, key_of
+from intervalq.cli._run.jobs import MAX_LINE, BadLine, Job, Lines, key_of
 from intervalq.cli._run.results import BadResults, Done, Result, open_output, read_results, write_all
 
 DEEP = [f'{{"a": {"[" * depth}{"]" * depth}}}' for depth in (98, 99, 100, 900, 985, 990, 994, 100_000)]
@@ -122,8 +122,8 @@ def test_a_deep_object_can_be_written_or_is_text(tmp_path: Path) -> None:
 
 
 @fuzz(150)
-@example(data=b"x" * (LONGEST + 1), cuts=[1 << 16])
-@example(data=b"x" * LONGEST + b"\n", cuts=[])
+@example(data=b"x" * (MAX_LINE + 1), cuts=[1 << 16])
+@example(data=b"x" * MAX_LINE + b"\n", cuts=[])
 @given(
     data=st.lists(
         st.sampled_from([b"a", b"\n", b"\r", b"\r\n", b"\xff", b"\xef\xbb\xbf", b"\0", "é".encode()])
@@ -144,7 +144,7 @@ def test_lines_are_the_same_however_they_come(data: bytes, cuts: list[int]) -> N
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     expected = split(data)
     assert split(*(data[start:end] for start, end in pairwise(at))) == expected
-    if len(data) <= LONGEST and isinstance(expected, list):
+    if len(data) <= MAX_LINE and isinstance(expected, list):
         text = data.removeprefix(b"\xef\xbb\xbf").decode(errors="surrogateescape")
         pieces = text.split("\n")
         assert [line for _, line in expected] == [
@@ -229,9 +229,9 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
 
     async def heard(data: bytes, size: int) -> list[dict[str, Any]]:
         there, here = os.pipe()
-        monkeypatch.setattr(_wire, "_IN", there)
-        monkeypatch.setattr(_wire, "_CHUNK", size)
-        wire, messages = _wire.Pipes(), []
+        monkeypatch.setattr(protocol, "_IN", there)
+        monkeypatch.setattr(protocol, "_CHUNK", size)
+        pipes, messages = protocol.Pipes(), []
 
         def say() -> None:
             write_all(here, data)
@@ -239,7 +239,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
 
         async with anyio.create_task_group() as group:
             group.start_soon(anyio.to_thread.run_sync, say)
-            while (message := await wire.receive()) is not None:
+            while (message := await pipes.receive()) is not None:
                 messages.append(message)
         os.close(there)
         return messages

@@ -47,7 +47,7 @@ class Go(NamedTuple):
     lease: int
     """How long the lease that came with it lasts."""
     interval: int
-    """The queue's interval when it was told."""
+    """The queue's interval when the slot was issued."""
     at_once: bool = False
     """It may be used before it comes: granted late."""
 
@@ -122,7 +122,7 @@ class Court(NamedTuple):
     used: int = 0
     """Which tickets of the record have begun, a bit each."""
     excuses: int = 0
-    """So many starts may still be early, since the store lost writes or its clock stepped."""
+    """The number of starts that may still be early, since the store lost writes or its clock stepped."""
     hold: int = 0
     """How long the queue is paused yet."""
     made: int = 0
@@ -160,7 +160,7 @@ class Step(NamedTuple):
     broken: str = ""
     """Which promise it breaks; empty: none."""
     trouble: bool = False
-    """Something goes wrong; whoever waits may not count on it."""
+    """Something goes wrong; processes that wait may not count on it."""
     begins: bool = False
     """A job begins."""
 

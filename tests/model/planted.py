@@ -15,7 +15,7 @@ from model.parts import NO_BUGS, Bugs
 from model.scope import SCOPES, Scope
 from planted import bugs
 
-_FRESH: Final = rules._fresh
+_FRESH: Final = configure.fresh
 _GIVE_BACK: Final = rules._give_back
 _RECHECK: Final = rules._recheck
 _TRANSITION: Final = rules._transition
@@ -104,7 +104,7 @@ def _not_quiet() -> AbstractContextManager[object]:
     def fresh(command: Command, settings: Settings, now: int) -> State:
         return _FRESH(replace(command, generation=None), settings, now)
 
-    return mock.patch.object(rules, "_fresh", fresh)
+    return mock.patch.object(configure, "fresh", fresh)
 
 
 @contextmanager

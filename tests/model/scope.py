@@ -43,15 +43,15 @@ class Scope:
     """Shards may ask for nothing, to hear of the record."""
     crashes: int = 0
     copies: int = 0
-    """So many requests are still on their way when their shard takes them for lost, or travel twice."""
+    """How many requests are in flight when their shard takes them for lost (`crashes`), or arrive twice."""
     holds: int = 0
     lengths: tuple[int, ...] = (2, FOREVER)
     reclaims: int = 0
     intervals: tuple[int, ...] = ()
-    """What the interval may be changed to, so many times:"""
+    """The intervals that `configure` may set, and how often:"""
     changes: int = 0
     strides: tuple[int, ...] = ()
-    """By how much the store's clock may step, so many times:"""
+    """The steps of the store's clock, and how often:"""
     steps: int = 0
     failovers: int = 0
     drops: int = 0

@@ -26,7 +26,7 @@ class Result:
     states: int
     transitions: int
     begins: int
-    """So many of the transitions begin a job."""
+    """The number of transitions that begin a job."""
     depth: int
     seconds: float
     broken: str = ""

@@ -82,6 +82,15 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     drain-swapped                 exits             2
     withdrawn-untold              withdrawn        21
     loss-unsaid                   failover          4
+    taken-in-late                 threads          185
+    woken-in-vain                 gone              48
+    never-given-up                gone               1
+    window-short                  windows            1
+    jitter-forgotten              windows            1
+    lateness-forgotten            windows            1
+    settled-twice                 windows           13
+    units-stay-over               windows           41
+    used-units-given-back         windows            1
 """
 
 from planted import (
@@ -89,6 +98,7 @@ from planted import (
     bugs_from_promises,
     bugs_in_rules,
     bugs_in_shards,
+    bugs_in_windows,
     bugs_of_slips,
     bugs_of_thrift,
 )
@@ -101,6 +111,7 @@ __all__ = [
     "bugs_from_promises",
     "bugs_in_rules",
     "bugs_in_shards",
+    "bugs_in_windows",
     "bugs_of_slips",
     "bugs_of_thrift",
     "planted",

@@ -8,12 +8,19 @@ from typing import Final
 from intervalq._shard.connection import Connection
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.leases import Leases
+from intervalq._shard.listener import Listener
 from intervalq._shard.shard import Shard
+from intervalq._shard.store_time import StoreTime
+from intervalq.errors import StoreUnavailable
 from intervalq.rules import Answer, Command
+from intervalq.store import Waking
 from planted.planting import bug, instead
 
+_BEAR: Final = Conversation._bear
 _COMMAND: Final = Connection.command
+_LISTEN: Final = Listener._listen
 _RECORD_LOST: Final = Shard.record_lost
+_TOOK: Final = StoreTime.took
 
 
 @bug("question-of-another-record", "failover", 40)
@@ -61,3 +68,34 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A question that waited for its turn reports an error of the clock that its process has no more."""
     yield from instead(Connection, "_up_to_date", lambda _self, command, _steps: command)
+
+
+@bug("taken-in-late", "threads", 184)
+def _() -> Iterator[None]:
+    """An answer that was taken in late is a reason to ask for slots long before they come."""
+    yield from instead(StoreTime, "took", lambda self, trip, _way: _TOOK(self, trip, trip))
+
+
+@bug("woken-in-vain", "gone", 47)
+def _() -> Iterator[None]:
+    """Who can't subscribe to wake-ups is woken, and asks an absent store again without a pause."""
+
+    async def listen(self: Listener, store: Waking) -> None:
+        wake = self._wake
+        await _LISTEN(self, store)
+        if not self._scope.cancel_called:
+            wake()
+
+    yield from instead(Listener, "_listen", listen)
+
+
+@bug("never-given-up", "gone", 0)
+def _() -> Iterator[None]:
+    """Jobs wait for an absent store for ever."""
+
+    async def bear(self: Conversation, error: StoreUnavailable) -> None:
+        if self._connection.attached and self._line:
+            self.outage.ended()
+        await _BEAR(self, error)
+
+    yield from instead(Conversation, "_bear", bear)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from intervalq._queue import attempts
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
-from intervalq._shard.grants import GrantRange
+from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.leases import Leases
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.estimates import StoreClock
@@ -108,13 +108,13 @@ def _() -> Iterator[None]:
 
     async def attempt(
         queue: Queue, function: Callable[[], Any], plan: Plan, *more: Any, **options: Any
-    ) -> tuple[Any, Exception | None]:
-        result, error = await _ATTEMPT(queue, function, plan, *more, **options)
+    ) -> tuple[Grant, Any, Exception | None]:
+        grant, result, error = await _ATTEMPT(queue, function, plan, *more, **options)
         if error is not None and plan.retries:
             try:
-                return await function(), None
+                return grant, await function(), None
             except Exception as again:  # noqa: BLE001 - the job's own
-                return None, again
-        return result, error
+                return grant, None, again
+        return grant, result, error
 
     yield from instead(attempts, "_attempt", attempt)

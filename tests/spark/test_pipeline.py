@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-import intervalq.pipeline
+import intervalq
 from intervalq.cli._app import run_app
 from intervalq.cli._pipeline.command import _signals
 from intervalq.errors import InvalidOption
@@ -28,7 +28,7 @@ from spark.programs import Program, environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAIN = Path(intervalq.pipeline.__file__).with_name("__main__.py")
+MAIN = Path(intervalq.__file__).parent / "cli" / "_pipeline" / "__main__.py"
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ async def test_an_acknowledgement_says_that_others_were_faster(
     await second.apply(steps[verb])
     if late:
         with anyio.fail_after(30):
-            while (await first.apply(Beat(mine))).held == len(rows):
+            while (await first.apply(Beat(mine))).claim_count == len(rows):
                 await anyio.lowlevel.checkpoint()
     there = await second.apply(Select())
     assert await settled(first, mine, Delete("a", row.version)) == ("a",)
@@ -95,7 +95,7 @@ async def test_a_worker_that_is_gone_loses_its_tasks_once(opened: Open, queue: s
     for parts in (done(*before.values()), [Change(row.id, row.version, json="1") for row in before.values()]):
         worked = await first.apply(Work(dead, tuple(parts)))
         assert sorted(worked.lost) == ["a", "b", "k"]
-    assert (await first.apply(Beat(dead))).held == 0
+    assert (await first.apply(Beat(dead))).claim_count == 0
     assert await settled(second, alive, *done(*after.values())) == ()
     (row,) = await claim(second, alive, queue, limit=9)
     assert (row.id, row.attempt, row.claims) == ("l", 1, 1)
@@ -144,7 +144,7 @@ async def test_a_lease_ends_by_itself(store: NATSTaskStore, queue: str) -> None:
     assert all(row.until is not None for row in rows)
     assert await settled(store, session, Delete("a", rows[0].version)) == ("a",)
     beaten = await store.apply(Beat(session))
-    assert (beaten.alive, beaten.held) == (True, 0)
+    assert (beaten.alive, beaten.claim_count) == (True, 0)
     again: list[Row] = []
     while len(again) < 2:
         again += await store.pull(Work(session, queues=(queue,), limit=2), 1.0)

@@ -249,7 +249,7 @@ async def test_a_restart_shortens_claims_once_whoever_comes_first(
         await store.apply(inserts(queue, "a"))
         await claim(store, session, queue)
         holdings = store._sessions[session].holdings
-        held = holdings.held["a"]
+        held = holdings.deliveries["a"]
         await anyio.to_thread.run_sync(restarted, server)
         before = held.deadline
         async with anyio.create_task_group() as group:
@@ -269,7 +269,7 @@ async def test_what_was_removed_with_the_stream_is_lost(
         session, theirs = await begun(store), await begun(other)
         await store.apply(inserts(queue, "a", "b", key=key))
         mine = await claim(store, session, queue)
-        ready = store._sessions[session].holdings.held["a"].ready
+        ready = store._sessions[session].holdings.deliveries["a"].ready
         if ready is not None:
             await ready
         await other._stream.server.ask(f"STREAM.DELETE.{STREAM}")

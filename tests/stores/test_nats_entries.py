@@ -9,6 +9,7 @@ from nats.aio.msg import Msg
 from intervalq.rules import (
     FOREVER,
     Advance,
+    Auto,
     Command,
     Configure,
     Drop,
@@ -17,6 +18,7 @@ from intervalq.rules import (
     Limit,
     Mark,
     Reclaim,
+    Refusal,
     Resume,
     Settings,
     Slot,
@@ -194,7 +196,7 @@ def test_broken_messages() -> None:
 
 
 def test_newer_entries() -> None:
-    for text in ('[5,"new"]', '{"v":5}'):
+    for text in ('[6,"new"]', '{"v":6}'):
         with pytest.raises(Newer):
             wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
 
@@ -210,6 +212,20 @@ def test_entries_have_the_oldest_layout_that_their_limits_need() -> None:
             with pytest.raises(Broken):
                 wire.entry(message(step, **{wire.STEP: text.replace('"starts",0', '"starts"')}))
     assert wire.written(Full(Configure(limits=()), None, False)).startswith('{"v":3,')
+
+
+def test_entries_about_automatic_intervals_have_layout_5() -> None:
+    auto, limits = Auto(1_000_000, 2_000), (Limit(5, 1_000),)
+    for command in (
+        Advance(settings=Settings(7, auto=auto), take=1),
+        Advance(settings=Settings(7, limits=limits, auto=auto), take=1),
+        Configure(auto=auto),
+        Hold(generation="g", length=5, refusal=Refusal(3, 9)),
+    ):
+        step = Full(command, None, False)
+        assert wire.written(step).startswith('{"v":5,')
+        assert wire.entry(message(step)).step == step
+    assert wire.written(Full(Hold(), None, False)).startswith('{"v":2,')
 
 
 def test_entries_of_layout_1_are_understood() -> None:

@@ -44,7 +44,7 @@ async def test_what_an_old_answer_does_not_show_is_not_removed(
     await first.apply(inserts(queue, "a", key="key"))
     mine = await begun(first)
     (row,) = await claim(first, mine, queue)
-    ready = first._sessions[mine].holdings.held["a"].ready
+    ready = first._sessions[mine].holdings.deliveries["a"].ready
     assert ready is not None
     await ready
     await other.apply(inserts(queue, "b", key="key"))  # after it has looked what waits
@@ -69,14 +69,14 @@ async def test_a_server_that_was_killed_may_hand_out_a_second_earlier(
         mine = await begun(store)
         await store.apply(inserts(queue, "a"))
         (row,) = await claim(store, mine, queue)
-        held = store._sessions[mine].holdings.held["a"]
+        held = store._sessions[mine].holdings.deliveries["a"]
         before = held.deadline
         await anyio.to_thread.run_sync(server.stop)
         await anyio.to_thread.run_sync(server.start)
-        assert (await store.apply(Beat(mine))).held == 1
+        assert (await store.apply(Beat(mine))).claim_count == 1
         assert held.deadline == before - SECOND
         await store._stream.close()  # the same server
-        assert (await store.apply(Beat(mine))).held == 1
+        assert (await store.apply(Beat(mine))).claim_count == 1
         assert held.deadline == before - SECOND
         await store._sessions[mine].holdings.renew([held])
         assert held.deadline > before - SECOND

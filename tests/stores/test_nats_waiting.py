@@ -47,7 +47,7 @@ async def test_of_several_queues_one_call_gets_no_more_than_it_asked_for(
         assert {(one.attempt, one.claims) for one in found + rest} == {(1, 1)}
         for one in found + rest:
             await one.ack()
-    assert tasks.session().batcher.held == {}
+    assert tasks._session().batcher.claims == {}
 
 
 async def test_a_session_in_which_a_call_waits_goes_on_when_the_workers_have_ended(
@@ -101,8 +101,8 @@ async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(
         nonlocal count
         count += 1
         if count == 1:
-            session = tasks.session().batcher.session
-            await Handed().recover(tasks.here(), session, {})
+            session = tasks._session().batcher.session
+            await Handed().recover(tasks._here(), session, {})
         return await looked(self, *arguments)
 
     monkeypatch.setattr(Claims, "_outdated", outdated)

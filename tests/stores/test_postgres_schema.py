@@ -162,7 +162,13 @@ async def test_a_schema_of_version_1_is_brought_up_and_its_records_are_raised(ur
         after = await layouts.is_raised(store, "old")
     [(found,)] = sql(url, "select to_json(q) from intervalq.queues q where name = 'old'")
     leases = dict(zip(map(str, found.pop("running")), found.pop("leases"), strict=True))
-    assert {**found, "running": leases} == {"name": "old", "limits": None, "stepped": None, **after}
+    assert {**found, "running": leases} == {
+        "name": "old",
+        "limits": None,
+        "stepped": None,
+        "auto": None,
+        **after,
+    }
     assert sql(url, "select version, late from intervalq.queues where name = 'same'") == [(1, 0)]
     assert sql(url, "select number from intervalq.version") == [(SCHEMA,)]
     functions = "from pg_proc where pronamespace = 'intervalq'::regnamespace"

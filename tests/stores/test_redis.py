@@ -12,9 +12,10 @@ from anyio.lowlevel import checkpoint
 import layouts
 import servers
 from intervalq import errors, rules
-from intervalq._spec import record
+from intervalq._spec import auto, record
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.testing import StoreSuite
+from intervalq_stores.redis import queues as redis_queues
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
@@ -66,13 +67,16 @@ def take(nonce: str = "n", settings: Settings = HOURLY, reach: int = 0, lease: i
 
 def test_the_script_has_the_constants_of_the_rules() -> None:
     folder = files("intervalq_stores.redis")
-    parts = ("queues_record.lua", "queues_limits.lua", "queues.lua", "queues_main.lua")
+    parts = (*redis_queues._SCRIPT, "queues_main.lua")
     text = "".join(folder.joinpath(part).read_text(encoding="utf-8") for part in parts)
     written = dict(re.findall(r"^ *local ([A-Z_]+) = (\d+|'\w+')$", text, re.MULTILINE))
-    own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3"}
+    own = {"SETTINGS": "5", "WITHOUT_LIMITS": "2", "WITHOUT_EDGES": "3", "WITHOUT_AUTO": "4"}
     names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
     expected = {name: getattr(rules, name) for name in names}
-    expected |= {name: getattr(record, name) for name in ("CELLS", "MOST_CELLS", "MOST_LIMITS")}
+    expected |= {name: getattr(record, name) for name in ("CELLS", "MAX_CELLS", "MAX_LIMITS")}
+    expected |= {name: getattr(auto, name) for name in ("MAX_INTERVAL", "SETTLED")}
+    curve = ("RETURN", "RETURN_STARTS", "FASTER", "FIRST", "EARLY", "SCALE", "STEPS", "FAR")
+    expected |= {name: getattr(auto, f"_{name}") for name in curve}
     assert written == own | {
         name: repr(value) if isinstance(value, str) else str(value) for name, value in expected.items()
     }
@@ -223,10 +227,10 @@ async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
 async def test_a_record_of_a_newer_version(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
     store = opened(redis_url)
     with redis_client(redis_url) as client:
-        client.hset("intervalq:{newer}", mapping={"version": "5", "news": "!"})
+        client.hset("intervalq:{newer}", mapping={"version": "6", "news": "!"})
         with pytest.raises(errors.VersionMismatch):
             await store.apply("newer", take())
-        assert client.hgetall("intervalq:{newer}") == {b"version": b"5", b"news": b"!"}
+        assert client.hgetall("intervalq:{newer}") == {b"version": b"6", b"news": b"!"}
         client.delete("intervalq:{newer}")
 
 

@@ -72,12 +72,12 @@ def take(nonce: str = "n", settings: Settings = WINDOWS) -> Advance:
         {"ahead:1": f"{2**53}:1;"},
         {"ahead:1": f"-{2**53}:1;"},
         {"ahead:2": "1" * 400 + ":1;"},
-        {"ahead:1": "".join(f"{end}:1;" for end in range(record.MOST_CELLS + 1))},
+        {"ahead:1": "".join(f"{end}:1;" for end in range(record.MAX_CELLS + 1))},
         {"used:1": "5:1;"},
         {"used:1": "5:1:x;"},
         {"used:1": f"5:1:{2**53};"},
         {"used:1": "5:1:6;5:1:7;"},
-        {"used:2": "".join(f"{end}:1:{end};" for end in range(record.MOST_CELLS + 1))},
+        {"used:2": "".join(f"{end}:1:{end};" for end in range(record.MAX_CELLS + 1))},
     ],
     ids=lambda broken: str(broken)[:40],
 )
@@ -143,7 +143,7 @@ async def test_as_many_cells_as_are_kept(store: RedisStore) -> None:
         state, expected = rules.apply(state, command, now)
         assert await store.apply("cells", command, now) == expected
     assert state is not None
-    assert len(state.usage[0].ahead) == record.MOST_CELLS
+    assert len(state.usage[0].ahead) == record.MAX_CELLS
     for later in (now + 3_000_000_000, now + 6_000_000_000):
         release = Advance(generation="n", release=expected.taken[-3:], take=3)
         state, expected = rules.apply(state, release, later)

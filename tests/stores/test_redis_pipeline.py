@@ -24,7 +24,7 @@ from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
 
 KEYED = Settings(interval=1_000_000, ephemeral=True)
-MOST = redis_pipeline.WITHIN
+WITHIN = redis_pipeline.WITHIN
 OwnRedis = Callable[..., Server]
 
 
@@ -239,11 +239,11 @@ async def test_a_late_answer_ends_all_calls_on_its_connection(
         callers = Callers(store, group)
         callers.go(1)
         await proxy.until(lambda: asked(proxy) == 1)
-        later(MOST * 0.6)
+        later(WITHIN * 0.6)
         callers.go(9)
         await proxy.until(lambda: asked(proxy) == 10)
         assert not callers.outcomes
-        later(MOST * 0.6)
+        later(WITHIN * 0.6)
     assert [type(reported) for reported in callers.outcomes.values()] == [errors.StoreTimeout] * 10
     assert asked(proxy) == 10, "no command is sent twice"
     await proxy.heal()
@@ -260,10 +260,10 @@ async def test_the_time_for_an_answer_begins_when_the_command_is_sent(
         callers = Callers(store, group)
         callers.go(3)
         await proxy.until(lambda: proxy.hits == 1)  # the beginning of the connection
-        later(MOST * 0.6)
+        later(WITHIN * 0.6)
         await proxy.begin(Fault.HOLD_REQUESTS)
         await proxy.until(lambda: asked(proxy) == 3)
-        later(MOST * 0.6)
+        later(WITHIN * 0.6)
         for _ in range(5):
             await checkpoint()
         await proxy.heal()
@@ -279,7 +279,7 @@ async def test_a_connection_that_can_not_be_made_in_time(
         callers = Callers(store, group)
         callers.go(3)
         await proxy.until(lambda: proxy.hits == 1)
-        later(MOST * 1.2)
+        later(WITHIN * 1.2)
     await proxy.quiet()
     assert [type(reported) for reported in callers.outcomes.values()] == [errors.StoreTimeout] * 3
 

@@ -103,7 +103,7 @@ async def test_what_is_just_in_range_can_be_done(store: RedisTaskStore) -> None:
     await store.apply(inserts("z", at=2**53 - 1))
     (row,) = await claim(store, "s", 2, lease=2**52, begins=2)
     assert (row.id, row.at, row.attempt, row.dedupe_for) == ("a", most["at"], 2**31, 2**52 - 1)
-    assert (await store.apply(Beat("s"))).held == 1
+    assert (await store.apply(Beat("s"))).claim_count == 1
     assert (await store.apply(Work("s", (Delete("a", 1),)))).lost == ()
     assert [row.at for row in await store.apply(Select())] == [2**53 - 1]
 

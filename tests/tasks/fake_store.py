@@ -44,7 +44,7 @@ class FakeStore:
         self.is_closed = False
         self.calls: list[Command[Any]] = []
         self.loses: Callable[[Command[Any]], bool] = lambda _command: False
-        """Of which commands the answer is lost, once done."""
+        """The commands whose answers are lost after they are done."""
         self.fails: Callable[[Command[Any]], Exception | None] = lambda _command: None
         """Which commands are refused, and how."""
         self.before: Callable[[Command[Any]], Awaitable[None]] = _nothing
@@ -94,7 +94,7 @@ class FakeStore:
         return {stats.name: stats.size for stats in await self.behind.apply(Count())}
 
     async def force(self, id_: str, **fields: Any) -> Row:
-        """Change a task whoever has it."""
+        """Change a task, whoever has claimed it."""
         row = await self.row(id_)
         return (
             await self.behind.apply(Modify(changes=(Change(id_, row.version, **fields),), force=True))
@@ -257,7 +257,7 @@ class TransactionStore(FakeStore):
 
 
 class _Transaction:
-    """Deletes what it is told to at the end, if it is the caller's now."""
+    """Deletes the requested tasks at the end, if they are the caller's by then."""
 
     def __init__(self, store: TransactionStore) -> None:
         self.connection: Any = []

@@ -88,7 +88,7 @@ class Hand:
             world.holders.pop(claim.id, None)
 
     def _until(self, claim: Claim, now: float) -> float:
-        return float("inf") if claim.lease is None else now + claim.lease / 1e6 - 0.05
+        return float("inf") if claim._lease is None else now + claim._lease / 1e6 - 0.05
 
     async def _renew(self, claim: Claim) -> float:
         """Ask for more time, perhaps twice at once; gives until when the claim holds."""

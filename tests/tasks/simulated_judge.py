@@ -15,7 +15,7 @@ STALE = 2.0
 """Seconds: what was claimed ahead for longer should have been given back. Workers do so after one, and look
 now and then."""
 
-TOLD = 1.0
+NOTICE = 1.0
 """Seconds after which the store knows that a task has begun."""
 
 NOTICED = 10.0
@@ -94,7 +94,7 @@ class Judge:
     def begins(self, process: Process, group: str, claim: Claim, *, paced: bool = False) -> Call:
         """A worker's function is called."""
         row = self.books.row(claim.id)
-        call = Call(process, group, claim, claim.row.session, self.now())
+        call = Call(process, group, claim, claim._row.session, self.now())
         self._beside(call)
         if self.calm:
             self._claim(call, row, paced=paced)
@@ -111,8 +111,8 @@ class Judge:
         count = sum(each.group == call.group for each in beside) + 1
         if count > seat.many.get(call.group, count):
             self.broken(f"{who} runs {count} tasks of {call.group}, {seat.many[call.group]} may run")
-        if beside and (call.claim.row.alone or any(each.claim.row.alone for each in beside)):
-            names = [each.claim.value for each in [*beside, call] if each.claim.row.alone]
+        if beside and (call.claim._row.alone or any(each.claim._row.alone for each in beside)):
+            names = [each.claim.value for each in [*beside, call] if each.claim._row.alone]
             self.broken(f"{who} runs {names} beside others, and they are to run alone")
         if self.calm and seat.stopped is not None and self.now() > seat.stopped + 0.001:
             self.broken(f"{who} begins {call.claim.value}, and was stopped at {seat.stopped:.6f}")
@@ -120,16 +120,16 @@ class Judge:
     def _claim(self, call: Call, row: Row | None, *, paced: bool) -> None:
         """It is this process's task, freshly claimed, with the attempts that it has had."""
         claim, who = call.claim, call.process.name
-        if row is None or row.session != claim.row.session:
+        if row is None or row.session != claim._row.session:
             self.broken(f"{who} begins {claim.value}, which is not claimed by it")
             return
-        if claim.row.alone and not row.begun:
+        if claim._row.alone and not row.begun:
             self.broken(f"{who} begins {claim.value} alone, and has not told the store")
         if any(each.claim.key == claim.key for each in self.running if claim.key is not None):
             self.broken(f"{who} begins {claim.value}, and another one of {claim.key} runs")
         if claim.id not in self.unsure and claim.attempt != 1 + self.failed[claim.id]:
             self.broken(f"attempt {claim.attempt} of {claim.value}: {self.failed[claim.id]} have failed")
-        if not (paced or claim.row.alone) and self.now() - self._claimed[claim.id] > STALE:
+        if not (paced or claim._row.alone) and self.now() - self._claimed[claim.id] > STALE:
             self.broken(f"{who} begins {claim.value}, which it claimed at {self._claimed[claim.id]:.6f}")
 
     def ends(self, call: Call, *, failed: bool) -> None:
@@ -138,8 +138,8 @@ class Judge:
         claim, now = call.claim, self.now()
         self.failed[claim.id] += failed
         row = self.books.row(claim.id)
-        mine = row is not None and row.session == call.session and row.version == claim.row.version
-        if self.calm and mine and row is not None and not row.begun and now - call.began > TOLD:
+        mine = row is not None and row.session == call.session and row.version == claim._row.version
+        if self.calm and mine and row is not None and not row.begun and now - call.began > NOTICE:
             self.broken(f"{claim.value} ran for {now - call.began:.6f} s, and the store knows of no attempt")
         since = max(call.lost or now, self.seats[call.process].back)
         if now - since > NOTICED:

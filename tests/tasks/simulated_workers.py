@@ -36,7 +36,7 @@ from tasks.simulated_process import Worker
 ENDS = 30.0
 """Seconds of faults."""
 
-MOST_LINES = 20_000
+MAX_LINES = 20_000
 """Five times as many as any run has needed: more is asked in vain, and the rest would only take time."""
 
 PATIENCE = 240.0
@@ -107,7 +107,7 @@ class World:
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
         self.holders: dict[str, tuple[str, float]] = {}
-        """Who has which task by hand, and until when at least."""
+        """Tasks that are claimed by hand: by whom, and until when at least."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []
@@ -240,7 +240,7 @@ class World:
             worker.process.traps.clear()
         deadline = self.loop.time() + PATIENCE
         while self.producing or any(row.queue in QUEUES for row in self.network.rows()):
-            if self.loop.time() > deadline or len(self.network.lines) > MOST_LINES:
+            if self.loop.time() > deadline or len(self.network.lines) > MAX_LINES:
                 left = [row for row in self.network.rows() if row.queue in QUEUES]
                 self.network.broken(f"not done in time after the last fault: {left[:5]}")
                 break

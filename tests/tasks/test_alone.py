@@ -69,7 +69,7 @@ async def test_the_store_knows_what_runs_and_no_more_before_a_lapse(backend: str
         await tasks.put("q", range(240))
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.run)
-            await until(lambda: tasks.counts["done"] >= 200)
+            await until(lambda: tasks._outcomes["done"] >= 200)
             await anyio.sleep(20 * TOLD_AFTER)
             rows = await store.rows()
             assert {(row.begun, row.attempt) for row in rows} == {(True, 1), (False, 0)}

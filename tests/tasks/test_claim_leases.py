@@ -36,7 +36,7 @@ async def test_a_lease_ends_and_whoever_had_it_is_told(backend: str) -> None:
         claim = await claimed(tasks, lease=2)
         assert await others.try_claim("q") is None
         lost = anyio.Event()
-        claim.on_lost = lost.set
+        claim._on_lost = lost.set
         again = await others.claim("q")
         assert (again.id, again.attempt) == (claim.id, 2)
         with anyio.fail_after(1.1):  # one beat
@@ -52,7 +52,7 @@ async def test_a_task_that_is_claimed_anew_here_is_lost_to_its_first_claim() -> 
     async with handle(store) as tasks:
         claim = await claimed(tasks, lease=2)
         lost: list[str] = []
-        claim.on_lost = lambda: lost.append(claim.id)
+        claim._on_lost = lambda: lost.append(claim.id)
         again = await tasks.claim("q")
         assert [again.id] == [claim.id] == lost  # told at once
         with pytest.raises(ClaimLost):
@@ -116,7 +116,7 @@ async def test_a_beat_does_not_take_a_claim_for_lost_while_it_is_committed(backe
     lost: list[str] = []
     async with handle(store) as tasks:
         claim = await claimed(tasks)
-        claim.on_lost = lambda: lost.append("cancelled")
+        claim._on_lost = lambda: lost.append("cancelled")
         async with claim.commit():
             pass
         with pytest.raises(ClaimLost):
@@ -193,7 +193,7 @@ async def test_an_acknowledgement_that_is_cancelled_is_done_all_the_same() -> No
         claim = await claimed(tasks)
         with anyio.move_on_after(0.001):
             await claim.ack()
-        await until(lambda: not tasks.session().batcher.held)
+        await until(lambda: not tasks._session().batcher.claims)
         assert await store.rows() == []
 
 
@@ -211,7 +211,7 @@ async def test_claims_are_changed_by_modify_too() -> None:
             await claim.ack()
         assert await store.sizes() == {"later": 1}
         for session in tasks._sessions.values():
-            assert session.batcher.held == {}
+            assert session.batcher.claims == {}
         claim = await tasks.claim("later")
         with pytest.raises(DependencyError) as caught:
             await handle(store.line()).modify(claim.delete())
@@ -244,7 +244,7 @@ async def test_a_change_of_a_running_task_is_a_checkpoint(backend: str) -> None:
             await tasks.wait_empty("q")
             tasks.stop()
         assert seen == [({"step": 0}, 1), ({"step": 1}, 2)]
-        assert tasks.counts == {"failed": 1, "done": 1}
+        assert tasks._outcomes == {"failed": 1, "done": 1}
 
 
 @in_virtual_time

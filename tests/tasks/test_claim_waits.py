@@ -35,7 +35,7 @@ async def test_a_cancelled_claim_gives_back_what_it_had_just_been_given(backend:
         await anyio.sleep(1)
         (row,) = await store.rows()
         assert (row.session, row.attempt) == (None, 0)
-        assert tasks.session().batcher.held == {}
+        assert tasks._session().batcher.claims == {}
 
 
 @BACKENDS
@@ -54,9 +54,9 @@ async def test_what_came_for_a_caller_who_left_does_not_end_the_wait_of_others(b
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             await anyio.sleep(0.1)
-            assert tasks.session().waiting() == 1
+            assert tasks._session().waiting() == 1
             await tasks.insert("q", 5)
-        assert not tasks.session().batcher.wanted
+        assert not tasks._session().batcher.wanted
         assert values == [5]
 
 
@@ -92,7 +92,7 @@ async def test_a_short_timeout_still_claims_what_is_there(backend: str, timeout:
         await claim.ack()
         with pytest.raises(TimeoutError, match="no task of q, r came within"):
             await tasks.claim("q", "r", timeout=timeout)
-        assert tasks.session().waiting() == 0
+        assert tasks._session().waiting() == 0
 
 
 @in_virtual_time

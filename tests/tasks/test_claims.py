@@ -164,7 +164,7 @@ async def test_an_acknowledgement_may_say_itself_what_becomes_of_the_task(backen
         row = await store.row(claim.id)
         assert (row.queue, row.json, row.session) == ("next", "2", None)
         assert (row.attempt, row.claims, row.error) == (0, 2, "")
-        assert tasks.session().batcher.held == {}
+        assert tasks._session().batcher.claims == {}
         with pytest.raises(ClaimLost):
             await claim.ack()
         claim = await tasks.claim("next")

@@ -50,7 +50,7 @@ async def test_what_was_claimed_ahead_is_given_back_when_it_is_in_doubt(backend:
             group.start_soon(partial(tasks.run, until_empty=True))
             await until(lambda: not store.is_sure)
             await anyio.sleep(0.5)
-            assert tasks.counts["given back"] >= ahead[0] - 2 > 0
+            assert tasks._outcomes["given back"] >= ahead[0] - 2 > 0
             store.is_sure = True
         assert begun == {(value, 1, True): 1 for value in range(200)}
 
@@ -83,7 +83,7 @@ async def test_what_is_to_run_alone_does_not_when_it_is_in_doubt_by_then(backend
             await until(lambda: bool(reported))
             await anyio.sleep(0.5)
             assert begun == [True]
-            assert tasks.counts["given back"] > 0
+            assert tasks._outcomes["given back"] > 0
             store.is_sure = True
             await tasks.wait_empty("q")
             tasks.stop()
@@ -107,6 +107,6 @@ async def test_what_has_waited_for_its_slot_does_not_begin_when_it_is_in_doubt_b
             await until(lambda: len(begun) == 1)
             await anyio.sleep(5)
             store.is_sure = False
-            await until(lambda: tasks.counts["given back"] > 0)
+            await until(lambda: tasks._outcomes["given back"] > 0)
             store.is_sure = True
         assert sorted(begun) == [(0, True), (1, True), (2, True)]

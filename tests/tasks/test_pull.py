@@ -172,7 +172,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(backend: str) -> 
                 await claim.release()
             if moment == 40:
                 await tasks.put("q", range(5))
-        session = tasks.session("me")
+        session = tasks._session("me")
         await until(lambda: not session.batcher._settles and not session.batcher.busy)
         assert session.waiting() == 0
         assert not session.batcher.wanted

@@ -40,7 +40,7 @@ async def test_what_is_settled_when_its_session_lapses_is_lost_and_the_next_sess
 ) -> None:
     store = PullingStore()
     async with handle(store) as tasks:
-        batcher = tasks.session().batcher
+        batcher = tasks._session().batcher
         claim = await claimed(tasks)
         before = batcher.session
         is_settling = anyio.Event()
@@ -55,7 +55,7 @@ async def test_what_is_settled_when_its_session_lapses_is_lost_and_the_next_sess
         async def hold(command: Command[Any]) -> None:
             if settles(command):
                 is_settling.set()
-                await until(lambda: batcher.session != before and bool(batcher.held))
+                await until(lambda: batcher.session != before and bool(batcher.claims))
 
         store.before, store.after = lapse, hold
         store.loses = lambda command: settles(command) and answer == "no answer"

@@ -28,7 +28,7 @@ async def test_one_heartbeat_for_all_claims() -> None:
         await anyio.sleep(10.5)
         assert store.sent(Beat) - before == 10
         assert store.sent(Select) == 0  # nothing was missed, so nothing was looked for
-        await handle(store.line()).apply(Beat("somebody"))
+        await handle(store.line())._apply(Beat("somebody"))
         await at_once(*[claim.ack for claim in claims])
         assert await store.rows() == []
 
@@ -41,7 +41,7 @@ async def test_a_session_that_has_lapsed_loses_all_and_another_begins(backend: s
         claims = [await claimed(tasks) for _ in range(3)]
         lost: list[str] = []
         for claim in claims:
-            claim.on_lost = partial(lost.append, claim.id)
+            claim._on_lost = partial(lost.append, claim.id)
         await store.lapse()
         with anyio.fail_after(1.1):
             await until(lambda: len(lost) == 3)
@@ -205,7 +205,7 @@ async def test_a_task_that_was_changed_by_force_is_lost_within_a_beat(backend: s
         claims = [await claimed(tasks) for _ in range(3)]
         lost: list[Claim] = []
         for claim in claims:
-            claim.on_lost = partial(lost.append, claim)
+            claim._on_lost = partial(lost.append, claim)
         await store.force(claims[1].id, queue="elsewhere")
         with anyio.fail_after(1.1):
             await until(lambda: bool(lost))
@@ -255,9 +255,9 @@ async def test_a_renewal_that_nobody_waits_for_any_more_leaves_nothing(backend: 
         claim = await claimed(tasks)
         async with anyio.create_task_group() as group:
             group.start_soon(claim.in_progress)
-            while not tasks.session()._renewals:
+            while not tasks._session()._renewals:
                 await checkpoint()
             group.cancel_scope.cancel()
         await claim.ack()
         await anyio.sleep(1)
-        assert not tasks.session()._renewals
+        assert not tasks._session()._renewals

@@ -157,8 +157,8 @@ async def test_what_was_claimed_by_a_call_whose_answer_was_lost_is_given_back(ba
         await anyio.sleep(1)
         rows = await store.rows()
         assert [row.id for row in rows] == [claim.id]
-        assert set(tasks.session().batcher.held) == {claim.id}
-        assert rows[0].version == tasks.session().batcher.held[claim.id].version
+        assert set(tasks._session().batcher.claims) == {claim.id}
+        assert rows[0].version == tasks._session().batcher.claims[claim.id].version
 
 
 @BACKENDS
@@ -186,7 +186,7 @@ async def test_what_was_not_sent_is_not_taken_for_done() -> None:
     async with handle(store) as tasks:
         claim = await claimed(tasks)
         await store.force(claim.id, queue="q", at=2_000_000_000_000_000)
-        batcher = tasks.session().batcher
+        batcher = tasks._session().batcher
         batcher._doubt = True
         lost = once(Select)
         store.fails = lambda command: StoreUnavailable("fake", "away") if lost(command) else None

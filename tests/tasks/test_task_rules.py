@@ -137,7 +137,7 @@ def test_who_beats_lives_and_is_not_lapsed_by_its_own_beat(world: World) -> None
     world.claim()
     world.now += 100 * SECOND
     beaten = world.do(Beat("me"))
-    assert (beaten.alive, beaten.held, beaten.lapsed) == (True, 1, ("you",))
+    assert (beaten.alive, beaten.claim_count, beaten.lapsed) == (True, 1, ("you",))
     assert not world.do(Beat("you")).alive
     assert world.row("a").session == "me"
 

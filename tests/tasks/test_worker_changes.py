@@ -68,7 +68,7 @@ async def test_a_task_goes_from_worker_to_worker(backend: str) -> None:
         error = "ValueError: not yet"
         assert seen == [("q", 1, ""), ("q", 2, error), ("q", 3, error), ("next", 1, "")]
         assert await store.sizes() == {"results": 1}
-        assert tasks.counts == {"done": 2, "failed": 2}
+        assert tasks._outcomes == {"done": 2, "failed": 2}
         assert await tasks.tasks(ids=[id_]) == []
 
 
@@ -93,7 +93,7 @@ async def test_changes_that_cannot_be_made_are_no_failed_attempt(backend: str) -
         await tasks.run(until_empty=True)
         assert calls == [1] * 9
         assert [task.value for task in await tasks.tasks("results")] == [2]
-        assert tasks.counts == {"given back": 8, "done": 1}
+        assert tasks._outcomes == {"given back": 8, "done": 1}
 
 
 @BACKENDS

@@ -125,7 +125,7 @@ async def test_a_worker_whose_session_lapsed_goes_on_with_other_tasks(backend: s
             await until(lambda: len(cancelled) == 2)
             await tasks.put("q", [2])
         assert sorted(began) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
-        assert tasks.counts == {"lost": 2, "done": 3}
+        assert tasks._outcomes == {"lost": 2, "done": 3}
         assert await store.rows() == []
 
 
@@ -140,7 +140,7 @@ async def test_a_thousand_claims_ahead_that_are_lost_are_only_lost() -> None:
             seen[task.value] += 1
             if task.value == 5000 and task.attempt == 1:
                 await store.lapse()
-                tasks.session().lapsed()
+                tasks._session().lapsed()
                 assert sum(len(pool._waiting) for pool in tasks._pools) > 990
 
         await tasks.put("q", range(100))

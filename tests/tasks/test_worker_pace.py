@@ -60,9 +60,9 @@ async def test_what_was_claimed_ahead_and_does_not_begin_is_given_back() -> None
             await tasks.put("q", ["slow"])
             await tasks.put("q", ["slow"] * 50)
             await anyio.sleep(0.5)
-            held = len(tasks.session().batcher.held)
+            held = len(tasks._session().batcher.claims)
             await anyio.sleep(2)
-            assert len(tasks.session().batcher.held) == 1
+            assert len(tasks._session().batcher.claims) == 1
             assert held > 1
             group.start_soon(others.run)
             await until(lambda: len(taken) == 50)
@@ -81,7 +81,7 @@ async def test_a_steady_stream_is_not_taken_for_stale() -> None:
 
         await tasks.put("q", range(8000))
         await tasks.run(until_empty=True)  # takes four seconds
-        assert tasks.counts == {"done": 8000}
+        assert tasks._outcomes == {"done": 8000}
 
 
 @BACKENDS
@@ -221,7 +221,7 @@ async def test_a_task_whose_function_changed_it_by_itself_is_done() -> None:
 
         await tasks.insert("q", 1)
         await tasks.run(until_empty=True)
-        assert tasks.counts == {"done": 1}
+        assert tasks._outcomes == {"done": 1}
         assert await store.sizes() == {"results": 1}
 
 

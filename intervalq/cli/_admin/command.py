@@ -15,6 +15,7 @@ from intervalq._show import as_json, escaped, exact, print_table
 from intervalq.cli._admin.states import facts, table
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
+    bounds_options,
     examples,
     json_option,
     limit_option,
@@ -60,7 +61,7 @@ async def inspect_all(store: str | None) -> list[QueueState]:
             name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is no longer needed
             queue = IntervalQueue(name, store=opened)
             try:
-                states.append(await (queue.keyed(key) if colon else queue).inspect())
+                states.append(await (queue._keyed(key) if colon else queue).inspect())
             except QueueNotFound:  # dropped in the meantime
                 continue
     finally:
@@ -108,6 +109,7 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
 )
 @click.argument("name")
 @pace_options
+@bounds_options
 @limit_option
 @click.option("--no-limits", is_flag=True, help="Remove all limits.")
 @click.option(
@@ -126,6 +128,8 @@ def configure(
     *,
     interval: str | None,
     rate: str | None,
+    floor: str | None,
+    ceiling: str | None,
     limits: tuple[str, ...],
     no_limits: bool,
     burst: int | None,
@@ -140,13 +144,14 @@ def configure(
     if limits and no_limits:
         raise InvalidOption("give --limit or --no-limits, not both")
     windows = () if no_limits else limits or None
-    if (interval, rate, burst, max_running, windows) == (None,) * 5:
+    if (interval, rate, floor, ceiling, burst, max_running, windows) == (None,) * 7:
         raise InvalidOption("nothing to change: give --interval, --rate, --limit, --burst or --max-running")
 
     async def change(queue: IntervalQueue) -> None:
         await queue.configure(
-            interval=interval, rate=rate, burst=burst, max_running=max_running, limits=windows
-        )
+            interval=interval, rate=rate, floor=floor, ceiling=ceiling, burst=burst, max_running=max_running,
+            limits=windows,
+        )  # fmt: skip
 
     _change(name, store, change, "configured", as_json_=as_json_)
 

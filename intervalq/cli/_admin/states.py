@@ -41,6 +41,9 @@ def has_no_pace(state: QueueState) -> bool:
 
 def interval(state: QueueState) -> str:
     """The interval, in words."""
+    if state.auto is not None:
+        found, bounds = state.auto.rate, f"{state.auto.floor:.4g}/s to {state.auto.ceiling:.4g}/s"
+        return f"{exact(state.interval)} ({found:.4g}/s, automatic, from {bounds})"
     return "none" if has_no_pace(state) else f"{exact(state.interval)} ({1 / state.interval:.6g}/s)"
 
 
@@ -82,7 +85,9 @@ def table(states: Sequence[QueueState]) -> Table:
         left = "\n".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits) or "-"
         made.add_row(
             Text(escaped(state.name)),
-            "-" if has_no_pace(state) else exact(state.interval),
+            "-"
+            if has_no_pace(state)
+            else exact(state.interval) + (" auto" if state.auto is not None else ""),
             str(state.ticket),
             str(state.outstanding),
             running,

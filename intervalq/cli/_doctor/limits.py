@@ -1,4 +1,4 @@
-"""What is wrong with the limits of a queue's record. Pure, but for the look at the records."""
+"""Finds contradictions in the limits of queues. Pure, except for reading the records."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from intervalq._spec.limits import text
 from intervalq.rules import STARTS, Inspect, Settings
 from intervalq.store import Store
 
-_MOST: Final = 1_000
-"""The most records to look at."""
+_MAX_RECORDS: Final = 1_000
+"""The maximum number of records to read."""
 
 _LOCAL: Final = ("memory:", "sqlite:", "file:", "json:")
 
@@ -20,10 +20,10 @@ Finding = tuple[str, str]
 
 
 async def examine_limits(store: Store) -> list[Finding]:
-    """What is wrong with the limits of all the queues of a store."""
+    """Problems with the limits of all queues of a store."""
     found = list[Finding]()
     is_remote = not store.url.startswith(_LOCAL)
-    for name in (await store.names())[:_MOST]:
+    for name in (await store.names())[:_MAX_RECORDS]:
         state = (await store.apply(name, Inspect())).state
         if state is not None:
             found += about_limits(shown(name), state.settings, is_remote=is_remote)
@@ -31,7 +31,7 @@ async def examine_limits(store: Store) -> list[Finding]:
 
 
 def about_limits(name: str, settings: Settings, *, is_remote: bool) -> list[Finding]:
-    """What is wrong with the limits of one queue."""
+    """Problems with the limits of one queue."""
     found = list[str]()
     has_pace = settings.interval > 1
     for limit in settings.limits:

@@ -36,8 +36,8 @@ _FAREWELL: Final = 10.0
 class ShardProcess:
     """One shard of `intervalq run`, in a process of its own."""
 
-    def __init__(self, wire: Pipes, options: dict[str, Any]) -> None:
-        self._wire = wire
+    def __init__(self, pipes: Pipes, options: dict[str, Any]) -> None:
+        self._pipes = pipes
         self._queue = IntervalQueue(**options)
         self._running: set[int] = set()
         self._no_more = anyio.Event()
@@ -48,7 +48,7 @@ class ShardProcess:
 
     async def serve(self) -> None:
         """Run until the parent has no more jobs and all started ones have ended."""
-        shard = self._queue.shard()
+        shard = self._queue._shard()
         async with anyio.create_task_group() as background:
             background.start_soon(self._heed_signals)
             async with anyio.create_task_group() as jobs:
@@ -58,8 +58,8 @@ class ShardProcess:
             with anyio.move_on_after(_FAREWELL):
                 await self._queue.close()
             self._tell_unused(shard)
-            self._wire.send(bye=True, calls=shard.calls)
-            self._wire.flush()
+            self._pipes.send(bye=True, calls=shard.calls)
+            self._pipes.flush()
             background.cancel_scope.cancel()
 
     async def _get_ready(self) -> None:
@@ -73,10 +73,10 @@ class ShardProcess:
         except IntervalqError as error:
             await self._fail(str(error))
         else:
-            self._wire.send(ready=True)
+            self._pipes.send(ready=True)
 
     async def _obey(self, jobs: TaskGroup) -> None:
-        while (message := await self._wire.receive()) is not None:
+        while (message := await self._pipes.receive()) is not None:
             if "job" in message:
                 if not self._closing:
                     jobs.start_soon(self._run, message["job"], message["argv"], message["cost"])
@@ -92,7 +92,7 @@ class ShardProcess:
 
     async def _run(self, number: int, argv: list[str], cost: Cost) -> None:
         try:
-            shard = self._queue.shard()
+            shard = self._queue._shard()
         except QueueClosed:
             return  # a request to end came before this job's turn
         ids: set[int] = set()
@@ -100,16 +100,16 @@ class ShardProcess:
         def runs(pid: int) -> None:
             ids.add(pid)
             self._running.add(pid)
-            self._wire.send(runs=number, pid=pid)
-            self._wire.flush()
+            self._pipes.send(runs=number, pid=pid)
+            self._pipes.flush()
             if self._killing:
                 end_program(pid, kill=True)
 
         try:
             async with self._room, self._queue.slot(cost=cost) as slot:
                 begins = {"begins": number, "ticket": slot.ticket, "due": slot.due}
-                self._wire.send(**begins, started=_time(shard))
-                self._wire.flush()
+                self._pipes.send(**begins, started=_time(shard))
+                self._pipes.flush()
                 ended = await run_program(argv, lambda: _time(shard), runs)
         except QueueClosed:
             return  # the parent knows which jobs did not begin
@@ -118,7 +118,7 @@ class ShardProcess:
             return
         finally:
             self._running -= ids
-        self._wire.send(
+        self._pipes.send(
             ended=number, at=ended.at, exit_code=ended.exit_code, stdout=ended.stdout, stderr=ended.stderr,
             calls=shard.calls,
         )  # fmt: skip
@@ -126,12 +126,12 @@ class ShardProcess:
     async def _fail(self, why: str) -> None:
         """Begin no more jobs in this shard; other shards may be able to."""
         if not self._closing:
-            self._wire.send(failed=why)
+            self._pipes.send(failed=why)
             await self._stop()
 
     async def _stop(self, *, keeps: bool = False) -> None:
         """Begin no more jobs. `keeps`: keep unused slots; the parent gives back those of all shards."""
-        shard = self._queue.shard() if keeps and not self._closing else None
+        shard = self._queue._shard() if keeps and not self._closing else None
         if shard is not None:
             shard.conversation.kept = []
         self._closing = True
@@ -146,8 +146,8 @@ class ShardProcess:
         kept, shard.conversation.kept = shard.conversation.kept, None
         if kept is not None:
             generation = "" if shard.state is None else shard.state.generation
-            self._wire.send(unused=kept, generation=generation)
-            self._wire.flush()
+            self._pipes.send(unused=kept, generation=generation)
+            self._pipes.flush()
 
     def _kill(self, jobs: TaskGroup) -> None:
         self._killing = True
@@ -186,11 +186,11 @@ def _time(shard: Shard) -> float:
 
 
 async def _main() -> None:
-    wire = Pipes()
-    logging.getLogger("intervalq").addHandler(Forward(wire))
-    options = await wire.receive()
+    pipes = Pipes()
+    logging.getLogger("intervalq").addHandler(Forward(pipes))
+    options = await pipes.receive()
     if options is not None:
-        await ShardProcess(wire, options).serve()
+        await ShardProcess(pipes, options).serve()
 
 
 if __name__ == "__main__":

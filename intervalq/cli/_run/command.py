@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from intervalq._timing.rates import AUTO
 from intervalq.cli._options import (
     BeforeCommand,
     cost_option,
@@ -130,6 +131,11 @@ def run(
     all jobs exited with 0, else 1; 2 for wrong use; 130 after Ctrl-C.
     """
     refuse_scripts(command)
+    if rate == AUTO:
+        raise InvalidOption(
+            "--rate auto is not for run, because a command can't say that a server refused it: create the "
+            "queue in Python, and run without --rate"
+        )
     if limits and interval is None and rate is None:
         raise InvalidOption("--limit needs --interval or --rate here: the report compares starts with these")
     request = Request(

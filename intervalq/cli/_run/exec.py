@@ -17,6 +17,7 @@ from intervalq._queue.plan import Plan
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
     BeforeCommand,
+    bounds_options,
     cost_of,
     cost_option,
     examples,
@@ -47,6 +48,7 @@ _FAREWELL = 5.0
     "--name", required=True, help="Name of the queue. Everybody who uses this name shares its pace."
 )
 @pace_options
+@bounds_options
 @limit_option
 @cost_option
 @click.option("--timeout", metavar="D", help="Wait at most this long for a slot, then exit with code 75.")
@@ -58,6 +60,8 @@ def exec_(
     name: str,
     interval: str | None,
     rate: str | None,
+    floor: str | None,
+    ceiling: str | None,
     limits: tuple[str, ...],
     costs: tuple[str, ...],
     timeout: str | None,
@@ -72,8 +76,10 @@ def exec_(
     """
     if not command:
         raise InvalidOption("give the command to run after --, for example: -- echo hello")
-    queue = IntervalQueue(name, interval=interval, rate=rate, limits=limits or None, store=store)
-    plan = queue.plan(cost=cost_of(costs))
+    queue = IntervalQueue(
+        name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, limits=limits or None, store=store
+    )
+    plan = queue._plan(cost=cost_of(costs))
     shared_store(store)
     seconds = wait_of(timeout)
     _check(command[0])
@@ -112,7 +118,7 @@ async def _become(queue: IntervalQueue, plan: Plan, seconds: float | None, comma
 async def _turn(queue: IntervalQueue, plan: Plan, command: tuple[str, ...]) -> NoReturn:
     while True:
         try:
-            shard, slot = await queue.acquire(plan.waiter(), None)
+            shard, slot = await queue._acquire(plan.waiter(), None)
         finally:
             # Connections are closed cleanly: an unused ticket is given back, a used slot stays used.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_FAREWELL):
@@ -120,7 +126,7 @@ async def _turn(queue: IntervalQueue, plan: Plan, command: tuple[str, ...]) -> N
         # The last check: only the system call comes between it and the command.
         if shard.is_in_time(slot):
             _exec(command)
-        queue = queue.twin()
+        queue = queue._twin()
 
 
 def _exec(command: tuple[str, ...]) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 
-from intervalq.cli._run.jobs import LONGEST, BadLine
+from intervalq.cli._run.jobs import MAX_LINE, BadLine
 
 _CHUNK: Final = 1 << 16
 
@@ -80,7 +80,7 @@ class _Splitter:
         for piece in more:
             yield self._line(self._rest)
             self._rest = piece
-        if len(self._rest) > LONGEST:
+        if len(self._rest) > MAX_LINE:
             self._line(self._rest)
 
     def end(self) -> Iterator[tuple[int, str]]:
@@ -89,8 +89,8 @@ class _Splitter:
 
     def _line(self, line: bytes) -> tuple[int, str]:
         self._number += 1
-        if len(line) > LONGEST:
-            raise BadLine(self._name, self._number, f"is longer than {LONGEST} bytes")
+        if len(line) > MAX_LINE:
+            raise BadLine(self._name, self._number, f"is longer than {MAX_LINE} bytes")
         if self._number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")  # the UTF-8 mark of some editors
         # Not every file name is UTF-8: as elsewhere in Python, other bytes are passed through unchanged.

@@ -15,8 +15,8 @@ from intervalq._spec import strict_json
 from intervalq.cli._options import cost_of
 from intervalq.errors import IntervalqError, InvalidOption
 
-LONGEST: Final = 1 << 20
-"""The most bytes of a line: a longer one is a mistake, because no system accepts it as one argument."""
+MAX_LINE: Final = 1 << 20
+"""The maximum length of a line, in bytes: no system accepts a longer one as one argument."""
 
 _DEEPEST: Final = 100
 """A JSON object that is nested deeper counts as text."""

@@ -75,10 +75,10 @@ class Pipes:
 class Forward(logging.Handler):
     """Sends the package's log messages to the parent, which has the terminal."""
 
-    def __init__(self, wire: Pipes) -> None:
+    def __init__(self, pipes: Pipes) -> None:
         super().__init__(logging.WARNING)
-        self._wire = wire
+        self._pipes = pipes
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
-        self._wire.send(log=record.getMessage())
+        self._pipes.send(log=record.getMessage())

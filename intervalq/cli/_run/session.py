@@ -32,7 +32,7 @@ from intervalq.rules import Advance, Finish
 _COVER: Final = 0.5
 """Seconds of starts for which jobs wait in the shards: more than the round trips of a slow store."""
 
-_LEAST, _MOST = 2, 16
+_MIN_WAITING, _MAX_WAITING = 2, 16
 """The least and most jobs that wait in one shard by default: few, so that all shards finish together."""
 
 
@@ -70,7 +70,7 @@ class Request:
             "store": self.store,
             "burst": self.burst or 1,
             "max_running": self.max_running,
-            "lookahead": _MOST if self.lookahead is None else self.lookahead or None,
+            "lookahead": _MAX_WAITING if self.lookahead is None else self.lookahead or None,
             "tolerance": self.tolerance,
         }
 
@@ -95,7 +95,7 @@ def run_session(request: Request) -> int:
             warn(f"{request.resume}: its last line was cut off while it was written ({size - whole} bytes)")
     source = Input(request.jobs)
     try:
-        lines = Lines(source.name, request.command, request.costs, lambda cost: queue.plan(cost=cost))
+        lines = Lines(source.name, request.command, request.costs, lambda cost: queue._plan(cost=cost))
         tally = Tally()
         if source.regular:
             tally.total = _checked(source, lines, done)
@@ -154,7 +154,7 @@ class _Session:
         """The queue's state, created if needed; raises an error if it runs with other settings."""
         async with IntervalQueue(**self._request.options) as queue:
             # Inspecting compares no settings; this command does, and changes nothing.
-            await queue.shard().command(Finish())
+            await queue._shard().command(Finish())
             return await queue.inspect()
 
     async def _inspected(self) -> QueueState | None:
@@ -172,7 +172,7 @@ class _Session:
         with suppress(IntervalqError):  # slots that are not given back stay empty
             async with IntervalQueue(self._request.name, store=self._request.store) as queue:
                 if unused := runner.unused((await queue.inspect()).generation):
-                    await queue.shard().command(Advance(release=unused))
+                    await queue._shard().command(Advance(release=unused))
 
     async def _jobs(self) -> AsyncIterator[tuple[Job, int]]:
         choose = self._done.chooser()
@@ -240,7 +240,7 @@ def _window(request: Request, interval: float) -> float:
     """The number of jobs that may wait in one shard."""
     if request.lookahead is not None:
         return request.lookahead or math.inf
-    return max(_LEAST, min(_MOST, math.ceil(_COVER / (interval * request.shards))))
+    return max(_MIN_WAITING, min(_MAX_WAITING, math.ceil(_COVER / (interval * request.shards))))
 
 
 def _issued(before: QueueState, after: QueueState | None) -> int | None:

@@ -51,7 +51,7 @@ class BulkEdit:
             if self.by is not None:
                 return
             some = ids[start : start + _STEP]
-            rows = await self._handle.apply(Select(ids=tuple(some), values=False))
+            rows = await self._handle._apply(Select(ids=tuple(some), values=False))
             for id_ in set(some) - {row.id for row in rows}:
                 self.refused[id_] = "does not exist"
             await self._step(rows)
@@ -59,7 +59,7 @@ class BulkEdit:
 
     async def all_of(self, queue: str) -> None:
         """Change all tasks of a queue."""
-        stats = await self._handle.apply(Count(names=(queue,)))
+        stats = await self._handle._apply(Count(names=(queue,)))
         total = sum(each.size for each in stats)
         await self._in_steps(total, lambda bar: self._all_of(queue, bar))
 
@@ -67,7 +67,7 @@ class BulkEdit:
         seen: set[str] = set()  # refused tasks stay in the queue, and changed ones may come back
         limit = _STEP
         while self.by is None:
-            rows = await self._handle.apply(Select(queue=queue, limit=limit, values=False))
+            rows = await self._handle._apply(Select(queue=queue, limit=limit, values=False))
             fresh = [row for row in rows if row.id not in seen][:_STEP]
             if not fresh:
                 if len(rows) < limit:
@@ -97,7 +97,7 @@ class BulkEdit:
                 return
             self.unsure = len(pending)
             try:
-                await self._handle.apply(self._command(pending.values()))
+                await self._handle._apply(self._command(pending.values()))
             except DependencyError as error:
                 self.unsure = 0
                 await self._without(pending, error)
@@ -133,7 +133,7 @@ class BulkEdit:
     async def _without(self, pending: dict[str, Change | Delete], error: DependencyError) -> None:
         """Remove claimed and missing tasks from a step, and read those again that others have changed."""
         failed = (*error.claims, *error.changes, *error.deletes)
-        rows = {row.id: row for row in await self._handle.apply(Select(ids=failed, values=False))}
+        rows = {row.id: row for row in await self._handle._apply(Select(ids=failed, values=False))}
         for id_ in failed:
             pending.pop(id_, None)
             if id_ not in rows:

@@ -21,7 +21,7 @@ from intervalq.tasks.rules import Change, Delete, Row
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MAX_SAID = 10
+_MAX_SHOWN = 10
 """The most unchanged tasks for which to print the reason."""
 
 
@@ -143,32 +143,32 @@ def _do(
         )
 
     async def do(handle: Tasks) -> BulkEdit:
-        hands = BulkEdit(handle, make, words[0], force=force)
-        await hands.all_of(queue) if queue is not None else await hands.these(ids)
-        return hands
+        edit = BulkEdit(handle, make, words[0], force=force)
+        await edit.all_of(queue) if queue is not None else await edit.these(ids)
+        return edit
 
-    hands = on_tasks(store, do)
+    edit = on_tasks(store, do)
     if as_json_:
-        refused = [{"id": id_, "why": why} for id_, why in hands.refused.items()]
-        click.echo(as_json({"done": hands.done, "refused": refused}))
+        refused = [{"id": id_, "why": why} for id_, why in edit.refused.items()]
+        click.echo(as_json({"done": edit.done, "refused": refused}))
     else:
-        click.echo(f"{many(hands.done)} {words[1]}")
-        for id_, why in list(hands.refused.items())[:_MAX_SAID]:
+        click.echo(f"{many(edit.done)} {words[1]}")
+        for id_, why in list(edit.refused.items())[:_MAX_SHOWN]:
             warn(f"task {id_} was not {words[0]}: it {why}")
-        if (more := len(hands.refused) - _MAX_SAID) > 0:
+        if (more := len(edit.refused) - _MAX_SHOWN) > 0:
             warn(f"{more} more were not {words[0]}")
-    return _end(hands, words[0])
+    return _end(edit, words[0])
 
 
-def _end(hands: BulkEdit, word: str) -> int:
-    unsure = f"; {hands.unsure} more may be {word}" if hands.unsure else ""
-    if hands.error is not None:
-        warn(f"{hands.error}{unsure}")
+def _end(edit: BulkEdit, word: str) -> int:
+    unsure = f"; {edit.unsure} more may be {word}" if edit.unsure else ""
+    if edit.error is not None:
+        warn(f"{edit.error}{unsure}")
         return 1
-    if hands.by is not None:
+    if edit.by is not None:
         warn(f"interrupted: the other tasks are unchanged{unsure}")
-        return 128 + hands.by
-    return 1 if hands.refused else 0
+        return 128 + edit.by
+    return 1 if edit.refused else 0
 
 
 def _check_choice(ids: tuple[str, ...], queue: str | None, *, all_: bool) -> None:

@@ -22,7 +22,7 @@ _WIDEST: Final = 60
 
 def fields(task: Task) -> dict[str, Any]:
     """The fields of a task for JSON output."""
-    row = task.row
+    row = task._row
     at, created, modified = (None, None, None) if row.is_plain else (task.at, task.created, task.modified)
     return {
         "id": task.id,
@@ -48,15 +48,15 @@ def value_of(task: Task) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return task.value
     except UnreadableValue:
-        return task.row.json.strip('"')
+        return task._row.json.strip('"')
 
 
 def condition(task: Task, now: float) -> str:
     """The present state of a task in words, by the clock of this machine."""
-    row = task.row
+    row = task._row
     if row.waiting:
         return "waiting for its key"
-    if row.held(round(now * 1e6)):
+    if row.is_held(round(now * 1e6)):
         return "claimed"
     if task.at > now:
         return f"in {seconds(task.at - now)}"
@@ -110,7 +110,7 @@ def _about(figure: int, *, exact: bool) -> str:
 
 def session_table(sessions: Sequence[WorkerSession]) -> Table:
     """Sessions, one per line."""
-    made = _table("session", "process", "consumer", "started", "last beat", "lapses after")
+    made = _table("session", "process", "consumer", "started", "last heartbeat", "lapses after")
     now = time.time()
     for session in sessions:
         made.add_row(
@@ -126,7 +126,7 @@ def session_table(sessions: Sequence[WorkerSession]) -> Table:
 
 def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, str]]:
     """One task as names and values."""
-    row, now = task.row, time.time()
+    row, now = task._row, time.time()
     rows = [
         ("task", escaped(task.id)),
         ("queue", escaped(task.queue)),

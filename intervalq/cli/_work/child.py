@@ -69,15 +69,15 @@ def main(arguments: list[str]) -> None:
                 await parent.heed(ends)
 
         async def tell_counts() -> None:
-            reported = handle.counts
+            reported = handle._outcomes
             while True:
                 await anyio.sleep(_TELL)
-                if reported != (counts := handle.counts):
+                if reported != (counts := handle._outcomes):
                     parent.tell(counts=counts)
                     reported = counts
 
         code = anyio.run(_work_run.run, handle, plan, lambda: parent.tell(ready=True), beside)
-        parent.tell(counts=handle.counts)
+        parent.tell(counts=handle._outcomes)
     except Exception as error:
         known = shown_error(error)
         if known is None:

@@ -71,7 +71,7 @@ def work(
     handle = _work_run.load(target)
     _work_run.log_to_stderr(process=False)
     code = anyio.run(_work_run.run, handle, plan)
-    _end(handle.counts, code, as_json_=as_json_)
+    _end(handle._outcomes, code, as_json_=as_json_)
 
 
 def _end(counts: Counter[str], code: int, *, as_json_: bool) -> NoReturn:

@@ -78,7 +78,7 @@ def load(target: str) -> Tasks:
             raise InvalidOption(f"module {module_name} has no {name}{others}") from None
     if not isinstance(found, Tasks):
         raise InvalidOption(f"{module_name}:{name} is not a Tasks object but {short(found)}")
-    if not found.jobs:
+    if not found._jobs:
         raise InvalidOption(
             f"{module_name}:{name} has no workers: decorate functions with @{name}.worker(...), in a module "
             f"that {module_name} imports"
@@ -201,7 +201,7 @@ async def run(
         InvalidOption: there are other processes, and the store is one that they don't share.
         StoreError: the store can't be reached at the beginning, or can't be worked with.
     """
-    if not plan.alone and handle.here().url.startswith("memory:"):
+    if not plan.alone and handle._here().url.startswith("memory:"):
         raise InvalidOption("tasks in memory can't be shared by several processes: use a file or a server")
     async with anyio.create_task_group() as group:
         ends = Ends(handle, group.cancel_scope, plan)

@@ -17,13 +17,13 @@ LATE_BUCKETS: Final = 10
 
 _LOWEST: Final = -400
 _FINE_BELOW: Final = 4.0
-"""From this many intervals on, buckets are ten times as wide: pauses have any length."""
+"""From this many intervals on, buckets are ten times as wide, because pauses have any length."""
 
 
 def bucket(ratio: Column, *, each: int) -> Column:
     """The bucket of a ratio, each of them 1/`each` of e wide; null for null.
 
-    All that is not positive is one bucket. What is finer than it needs be costs groups, and so memory.
+    All values that are not positive share one bucket. Finer buckets than needed cost groups, and so memory.
     """
     log = F.ln(F.greatest(ratio, F.lit(1e-9)))
     fine, coarse = F.floor(log * each), F.floor(log * (each / 10)) + 10 * each
@@ -56,7 +56,7 @@ class Histogram:
         self.most: float | None = None
 
     def add(self, number: int, count: int, total: float, least: float, most: float) -> None:
-        """Values of one bucket: how many, their sum, the smallest and the largest."""
+        """The values of one bucket: their number, their sum, the smallest and the largest."""
         found = self.buckets[number]
         found[0] += count
         found[1] += total
@@ -72,7 +72,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return int(sum(count for count, _ in self.buckets.values()))
 
     def percentile(self, percent: float) -> float | None:

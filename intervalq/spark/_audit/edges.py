@@ -79,7 +79,7 @@ class Edges:
 
 
 def _slots(before: Edge, row: Edge, least: float) -> Joined:
-    """The same as the checks within a block; two slots at one instant are never in two blocks."""
+    """The checks of slots, as within a block. Two slots at one instant are never in two blocks."""
     joined = Joined(row)
     assert before.due is not None and row.due is not None  # noqa: PT018 - both have slots
     step = row.due - before.due

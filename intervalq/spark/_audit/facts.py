@@ -74,7 +74,7 @@ class Facts:
     rows: int
     queues: dict[str, QueueFacts]
     groups: list[dict[str, Any]]
-    """By queue, day, shard and host: how many starts, and of what kind."""
+    """By queue, day, shard and host: the number of starts of each kind."""
     bin: int
     """Seconds of a bin of time: a minute, unless the log is too long for that."""
     highest_attempt: int

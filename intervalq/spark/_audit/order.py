@@ -59,7 +59,7 @@ def _entries(reach: int, *, slots: bool) -> Column:
 def judge_order(
     starts: DataFrame, live: set[str], *, tolerance: Column, burst: int, reach: int, partitions: int
 ) -> DataFrame:
-    """By queue, block, bin, flags and bucket of the gap: counts, sums, and where the first is.
+    """Group by queue, block, bin, flags and bucket of the gap: counts, sums, and the place of the first row.
 
     Args:
         starts: of `starts_of`.

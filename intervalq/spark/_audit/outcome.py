@@ -22,7 +22,7 @@ class Outcome:
         self.violations: dict[str, Found] = tally.findings.of(violation=True)
         """The count of each kind, and a few examples. A correct log has none."""
         self.notes: dict[str, Found] = tally.findings.of(violation=False)
-        """Findings that are worth knowing, but no violations."""
+        """Remarks that are no violations."""
         self.not_checked: dict[str, str] = not_checked
         """Kinds that could not be checked or were not requested, and why: their absence is not proven."""
 
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def rows(self) -> int:
-        """Rows of the log, replayed ones too."""
+        """Rows of the log, including replayed ones."""
         return self._tally.facts.rows
 
     @property

@@ -68,7 +68,7 @@ def svg(tally: Tally) -> str:
 
 
 def _merged(tally: Tally) -> list[tuple[float, int, Minute]]:
-    """Bins that can be drawn: where each begins, how many of the original ones it is, and its figures."""
+    """Bins for drawing: where each begins, how many of the original bins it merges, and its figures."""
     if not tally.minutes:
         return []
     first, last = min(tally.minutes), max(tally.minutes)
@@ -86,7 +86,7 @@ def _merged(tally: Tally) -> list[tuple[float, int, Minute]]:
 
 
 def _times(axis: Axes, bins: list[tuple[float, int, Minute]], width: float) -> list[Any]:
-    """Edges of the bins on an axis of time."""
+    """The edges of the bins on an axis of time."""
     from matplotlib import dates  # noqa: PLC0415
 
     # Without types of their own, they are called as anything.
@@ -125,7 +125,7 @@ def _starts(axis: Axes, tally: Tally) -> bool:
 
 
 def _gaps(axis: Axes, tally: Tally) -> bool:
-    """From 0 to 2 intervals; longer gaps are one bar at the end."""
+    """Gaps from 0 to 2 intervals; longer ones are one bar at the end."""
     means = tally.total.gaps.means()
     if not means:
         return False

@@ -32,7 +32,10 @@ HEAD: Final = (
     "shards",
     "refused",
 )
-"""Of a table of days. Gaps are in intervals, shards the number of them and Jain's index."""
+"""The most rows of a table of days.
+
+Gaps are in intervals; the column of shards has their number and Jain's index.
+"""
 
 
 _WIDE: Final = 150
@@ -74,12 +77,12 @@ def tables(audit: Outcome, console: Console | None) -> None:
 
 
 def plural(count: int, what: str) -> str:
-    """A count of things."""
+    """A count with its noun."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def verdict(audit: Outcome) -> str:
-    """The result in a few words."""
+    """The result in one phrase."""
     count = sum(found.count for found in audit.violations.values())
     if not count:
         return "no violation"

@@ -33,7 +33,7 @@ def flags_of(checks: dict[str, Column], live: set[str]) -> Column:
 def judge_rows(
     starts: DataFrame, live: set[str], bounds: Bounds, *, tolerance: Column, burst: int
 ) -> DataFrame:
-    """By queue, bin, lateness bucket and flags: the count, the lateness, and the place of the first.
+    """Group by queue, bin, lateness bucket and flags: count, lateness, and the place of the first row.
 
     Args:
         starts: of `starts_of`.

@@ -23,7 +23,7 @@ _COUNTED: Final = (
     ("call_retried", "retries"),
     ("row_replayed", "replays"),
 )
-"""Kinds that the first scan has counted, and their names there."""
+"""Kinds that the first scan has already counted, and their names there."""
 
 
 @dataclass(slots=True)
@@ -35,12 +35,12 @@ class Part:
     refused: int = 0
     failed: int = 0
     possible: float = 0.0
-    """Slots from the first start to the last."""
+    """Slots between the first start and the last."""
     unused: int = 0
     short: int = 0
     inverted: int = 0
     gaps: Histogram = field(default_factory=Histogram)
-    """In intervals: queues may have different ones."""
+    """Gaps in intervals, because queues may have different ones."""
     late: Histogram = field(default_factory=Histogram)
     shards: dict[str, int] = field(default_factory=Counter)
     hosts: dict[str, int] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Tally:
         self._of_facts()
 
     def _parts(self, queue: int, day: int | None) -> list[Part]:
-        """The tallies that a figure counts for."""
+        """The tallies to which a figure is added."""
         if queue not in self._shown or day is None:
             return [self.total]
         return [self.total, self.days.setdefault((self._names[queue].name, day), Part())]
@@ -145,7 +145,7 @@ class Tally:
                 self._add("shard_starved", 1, number, day, where)
 
     def _possible(self, first: float, last: float, interval: float) -> None:
-        """How many starts each bin has room for, between a queue's first and last."""
+        """How many starts fit into each bin, between the first and the last start of a queue."""
         width = self.facts.bin
         for number in range(int(first // width), int(last // width) + 1):
             inside = min(last + interval, (number + 1) * width) - max(first, number * width)

@@ -82,7 +82,7 @@ def _queue_of(job: Job) -> IntervalQueue | None:
     options = job.queue._options  # noqa: SLF001 - what makes two handles the same
     kept = _queues.get(options)
     if kept is None or kept._closed:  # noqa: SLF001 - as after a task that failed
-        kept = _queues[options] = job.queue.twin()
+        kept = _queues[options] = job.queue._twin()
     return kept
 
 

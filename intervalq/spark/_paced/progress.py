@@ -87,7 +87,7 @@ def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
 
 def seen(queue: IntervalQueue) -> QueueState:
     """The state of the queue in its store."""
-    handle = queue.twin()
+    handle = queue._twin()
 
     async def look() -> QueueState:
         try:

@@ -138,7 +138,7 @@ class Flow:
             self._hand_on()
             if self._queue is not None and self._job.settle is not None and self._error is None:
                 with anyio.move_on_after(_PARTING):  # the Python worker may end with this task
-                    await self._queue.shard().conversation.ended()
+                    await self._queue._shard().conversation.ended()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -292,6 +292,7 @@ class Flow:
         while self._error is None:
             context.attempt += 1
             try:
+                slot: Slot | None = None
                 if self._queue is None:
                     failure = await self._try(row, context)
                 else:
@@ -305,15 +306,15 @@ class Flow:
             if failure is None:
                 return
             error, stamp = failure
-            asked = requested_wait(error)
-            if asked is not None and self._queue is not None and not self._stop.is_set():
-                await self._queue.cool_down(asked)
+            asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
+            if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
+                await self._queue._refused(slot, asked)
             if context.attempt > job.retries or isinstance(
                 error, BadResult
             ):  # which another call would be, too
                 await self._failed(row, error, stamp)
                 return
-            if asked is None:  # a cool-down is pause enough
+            if not asked:  # a cool-down is pause enough
                 with anyio.move_on_after(backoff(context.attempt, job.backoff)):
                     await self._stop.wait()
 
@@ -323,7 +324,7 @@ class Flow:
             return cost  # checked on the driver
         taken = cost(row.data)
         if self._queue is not None:
-            self._queue.plan(cost=taken)
+            self._queue._plan(cost=taken)
         return taken
 
     async def _try(

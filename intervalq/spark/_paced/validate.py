@@ -69,8 +69,8 @@ def job_maker(
         raises=errors == "raise",
         concurrency=concurrency,
         window=whole("window", window, concurrency),
-        retries=whole("retries", retries, 0) if retries is not None else (ours.usual.retries if ours else 0),
-        backoff=ours.usual.backoff if ours else 1.0,
+        retries=whole("retries", retries, 0) if retries is not None else (ours._usual.retries if ours else 0),
+        backoff=ours._usual.backoff if ours else 1.0,
         flush_rows=whole("flush_rows", flush_rows, 1),
         flush_s=parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
         drain=parse.duration(drain, what="drain") / 1e6,
@@ -104,7 +104,7 @@ def _maker(
 
 def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
     """The same queue for a task, with one ticket at a time, so that 1,000 tasks hold 1,000 slots."""
-    if queue.has_own_store:
+    if queue._has_own_store:
         raise InvalidOption(f"{queue!r} has a store object, which can't be pickled: give the queue a URL")
     return queue._like(replace(queue._options, lookahead=1))  # noqa: SLF001 - its own package
 
@@ -141,7 +141,7 @@ def _check_cost(
         if cost != 1 or settle is not None:
             raise InvalidOption("cost= and settle= count in the limits of a queue: give queue=, or omit them")
     elif not callable(cost):
-        queue.plan(cost=cost, settle=settle)
+        queue._plan(cost=cost, settle=settle)
     elif settle is not None and not callable(settle):
         raise InvalidOption(f"settle={short(settle)} must be a function of the call's result")
 

@@ -164,7 +164,7 @@ async def _publish(
         return False
     for one in written:
         for number in range(one.chunks):
-            found = await tasks.apply(Select(ids=(derived("chunk", one.attempt, number),)), connection)
+            found = await tasks._apply(Select(ids=(derived("chunk", one.attempt, number),)), connection)
             if not found and not first and not write.record:
                 return False  # the previous try was committed, and only its answer was lost
             if not found:
@@ -179,7 +179,7 @@ async def _publish(
 async def _record(tasks: Tasks, connection: Any, write: Write, rows: int) -> bool:  # noqa: ANN401 - see above
     """Record in the same transaction that the write is done; False: it was already done."""
     id_ = derived("record", write.record)
-    found = [Task(row) for row in await tasks.apply(Select(ids=(id_,)), connection)]
+    found = [Task(row) for row in await tasks._apply(Select(ids=(id_,)), connection)]
     value = {"write": write.record, "rows": rows, "batch": write.batch}
     part: Insert | Change = tasks.new(WRITES, value, id=id_, at=NEVER)
     if found:

@@ -195,17 +195,17 @@ class StreamBuffer:
         moved: list[Claim] = []
         size = 0
         for claim in claims:
-            if claim.row.is_plain or size > _BYTES:
+            if claim._row.is_plain or size > _BYTES:
                 # A plain task can't be settled together with other changes; given back, it becomes an
                 # ordinary one.
                 await claim.release()
                 continue
             moved.append(claim)
-            size += len(claim.row.json)
+            size += len(claim._row.json)
         head = replace(found.head, moved=found.head.moved + len(moved))
         parts: list[Insert | Delete] = [claim.delete() for claim in moved]
         for number, claim in enumerate(moved, found.head.moved + 1):
-            value = claim.row._replace(session=None, until=None)._asdict()
+            value = claim._row._replace(session=None, until=None)._asdict()
             parts.append(self._tasks.new(self._queue, value, id=self._id(number), at=NEVER))
         if moved:
             await patiently(lambda: self._moved(found, head, parts))

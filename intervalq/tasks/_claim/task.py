@@ -33,33 +33,33 @@ class Task(Generic[V_co]):
     `Task[Car]` is one whose value type checkers take for a `Car`; nothing checks that at run time.
     """
 
-    __slots__ = ("form", "row")
+    __slots__ = ("_form", "_row")
 
     def __init__(self, row: Row, form: _values.Form = _values.USUAL) -> None:
-        self.row = row
-        """Internal: the stored row."""
-        self.form = form
-        """Internal: how the handle reads and writes values."""
+        self._row = row
+        """The stored row."""
+        self._form = form
+        """How the handle reads and writes values."""
 
     @property
     def id(self) -> str:
         """Its id, which never changes."""
-        return self.row.id
+        return self._row.id
 
     @property
     def version(self) -> int:
         """Its version, which grows at each change."""
-        return self.row.version
+        return self._row.version
 
     @property
     def queue(self) -> str:
         """The queue that it is in."""
-        return self.row.queue
+        return self._row.queue
 
     @property
     def key(self) -> str | None:
         """Its exclusive key: one task of a key runs at a time. None: it has none."""
-        return self.row.key
+        return self._row.key
 
     @property
     def value(self) -> V_co:
@@ -70,44 +70,44 @@ class Task(Generic[V_co]):
                 function that is a failed attempt like any other: the task is tried again, here or elsewhere,
                 and finally goes to the dead-letter queue.
         """
-        row = self.row
-        value: V_co = codec.read(self.form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
+        row = self._row
+        value: V_co = codec.read(self._form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
         return value
 
     @property
     def at(self) -> float:
         """The earliest time to claim it, in seconds since 1970; 0: a plain task, which has no times."""
-        return self.row.at / 1e6
+        return self._row.at / 1e6
 
     @property
     def claims(self) -> int:
         """How many times it was claimed."""
-        return self.row.claims
+        return self._row.claims
 
     @property
     def attempt(self) -> int:
         """How many times a worker began with it; the first attempt is 1."""
-        return self.row.attempt
+        return self._row.attempt
 
     @property
     def error(self) -> str:
         """Why the last attempt failed; empty: none has failed."""
-        return self.row.error
+        return self._row.error
 
     @property
     def created(self) -> float:
         """When it was inserted, in seconds since 1970; 0: a plain task, which has no times."""
-        return self.row.created / 1e6
+        return self._row.created / 1e6
 
     @property
     def modified(self) -> float:
         """When it was last changed, in seconds since 1970; 0: a plain task, which has no times."""
-        return self.row.modified / 1e6
+        return self._row.modified / 1e6
 
     @property
     def claimant(self) -> str | None:
         """The session that has claimed it; None: nobody."""
-        return self.row.session
+        return self._row.session
 
     # --- changes for `Tasks.modify` -----------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Task(Generic[V_co]):
             self.id,
             self.version,
             queue=None if queue is None else _values.queue_name(queue),
-            json=None if value is ... else _values.encode(value, self.form),
+            json=None if value is ... else _values.encode(value, self._form),
             at=None if at is None else _values.instant(at),
             delay=None if delay is None else parse.duration(delay, what="delay"),
             attempt=attempt,
@@ -207,28 +207,28 @@ class Claim(Task[V_co]):
     task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("began", "lease", "on_lost", "open", "range", "session")
+    __slots__ = ("_began", "_lease", "_on_lost", "_range", "_session", "open")
 
     def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
-        self.row = row  # not by the base's constructor, which would be slower: there are very many claims
-        self.form = session.form
-        self.session = session
-        """Internal: the session that has claimed it."""
-        self.range = range_
-        """Internal: for a plain task, the range that it was claimed with; None: an ordinary task."""
+        self._row = row  # not by the base's constructor, which would be slower: there are very many claims
+        self._form = session.form
+        self._session = session
+        """The session that has claimed it."""
+        self._range = range_
+        """For a plain task, the range that it was claimed with; None: an ordinary task."""
         self.open = True
         """Whether it is still to be settled, as far as this process knows."""
-        self.began = row.begun
-        """Internal: whether the work on it has begun."""
-        self.lease: int | None = None
-        """Internal: the last requested lease, in microseconds; None: as long as the session."""
-        self.on_lost: Callable[[], None] | None = None
-        """Internal: ends the work on the task when the claim is lost."""
+        self._began = row.begun
+        """Whether the work on it has begun."""
+        self._lease: int | None = None
+        """The last requested lease, in microseconds; None: as long as the session."""
+        self._on_lost: Callable[[], None] | None = None
+        """Ends the work on the task when the claim is lost."""
 
     @property
     def attempt(self) -> int:
         """How many times a worker began with it, including this time; the first attempt is 1."""
-        return self.row.attempt + (self.began and not self.row.begun)
+        return self._row.attempt + (self._began and not self._row.begun)
 
     async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
         """Acknowledge the task: remove it, and make the other changes in the same step, all or nothing.
@@ -242,13 +242,13 @@ class Claim(Task[V_co]):
             DependencyError, InboxFull: the other changes can't be made; the task is still claimed.
         """
         if changes:
-            await self.session.ack_with(self, changes)
+            await self._session.ack_with(self, changes)
         else:
-            await self.session.settle(self, Delete(self.id, self.version))
+            await self._session.settle(self, Delete(self.id, self.version))
 
     async def nak(self, delay: Duration = 0, error: object = "") -> None:
         """Report a failure: the task can be claimed again after `delay`. The attempt counts."""
-        await self.session.settle(
+        await self._session.settle(
             self,
             Change(
                 self.id,
@@ -261,15 +261,15 @@ class Claim(Task[V_co]):
 
     async def release(self) -> None:
         """Give the task back as if it had not been claimed: the attempt doesn't count."""
-        await self.session.settle(self, unused(self.row))
+        await self._session.settle(self, unused(self._row))
 
     async def term(self, error: object = "terminated") -> None:
         """Give the task up: it goes to the dead-letter queue, with the error."""
-        await self.session.settle(self, dead(self.row, error, self.attempt))
+        await self._session.settle(self, dead(self._row, error, self.attempt))
 
     async def in_progress(self, lease: Duration | None = None) -> None:
         """Extend the claim: it holds for `lease` from now, or with None as long as the session."""
-        await self.session.renew(
+        await self._session.renew(
             self, None if lease is None else parse.duration(lease, least=1, what="lease")
         )
 
@@ -287,18 +287,18 @@ class Claim(Task[V_co]):
                 In a worker, the function is run again, up to five times.
             UnsupportedOperation: the store has no transactions for its users.
         """
-        async with self.session.commit(self, isolation) as connection:
+        async with self._session.commit(self, isolation) as connection:
             yield connection
 
-    def lost(self) -> ClaimLost:
-        """Internal: the error of a lost claim."""
+    def _lost(self) -> ClaimLost:
+        """The error of a lost claim."""
         return ClaimLost(self.queue, self.id)
 
-    def lose(self) -> None:
-        """Internal: note that the claim is lost."""
+    def _lose(self) -> None:
+        """Note that the claim is lost."""
         self.open = False
-        if self.on_lost is not None:
-            self.on_lost()
+        if self._on_lost is not None:
+            self._on_lost()
 
 
 def unused(row: Row) -> Change:

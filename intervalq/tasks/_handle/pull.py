@@ -21,8 +21,8 @@ from intervalq.tasks.store import Pulled, Pulling
 _EARLY: Final = 0.1
 """Seconds before the caller's timeout at which requests expire, as in JetStream's clients."""
 
-_MOST: Final = 10_000
-"""The most tasks that one call may ask for."""
+_MAX_COUNT: Final = 10_000
+"""The maximum number of tasks that one call may ask for."""
 
 _ASKS: Final = 30.0
 """Seconds that one request of `consume` waits before the next one is made."""
@@ -86,7 +86,7 @@ class Pull:
             TooManyWaiting: `max_waiting` calls are already waiting.
             StoreError.
         """
-        count = whole("count", count, 1, _MOST)
+        count = whole("count", count, 1, _MAX_COUNT)
         seconds = parse.duration(timeout, what="timeout") / 1e6
         micros = None if lease is None else parse.duration(lease, least=1, what="lease")
         early = min(_EARLY, seconds / 10)

@@ -176,7 +176,7 @@ class Tasks(Workers):
         batch of a thousand is all or nothing: after an error, some batches may have been inserted.
         """
         queue = _values.queue_name(queue)
-        store = self.here()
+        store = self._here()
         count = 0
         errors: list[Exception] = []
         turn = anyio.Semaphore(1)  # while the store takes one batch, the next is prepared
@@ -213,7 +213,7 @@ class Tasks(Workers):
                 Insert(queue, json, id_) for json, id_ in zip(jsons, new_ids(len(jsons)), strict=True)
             )
             await store.apply(Modify(inserts=inserts))
-        self.wake()
+        self._wake()
 
     async def modify(
         self,
@@ -241,11 +241,11 @@ class Tasks(Workers):
         """
         session, claims = self._claims_among(parts)
         parts = await checkpoints(parts, claims, connection) if claims else parts
-        modified = await self.apply(modification(parts, session), connection)
+        modified = await self._apply(modification(parts, session), connection)
         if connection is None:
             settled(parts, claims, modified.changed)
         if modified.inserted or modified.changed:
-            self.wake()
+            self._wake()
         return Modified(
             tuple(Task(row, self._form) for row in modified.inserted),
             tuple(Task(row, self._form) for row in modified.changed),
@@ -256,7 +256,7 @@ class Tasks(Workers):
         """The claims that are changed or deleted, and the session that holds them."""
         ids = {part.id for part in parts if isinstance(part, Change | Delete)}
         for session in self._sessions.values():
-            claims = [session.batcher.held[id_] for id_ in ids if id_ in session.batcher.held]
+            claims = [session.batcher.claims[id_] for id_ in ids if id_ in session.batcher.claims]
             if claims:
                 return session.batcher.session, claims
         session_here = self._sessions.get("")
@@ -305,7 +305,7 @@ class Tasks(Workers):
         return Pull(
             parse.name(name),
             names_of(queues),
-            lambda: self.session(name),
+            lambda: self._session(name),
             whole("max_waiting", max_waiting, 1),
             None if max_ack_pending is None else whole("max_ack_pending", max_ack_pending, 1),
         )
@@ -320,7 +320,7 @@ class Tasks(Workers):
         timeout: float | None = None,
     ) -> list[Claim]:
         micros = None if lease is None else parse.duration(lease, least=1, what="lease")
-        return await self.session().claims(names_of(queues), limit, lease=micros, once=once, timeout=timeout)
+        return await self._session().claims(names_of(queues), limit, lease=micros, once=once, timeout=timeout)
 
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
         if self._given is not None:
@@ -352,11 +352,11 @@ class Tasks(Workers):
             limit = _USUAL_LIMIT if ids is None else None
         name = None if queue is None else _values.queue_name(queue)
         most = None if limit is None else whole("limit", limit, 0, 1 << 40)
-        self.here()
+        self._here()
         if ids is not None and not ids:
             return []
         command = Select(queue=name, ids=tuple(ids or ()), limit=most, values=values)
-        return [Task(row, self._form) for row in await self.apply(command)]
+        return [Task(row, self._form) for row in await self._apply(command)]
 
     async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
         """The queues that have tasks, with their numbers by state: all, those named, or those with a prefix.
@@ -365,11 +365,11 @@ class Tasks(Workers):
         """
         most = None if limit is None else whole("limit", limit, 0, 1 << 40)
         prefixes = (prefix,) if prefix else ()
-        return list(await self.apply(Count(names=names, prefixes=prefixes, limit=most)))
+        return list(await self._apply(Count(names=names, prefixes=prefixes, limit=most)))
 
     async def sessions(self) -> list[WorkerSession]:
         """The worker processes that the store knows, by start."""
-        return [session_of(session) for session in await self.apply(Sessions())]
+        return [session_of(session) for session in await self._apply(Sessions())]
 
 
 def _batches(values: Iterable[object], form: _values.Form) -> Iterator[list[str]]:

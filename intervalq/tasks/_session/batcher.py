@@ -40,7 +40,7 @@ class Batcher:
     def __init__(self, store: TaskStore, owner: Holder, lapsed: Callable[[], None]) -> None:
         self.session = ""
         """The id of the session; empty: none has begun."""
-        self.held: dict[str, Claim] = {}
+        self.claims: dict[str, Claim] = {}
         """Claims that are not known to be settled."""
         self.hears = False
         """Whether the store sends wake-ups."""
@@ -95,13 +95,13 @@ class Batcher:
     @property
     def is_to_end(self) -> bool:
         """Whether the session should be replaced: only that frees ranges whose claims got lost."""
-        return self._has_orphans and self.at_rest and not self.held
+        return self._has_orphans and self.at_rest and not self.claims
 
     def settle(self, settle: Settle) -> None:
         """Send a settlement to the store soon; that of a plain task once all of its range are settled."""
         claim = settle.claim
         claim.open = settle.keeps
-        if claim.range is not None:
+        if claim._range is not None:
             if not settle.keeps:
                 self.forget(claim, settle.part if isinstance(settle.part, Change) else None)
             settle.end()
@@ -113,15 +113,15 @@ class Batcher:
 
     def done(self, claim: Claim) -> None:
         """Remove a task that is done, without waiting: a fast form of `settle` for the most common case."""
-        if claim.range is None:
-            self.settle(Settle(claim, Delete(claim.row.id, claim.row.version)))
+        if claim._range is None:
+            self.settle(Settle(claim, Delete(claim._row.id, claim._row.version)))
         elif self.forget(claim):
             claim.open = False
             self.poke()
 
     def began(self, claim: Claim, at: float) -> None:
         """Note that a function runs the task since `at`; if it runs long, that is reported to the store."""
-        claim.began = True
+        claim._began = True
         self.begun.since[claim] = at
         if not self._is_poked:
             self.poke()
@@ -129,7 +129,7 @@ class Batcher:
     def finish_ranges(self) -> None:
         """Give back plain tasks that have not been settled."""
         for row in self._ranges.finish_now():
-            self.held.pop(row.id, None)
+            self.claims.pop(row.id, None)
         self.poke()
 
     def poke(self) -> None:
@@ -151,7 +151,7 @@ class Batcher:
     async def turn(self) -> None:
         """Make one call with all that there is to do, or wait until there is something."""
         now = self._now()
-        demand = self._pick(now) if now >= self._claims_from or not self.held else None
+        demand = self._pick(now) if now >= self._claims_from or not self.claims else None
         if demand is None and self._due() > now:
             await self._rest(now)
             return
@@ -214,7 +214,7 @@ class Batcher:
 
     async def _rest(self, now: float) -> None:
         due = [demand.due for demand in self._demands if demand.room() > 0]
-        wait = max(min(due) - now, self._claims_from - now if self.held else 0.0) if due else math.inf
+        wait = max(min(due) - now, self._claims_from - now if self.claims else 0.0) if due else math.inf
         with anyio.move_on_after(max(0.0, min(wait, self._due() - now))):
             await self._poked.wait()
         self._poked, self._is_poked = anyio.Event(), False
@@ -228,7 +228,7 @@ class Batcher:
         self, demand: Demand | None, batch: list[Settle], finished: list[Finished], begun: list[Claim]
     ) -> Work:
         settled = tuple([settle.now() for settle in batch])
-        ids = tuple([claim.row.id for claim in begun if claim.range is None])
+        ids = tuple([claim._row.id for claim in begun if claim._range is None])
         if demand is None:
             return Work(self.session, settled, tuple(finished), begun=ids)
         limit = min(demand.room(), MAX_ROWS)
@@ -241,21 +241,21 @@ class Batcher:
 
     def answered(self, batch: list[Settle], worked: Worked) -> None:
         """Process the outcome of settlements, and wake those who wait for them."""
-        lost, held = set(worked.lost), self.held
+        lost, held = set(worked.lost), self.claims
         for settle in batch:
             claim = settle.claim
-            may_be_done = settle.again and worked.alive and claim.row.until is None
-            if claim.row.id in lost and not may_be_done:
+            may_be_done = settle.again and worked.alive and claim._row.until is None
+            if claim._row.id in lost and not may_be_done:
                 settle.lost = True
                 if self.forget(claim):
-                    claim.lose()
+                    claim._lose()
                 if settle.waker is None:
-                    log.warning("%s", claim.lost())
+                    log.warning("%s", claim._lost())
             elif settle.keeps and isinstance(settle.part, Change):
                 # of `until` all that is asked here is whether it ends by itself
-                claim.row = claim.row._replace(version=claim.row.version + 1, until=settle.part.lease)
-            elif held.get(claim.row.id) is claim:  # no range, and no start to report
-                del held[claim.row.id]
+                claim._row = claim._row._replace(version=claim._row.version + 1, until=settle.part.lease)
+            elif held.get(claim._row.id) is claim:  # no range, and no start to report
+                del held[claim._row.id]
             settle.end()
         for range_ in worked.lost_ranges:
             log.warning("tasks %s to %s of queue %r were lost", range_.low, range_.high, range_.queue)
@@ -264,10 +264,10 @@ class Batcher:
 
     def hand(self, worked: Worked) -> None:
         """Take over what the store has claimed on behalf of this session."""
-        worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.held)))
+        worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.claims)))
         for claim in self._taken(worked, begun=False):
             if not offer(claim, self._demands):
-                self.settle(Settle(claim, unused(claim.row)))
+                self.settle(Settle(claim, unused(claim._row)))
             self._given([claim])
 
     def _taken(self, worked: Worked, *, begun: bool) -> list[Claim]:
@@ -275,7 +275,7 @@ class Batcher:
         for range_, tasks in worked.ranges:
             ranged = OpenRange(range_, tasks, self.session, begun=begun)
             mine = [Claim(row, self._owner, ranged) for row in ranged.rows]
-            self.held.update([(claim.row.id, claim) for claim in mine])  # each is claimed once
+            self.claims.update([(claim._row.id, claim) for claim in mine])  # each is claimed once
             self._ranges.add(ranged, mine)
             claims += mine
         return claims
@@ -294,31 +294,31 @@ class Batcher:
                 pause = min(pause, worked.wait / 1e6)
             demand.due = 0.0 if rung else self._now() + pause
         for claim in demand.deliver(claims):
-            self.settle(Settle(claim, unused(claim.row)))
+            self.settle(Settle(claim, unused(claim._row)))
         if joined:
             self._given(claims)
 
     def _given(self, claims: Sequence[Claim]) -> None:
         """Those that began by being given to a caller; a worker tells by itself."""
-        self.begun.since.update({claim: self._now() for claim in claims if claim.began and claim.open})
+        self.begun.since.update({claim: self._now() for claim in claims if claim._began and claim.open})
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
         """Claims for claimed rows."""
         claims = [Claim(row, self._owner) for row in rows]
         for claim in claims:
-            before = self.held.get(claim.row.id)
+            before = self.claims.get(claim._row.id)
             if before is not None:  # its lease ended, or it was changed by force, and it is claimed again
-                before.lose()
-            self.held[claim.row.id] = claim
+                before._lose()
+            self.claims[claim._row.id] = claim
         return claims
 
     def forget(self, claim: Claim, change: Change | None = None) -> bool:
         """Drop a settled or lost claim; returns whether it was held. `change`: of an undone plain task."""
-        if self.held.get(claim.row.id) is not claim:
+        if self.claims.get(claim._row.id) is not claim:
             return False
-        del self.held[claim.row.id]
+        del self.claims[claim._row.id]
         self.begun.since.pop(claim, None)
-        if claim.range is not None:
+        if claim._range is not None:
             self._ranges.settle(claim, change, self._now)
         return True
 
@@ -354,7 +354,7 @@ class Batcher:
                 self._settles.add(settle, self._now)
             else:
                 settle.error = error
-                settle.claim.open = self.held.get(settle.claim.row.id) is settle.claim
+                settle.claim.open = self.claims.get(settle.claim._row.id) is settle.claim
                 settle.end()
         for demand in list(self._demands):
             demand.failed(error)
@@ -367,7 +367,7 @@ class Batcher:
     async def _recover(self) -> None:
         """Give back claims, of a call or of the store, whose answer or notice was lost."""
         doubt = self._doubt
-        await self._handed.recover(self._store, self.session, self.held)
+        await self._handed.recover(self._store, self.session, self.claims)
         self._doubt = False
         if doubt and isinstance(self._store, Ranging):
             self._has_orphans = True
@@ -376,9 +376,9 @@ class Batcher:
     def lose_all(self) -> None:
         """Drop all claims, because the session is gone."""
         self._lapses += 1
-        held, self.held = self.held, {}
+        held, self.claims = self.claims, {}
         for claim in held.values():
-            claim.lose()
+            claim._lose()
         self._ranges.clear()
         for settle in self._settles.take_all():
             settle.lost = True

@@ -58,7 +58,7 @@ def _checkpoint(part: Change, claim: Claim) -> Change:
             "be claimed: give it back with claim.nak(delay), or return the change from the worker's function"
         )
     attempt = claim.attempt if part.attempt is None else part.attempt  # the store may not know it yet
-    return replace(part, attempt=attempt, keep=True, lease=claim.lease)
+    return replace(part, attempt=attempt, keep=True, lease=claim._lease)
 
 
 async def checkpoints(
@@ -81,7 +81,7 @@ async def checkpoints(
                 "of the transaction: change it without connection=, or end it with claim.commit()"
             )
         version = claim.version
-        await claim.session.renewed(claim)  # a renewal in flight makes another version
+        await claim._session.renewed(claim)  # a renewal in flight makes another version
         kept = _checkpoint(part, claim)
         changed[number] = replace(kept, version=claim.version) if part.version == version else kept
     return tuple(changed)
@@ -95,9 +95,9 @@ def settled(
     rows = {row.id: row for row in changed if row.id in kept}
     for claim in claims:
         if claim.id in rows:
-            claim.session.changed(claim, rows[claim.id])
+            claim._session.changed(claim, rows[claim.id])
         else:
-            claim.session.settled(claim)
+            claim._session.settled(claim)
 
 
 def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
@@ -129,13 +129,13 @@ async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> No
             if was_sent and await _is_done(session, claim, command):
                 return
             session.gone(claim)
-            raise claim.lost() from error
+            raise claim._lost() from error
         except (StoreUnavailable, TransactionConflict) as error:
             was_sent = was_sent or isinstance(error, StoreUnavailable)
             if outage.failed():
                 raise
             if not session.holds(claim):
-                raise claim.lost() from error
+                raise claim._lost() from error
             await outage.pause()
         else:
             return
@@ -146,7 +146,7 @@ async def _is_done(session: OwnSession, claim: Claim, command: Modify) -> bool:
 
     Then the task is gone; or, if it was to be changed, it is as changed, unless others have changed it since.
     """
-    if claim.row.until is not None or not session.holds(claim):
+    if claim._row.until is not None or not session.holds(claim):
         return False
     rows = await session.store.apply(Select(ids=(claim.id,)))
     asked = [part for part in command.changes if part.id == claim.id]
@@ -158,7 +158,7 @@ async def _is_done(session: OwnSession, claim: Claim, command: Modify) -> bool:
 
 def _session_of(claim: Claim) -> str:
     """The id of the session that made a claim; it may have expired."""
-    return claim.row.session or ""
+    return claim._row.session or ""
 
 
 @asynccontextmanager
@@ -190,7 +190,7 @@ async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> Asy
 
 def _check_open(claim: Claim) -> None:
     if not claim.open:
-        raise claim.lost()
+        raise claim._lost()
 
 
 async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -> None:
@@ -203,11 +203,11 @@ async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -
         await session.renewed(claim)  # a renewal in flight may have been faster
         if claim.version == version:
             session.gone(claim)
-            raise claim.lost()
+            raise claim._lost()
 
 
 def _refuse_plain(claim: Claim, what: str) -> None:
-    if claim.row.is_plain:
+    if claim._row.is_plain:
         raise InvalidOption(
             f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "
             "not put()"

@@ -51,7 +51,7 @@ class Demand(Protocol):
 
 def offer(claim: Claim, demands: Iterable[Demand]) -> bool:
     """Give an unrequested claim to a demand whose terms it meets; returns whether one took it."""
-    row = claim.row
+    row = claim._row
     for demand in demands:
         fits = row.queue in demand.queues and (demand.lease is None) == (row.until is None)
         if fits and demand.most is None and demand.room() > 0 and not demand.deliver([claim]):
@@ -91,7 +91,7 @@ class Together:
         """See `Demand.deliver`. When they are due next is theirs, too."""
         for demand in self._demands:
             demand.due, demand.poll = self.due, self.poll
-            mine = [claim for claim in claims if claim.row.queue in demand.queues]
+            mine = [claim for claim in claims if claim._row.queue in demand.queues]
             back = demand.deliver(mine)
             claims = back + [claim for claim in claims if claim not in mine]
         return claims
@@ -184,7 +184,7 @@ class Callers:
     def deliver(self, claims: list[Claim]) -> list[Claim]:
         """See `Demand.deliver`. Calls that came after the request don't end with an empty answer."""
         for claim in claims:
-            claim.began, claim.lease = True, self.lease
+            claim._began, claim._lease = True, self.lease
         for request in list(self.line):
             request.claims, claims = claims[: request.count], claims[request.count :]
             if request.claims or (request.asked and request.once):

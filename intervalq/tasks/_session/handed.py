@@ -34,11 +34,11 @@ class Handed:
         """The rows that are not known yet."""
         for row in rows:
             claim = held.get(row.id)
-            known = self._returned.get(row.id, -1) if claim is None else claim.row.version
+            known = self._returned.get(row.id, -1) if claim is None else claim._row.version
             if row.version > known:
                 yield row
 
 
 def _is_unknown(row: Row, claim: Claim | None) -> bool:
     """After a renewal with a lost answer, a row is one version ahead; given back and claimed again, two."""
-    return claim is None or row.version > claim.row.version + 1
+    return claim is None or row.version > claim._row.version + 1

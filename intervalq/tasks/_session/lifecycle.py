@@ -59,7 +59,7 @@ class Lifecycle:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         """A transaction of the store's database; its connection can be given to `insert` and `modify`."""
-        store = self.here()
+        store = self._here()
         if not isinstance(store, Transactional):
             raise UnsupportedOperation(store.url, "this store has no transactions for users")
         async with store.transaction("read committed") as transaction:
@@ -88,12 +88,12 @@ class Lifecycle:
         """
         name = parse.name(name)
         seconds = self._expiry if expiry is None else parse.duration(expiry, least=1, what="expiry") / 1e6
-        async with hold(self.here(), name, seconds, wait_of(timeout)):
+        async with hold(self._here(), name, seconds, wait_of(timeout)):
             yield
 
-    async def apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - of the driver
-        """Internal: do a command, at once or in the transaction of a connection."""
-        store = self.here()
+    async def _apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - of the driver
+        """Do a command, at once or in the transaction of a connection."""
+        store = self._here()
         if connection is None:
             return await store.apply(command)
         if not isinstance(store, Transactional):
@@ -102,23 +102,23 @@ class Lifecycle:
             )
         return await store.apply_on(connection, command)
 
-    def session(self, consumer: str = "") -> WorkSession:
-        """Internal: the session of a pull consumer, or the one of everything else."""
-        store = self.here()
+    def _session(self, consumer: str = "") -> WorkSession:
+        """The session of a pull consumer, or the one of everything else."""
+        store = self._here()
         session = self._sessions.get(consumer)
         if session is None:
             session = WorkSession(store, self._expiry, consumer, self._form)
             self._sessions[consumer] = session
         return session
 
-    def wake(self) -> None:
-        """Internal: wake sessions of this handle, which may want a task that was just inserted."""
+    def _wake(self) -> None:
+        """Wake sessions of this handle, which may want a task that was just inserted."""
         for session in self._sessions.values():
             if session.batcher.wanted:
                 session.batcher.ask_now()
 
-    def here(self) -> TaskStore:
-        """Internal: the store, in this event loop.
+    def _here(self) -> TaskStore:
+        """The store, in this event loop.
 
         Raises:
             ForkedError, WrongLoop: the handle belongs to another process or event loop.

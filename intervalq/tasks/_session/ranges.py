@@ -38,7 +38,7 @@ class OpenRange:
     def settle(self, claim: Claim, change: Change | None) -> bool:
         """Settle one task: done (None), or not; returns whether it was the last one."""
         if change is not None:
-            self._failed.append(Failed(_number(claim.row), _again(claim.row, change)))
+            self._failed.append(Failed(_number(claim._row), _again(claim._row, change)))
         self._open -= 1
         self.is_new = True
         return not self._open
@@ -47,9 +47,9 @@ class OpenRange:
         """Give back the unsettled tasks, and return them."""
         left = [claim for claim in self._claims if claim.open]
         for claim in left:
-            self.settle(claim, unused(claim.row))
-            claim.lose()
-        return [claim.row for claim in left]
+            self.settle(claim, unused(claim._row))
+            claim._lose()
+        return [claim._row for claim in left]
 
     def finished(self) -> Finished:
         """The final report to the store."""
@@ -61,7 +61,7 @@ class OpenRange:
         while self._reported < len(self._claims) and not self._claims[self._reported].open:
             self._reported += 1
         self.is_new = False
-        numbers = tuple(_number(claim.row) for claim in begun)
+        numbers = tuple(_number(claim._row) for claim in begun)
         if self._reported == first and not numbers:
             return []
         until = _number(self.rows[self._reported - 1]) if self._reported > first else self.range.low - 1
@@ -87,7 +87,7 @@ class OpenRanges:
 
     def settle(self, claim: Claim, change: Change | None, now: Callable[[], float]) -> None:
         """Settle a task of a range: done (None), or not."""
-        ranged = claim.range
+        ranged = claim._range
         assert isinstance(ranged, OpenRange)
         if not ranged.is_new:
             ranged.since = now()
@@ -102,7 +102,7 @@ class OpenRanges:
     def take(self, begun: Sequence[Claim], before: float) -> list[Finished]:
         """The reports to send now: ended ranges, tasks settled before `before`, and those that have begun."""
         for ranged in self._open:
-            mine = [claim for claim in begun if claim.range is ranged]
+            mine = [claim for claim in begun if claim._range is ranged]
             if mine or (ranged.is_new and ranged.since <= before):
                 self.finished += ranged.so_far(mine)
         finished, self.finished = self.finished, []

@@ -43,7 +43,7 @@ async def pull(session: OwnSession, store: Pulling, work: Work, timeout: float |
             if rows or now() >= end:
                 claims = session.batcher.take(rows)
                 for claim in claims:
-                    claim.began, claim.lease = True, work.lease
+                    claim._began, claim._lease = True, work.lease
                 return claims
 
 

@@ -127,7 +127,7 @@ class WorkSession:
             callers.leave(request)
             if not taken:
                 for claim in request.claims:
-                    self.batcher.settle(Settle(claim, unused(claim.row)))
+                    self.batcher.settle(Settle(claim, unused(claim._row)))
         if request.error is not None:
             raise request.error
         return request.claims
@@ -161,7 +161,7 @@ class WorkSession:
     async def settle(self, claim: Claim, part: Delete | Change) -> None:
         """Settle a claim, and wait until that is done. See `Claim`."""
         if not claim.open:
-            raise claim.lost()
+            raise claim._lost()
         settle = Settle(claim, part, waker := wakers()())
         if self._pulling is not None and self._running and self._begun.is_set():
             await settle_one(self, settle)
@@ -182,7 +182,7 @@ class WorkSession:
         ):
             await self.renewed(claim)
         if not claim.open:
-            raise claim.lost()
+            raise claim._lost()
         if settle is None:
             part = Change(claim.id, claim.version, keep=True, lease=lease)
             settle = self._renewals[claim] = Settle(claim, part, EventWaker())
@@ -191,7 +191,7 @@ class WorkSession:
             self.begin()
         await self.renewed(claim)
         settle.check()
-        claim.lease = lease
+        claim._lease = lease
 
     async def renewed(self, claim: Claim) -> None:
         """Wait for a renewal in flight, to know the version after it."""
@@ -210,7 +210,7 @@ class WorkSession:
 
     def holds(self, claim: Claim) -> bool:
         """Whether it has the claim, as far as this process knows."""
-        return self.batcher.held.get(claim.id) is claim
+        return self.batcher.claims.get(claim.id) is claim
 
     @property
     def may_doubt(self) -> bool:
@@ -220,7 +220,7 @@ class WorkSession:
     def is_in_doubt(self, claim: Claim) -> bool:
         """Whether others may have the task by now, so that work on it must not begin."""
         store = self._forgetting
-        return store is not None and claim.open and not store.holds(self.batcher.session, claim.row)
+        return store is not None and claim.open and not store.holds(self.batcher.session, claim._row)
 
     def settled(self, claim: Claim) -> None:
         """Note that a change of tasks by the user settled the claim."""
@@ -231,12 +231,12 @@ class WorkSession:
     def changed(self, claim: Claim, row: Row) -> None:
         """Note that a change of tasks by the user changed the task, which is still claimed."""
         if self.holds(claim):
-            claim.row = row
+            claim._row = row
 
     def gone(self, claim: Claim) -> None:
         """Note that a claim is lost."""
         if self.batcher.forget(claim):
-            claim.lose()
+            claim._lose()
 
     def lapsed(self) -> None:
         """Drop all claims and begin another session, because the store no longer knows this one."""
@@ -277,7 +277,7 @@ class WorkSession:
     async def leave(self) -> None:
         """End the session if nobody waits for tasks or has any, because one of its users has left."""
         wanted = self.batcher.wanted or self._pulls
-        if not wanted and not any(claim.open for claim in self.batcher.held.values()):
+        if not wanted and not any(claim.open for claim in self.batcher.claims.values()):
             await self.close()
 
     async def _run(self) -> None:
@@ -348,7 +348,7 @@ class WorkSession:
                 log.warning("a session could not be ended, so it expires in %g s: %s", self.expiry, error)
 
     async def _beat(self) -> bool:
-        before = {id_: claim for id_, claim in self.batcher.held.items() if not claim.row.is_plain}
+        before = {id_: claim for id_, claim in self.batcher.claims.items() if not claim._row.is_plain}
         try:
             beaten = await self.store.apply(Beat(self.batcher.session))
             if not beaten.alive:
@@ -356,9 +356,9 @@ class WorkSession:
                 return False
             if beaten.lapsed:
                 self.batcher.ask_now()
-            if beaten.held < len(before):
+            if beaten.claim_count < len(before):
                 await self._look(before)
-            elif self.batcher.lost_call and beaten.held > len(before):
+            elif self.batcher.lost_call and beaten.claim_count > len(before):
                 self.batcher.ask_now(missed=True)  # it may have come late, and claimed something
         except IntervalqError as error:
             log.debug("a heartbeat of session %s: %s", self.batcher.session, error)
@@ -368,5 +368,5 @@ class WorkSession:
         """Find lost claims: their tasks were changed by force, or a lease ended."""
         there = {row.id for row in await self.store.apply(Select(session=self.batcher.session, values=False))}
         for id_, claim in before.items():
-            if id_ not in there and claim.open and self.batcher.held.get(id_) is claim:
+            if id_ not in there and claim.open and self.batcher.claims.get(id_) is claim:
                 self.gone(claim)

@@ -56,11 +56,11 @@ class Settle:
         if self.error is not None:
             raise self.error
         if self.lost:
-            raise self.claim.lost()
+            raise self.claim._lost()
 
     def now(self) -> Delete | Change:
         """The change or deletion to send, at the version after renewals."""
-        part, version = self.part, self.claim.row.version
+        part, version = self.part, self.claim._row.version
         if part.version == version:
             return part
         return replace(part, version=version) if isinstance(part, Change) else Delete(part.id, version)
@@ -114,8 +114,8 @@ def _one_each(settles: Sequence[Settle]) -> tuple[list[Settle], list[Settle]]:
     batch: dict[str, Settle] = {}
     later: list[Settle] = []
     for settle in settles:
-        if settle.claim.row.id in batch:
+        if settle.claim._row.id in batch:
             later.append(settle)
         else:
-            batch[settle.claim.row.id] = settle
+            batch[settle.claim._row.id] = settle
     return list(batch.values()), later

@@ -203,7 +203,7 @@ class Beaten:
 
     alive: bool
     """Whether the store knew the session. If not, all of its claims are lost."""
-    held: int = 0
+    claim_count: int = 0
     """The number of its claims."""
     lapsed: tuple[str, ...] = ()
     """Expired sessions that were removed, so that their claims are free."""

@@ -60,7 +60,7 @@ class Row(NamedTuple):
         """Whether it is a plain task of a range, which has no times."""
         return not self.created and self.id.startswith(PLAIN)
 
-    def held(self, now: int) -> bool:
+    def is_held(self, now: int) -> bool:
         """Whether there is a claim on it that has not expired."""
         return self.session is not None and (self.until is None or self.until > now)
 

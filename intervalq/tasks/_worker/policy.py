@@ -48,7 +48,7 @@ class Policy:
         Its last attempt killed its worker; after an attempt that ends with an error, `failed` decides
         instead.
         """
-        row = claim.row
+        row = claim._row
         before = row.attempt - row.begun
         if self.max_attempts is None or before < self.max_attempts:
             return None
@@ -56,7 +56,7 @@ class Policy:
 
     def failed(self, claim: Claim, error: BaseException) -> Change:
         """The change of a task whose function raised."""
-        row, attempt = claim.row, claim.attempt
+        row, attempt = claim._row, claim.attempt
         reason = _values.error_text("".join(traceback.format_exception_only(error)).strip())
         last = self.max_attempts is not None and attempt >= self.max_attempts
         if last or isinstance(error, Reject):

@@ -131,7 +131,7 @@ class WorkerPool:
             return claims
         now = self._now()
         for claim in claims:
-            (self._suspects if claim.row.alone else self._waiting).append((now, claim))
+            (self._suspects if claim._row.alone else self._waiting).append((now, claim))
         if claims:
             self._is_careful = bool(self._suspects)
             self._proven = self.counts["done"] if self._is_careful else self._proven
@@ -193,7 +193,7 @@ class WorkerPool:
             claim = waiting.popleft()[1]
             if claim.open:
                 self.counts["given back"] += 1
-                self._batcher.settle(Settle(claim, unused(claim.row)))
+                self._batcher.settle(Settle(claim, unused(claim._row)))
 
     async def _keep_fresh(self) -> None:
         """Give back tasks that were claimed ahead if the function turns out to be slow."""
@@ -213,9 +213,9 @@ class WorkerPool:
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:
-                    claim.on_lost = cancel
-                    await (self._alone(claim) if claim.row.alone else self._do(claim))
-                    claim.on_lost = None  # losing it from now on must not cancel the next function
+                    claim._on_lost = cancel
+                    await (self._alone(claim) if claim._row.alone else self._do(claim))
+                    claim._on_lost = None  # losing it from now on must not cancel the next function
                     if scope.cancel_called:  # the function had ended anyway; don't cancel the next one
                         break
                 else:
@@ -261,10 +261,10 @@ class WorkerPool:
         try:
             if self.job.policy.exhausted(claim) is None:
                 await self._run_alone.quiet()
-            if claim.open and not self._stopping and not claim.row.begun:
+            if claim.open and not self._stopping and not claim._row.begun:
                 self._batcher.poke()
                 await self._batcher.begun.first(claim)
-                claim.began = True
+                claim._began = True
             if self._stopping or self._session.is_in_doubt(claim):
                 self._unused(claim)
             elif claim.open:
@@ -277,7 +277,7 @@ class WorkerPool:
             self._run_alone.open(key)
 
     async def _do(self, claim: Claim) -> None:
-        too_often = self.job.policy.exhausted(claim) if claim.row.attempt else None
+        too_often = self.job.policy.exhausted(claim) if claim._row.attempt else None
         if too_often is not None:
             self.counts["dead"] += 1
             log.error(
@@ -318,7 +318,7 @@ class WorkerPool:
         """Note that a task begins. Returns the time if the task is one of those that are timed, else 0."""
         self.running += 1
         self._run_alone.running += 1
-        if self.job.pace is None and not claim.began:
+        if self.job.pace is None and not claim._began:
             self._batcher.began(claim, self._at)
         self._sample += 1
         return 0.0 if self._sample % _SAMPLE else self._now()
@@ -326,7 +326,7 @@ class WorkerPool:
     def _began(self, claim: Claim) -> bool:
         if self._stopping or self._session.is_in_doubt(claim):
             return False
-        if not claim.began:
+        if not claim._began:
             self._batcher.began(claim, self._now())
         return True
 
@@ -351,7 +351,7 @@ class WorkerPool:
                     await claim.ack(*changes_of(instead))
                     return True
             log.info("task %s of queue %r will be repeated: %s", plain(claim.id), claim.queue, error)
-            pause = backoff(min(claim.row.claims, _MAX_PAUSES), self.job.policy.backoff)
+            pause = backoff(min(claim._row.claims, _MAX_PAUSES), self.job.policy.backoff)
             self._unused(claim, round(pause * 1e6))
             return False
         return True
@@ -376,7 +376,7 @@ class WorkerPool:
             self.counts["lost"] += 1
             return
         self.counts["given back"] += 1
-        self._batcher.settle(Settle(claim, replace(unused(claim.row), delay=delay)))
+        self._batcher.settle(Settle(claim, replace(unused(claim._row), delay=delay)))
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         change = self.job.policy.failed(claim, error)

@@ -90,14 +90,9 @@ class Workers(Lifecycle):
         return register
 
     @property
-    def counts(self) -> Counter[str]:
-        """Internal: the outcomes of the tasks that this handle has run. See `WorkerPool.counts`."""
+    def _outcomes(self) -> Counter[str]:
+        """The outcomes of the tasks that this handle has run. See `WorkerPool.counts`."""
         return sum((pool.counts for pool in self._pools), self._counts)
-
-    @property
-    def jobs(self) -> Sequence[Job]:
-        """Internal: the functions that `worker` decorated."""
-        return self._jobs
 
     async def run(self, *, concurrency: int = 10, until_empty: bool = False, grace: Duration = 30.0) -> None:
         """Run the workers until `stop` is called, or this is cancelled.
@@ -118,7 +113,7 @@ class Workers(Lifecycle):
             raise InvalidOption("there is nothing to run: decorate functions with @tasks.worker(...) first")
         many = whole("concurrency", concurrency, 1, 10_000)
         seconds = parse.duration(grace, what="grace") / 1e6
-        session = self.session()
+        session = self._session()
         if self._pools:
             raise InvalidOption("the workers of this handle are already running: create one handle per run")
         self._pools = pools = [WorkerPool(job, session, job.concurrency or many) for job in self._jobs]
@@ -135,7 +130,7 @@ class Workers(Lifecycle):
                         running.start_soon(pool.run)
                 group.cancel_scope.cancel()
         finally:
-            self._counts, self._pools = self.counts, []
+            self._counts, self._pools = self._outcomes, []
             with anyio.CancelScope(shield=True):
                 await session.leave()
         for error in (*(pool.error for pool in pools), *errors):
@@ -182,7 +177,7 @@ class Workers(Lifecycle):
         pause = _EMPTY_POLL
         with anyio.fail_after(math.inf if seconds is None else seconds):
             begun = anyio.current_time()
-            while await self.apply(Count(names=names)):
+            while await self._apply(Count(names=names)):
                 took = anyio.current_time() - begun  # counting many tasks takes a while
                 await anyio.sleep(max(pause, min(_LOOK * took, 2.0)))
                 pause = min(1.0, pause * 1.2)

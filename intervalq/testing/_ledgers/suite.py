@@ -45,7 +45,7 @@ from intervalq.ledger.rules import (
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.testing._ledgers.commands import LedgerCommandSource
-from intervalq.testing._suite import Suite
+from intervalq.testing._suite import Suite, fresh_names
 
 T = TypeVar("T")
 
@@ -79,15 +79,7 @@ class LedgerSuite(Suite):
     @pytest.fixture
     def ledger(self, portal: BlockingPortal, store: LedgerStore) -> Iterator[Callable[[], str]]:
         """Provides names of ledgers that nobody else uses, and drops the ledgers at the end."""
-        names: list[str] = []
-
-        def fresh() -> str:
-            names.append(f"suite-{secrets.token_hex(6)}")
-            return names[-1]
-
-        yield fresh
-        for name in names:
-            portal.call(store.apply, name, Drop())
+        yield from fresh_names(lambda name: portal.call(store.apply, name, Drop()))
 
     # --- the rules ----------------------------------------------------------------------------------
 
@@ -168,7 +160,7 @@ class LedgerSuite(Suite):
     def test_a_ledger_expires(
         self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
-        """By the store's own clock: it is there until then, and a new one knows nothing of it."""
+        """On the store's own clock: the ledger exists until it expires, and a new one knows nothing of it."""
 
         async def scenario() -> None:
             name = ledger()
@@ -353,7 +345,7 @@ async def everything(
 
 
 def at_once(jobs: list[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """The results of these, each run in a thread with an event loop of its own."""
+    """The results of these functions, each run in a thread with an event loop of its own."""
 
     async def run(job: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.fail_after(_PATIENCE):

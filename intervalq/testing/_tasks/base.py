@@ -102,7 +102,7 @@ class TaskSuiteBase(Suite):
     tells_times: bool = True
     """Inserting or changing a task returns its exact times. False: approximate times."""
     sees_claims: bool = True
-    """What is claimed is known to the store. False: to its claimant alone; a key's first counts as it."""
+    """Claims are known to the store. False: to their claimant alone; a key's first task counts as claimed."""
 
     def comparable(self, rows: Sequence[Row]) -> list[Row]:
         """The parts of rows that two looks at the same tasks must agree on."""

@@ -129,7 +129,7 @@ class BehaviourTests(TaskSuiteBase):
     def test_a_selection_is_sorted_by_arrival(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """A limit keeps the first of them."""
+        """A limit keeps the first tasks."""
 
         async def scenario() -> None:
             queue = names.queue()
@@ -219,7 +219,7 @@ class BehaviourTests(TaskSuiteBase):
             await put(store, insert(queue))
             (row,) = await claim(store, session, queue)
             beaten = await store.apply(Beat(session))
-            assert (beaten.alive, beaten.held) == (True, 1)
+            assert (beaten.alive, beaten.claim_count) == (True, 1)
             await store.apply(End(session))
             (back,) = await store.apply(Select(ids=(row.id,)))
             assert (back.session, back.claims, back.attempt) == (None, 1, 0)

@@ -62,7 +62,7 @@ class TaskCommandSource:
         return make(model), self.now
 
     def looks(self, model: ModelTable) -> list[Command[Any]]:
-        """What to compare after each command."""
+        """What to compare after each command: looks at tasks, queues and sessions."""
         ids = list({*self._some(model.rows, 4), *self._some(self._gone, 1)})
         ids.sort()
         self.random.shuffle(ids)

@@ -173,7 +173,7 @@ def _stats(name: str, rows: list[Row], now: int) -> QueueStats:
 def _state(row: Row, now: int) -> str:
     if row.waiting:
         return "inbox"
-    if row.held(now):
+    if row.is_held(now):
         return "claimed"
     # A claim that has ended by itself leaves it ready, whatever `at` says.
     return "ready" if row.session is not None or row.at <= now else "future"

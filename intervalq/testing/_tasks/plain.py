@@ -69,7 +69,7 @@ class PlainTests(TaskSuiteBase):
     def test_what_was_put_is_listed_and_found_by_id(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """By queue, among all tasks, by ids in their order, with a limit, and without values."""
+        """Looks by queue, over all tasks, and by ids in their order, with a limit, and without values."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -98,7 +98,7 @@ class PlainTests(TaskSuiteBase):
     def test_what_was_put_is_changed_moved_and_deleted_by_id(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """All or nothing; the task keeps its id, and its old version can't be changed again."""
+        """Changes are all or nothing; the task keeps its id, and its old version can't be changed again."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)
@@ -135,7 +135,7 @@ class PlainTests(TaskSuiteBase):
     def test_all_that_was_put_goes_in_pieces(
         self, portal: BlockingPortal, store: TaskStore, names: Names, word: str
     ) -> None:
-        """Five hundred in one step, which every store must support."""
+        """Five hundred tasks in one step, which every store must support."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)

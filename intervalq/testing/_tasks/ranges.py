@@ -93,7 +93,7 @@ class RangingTaskSuite(TaskSuiteBase):
         return insert(queue, json.loads(text), attempt=1, error="failed")
 
     async def _rest(self, store: TaskStore, queue: str, names: Names) -> list[int]:
-        """Tasks that failed after all other sessions had finished."""
+        """The tasks that failed after all other sessions had finished."""
         session = await names.begun(store)
         values: list[int] = []
         worked = await store.apply(Work(session, queues=(queue,), limit=1000))
@@ -172,7 +172,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_what_a_session_leaves_comes_again_as_ordinary_tasks(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names, *, lapse: bool
     ) -> None:
-        """They are free at once, each once; a lapse counts as an attempt, a clean end doesn't."""
+        """The tasks are free at once, each once; a lapse counts as an attempt, a clean end doesn't."""
 
         async def leave(session: str) -> None:
             if lapse:
@@ -202,7 +202,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_what_was_taken_out_of_a_range_does_not_fail(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """The session fails them all; tasks that others deleted or moved by force don't come back."""
+        """The session fails all its tasks; those that others deleted or moved by force don't come back."""
 
         async def scenario() -> None:
             queue, other, session = names.queue(), names.queue(), await names.begun(store)
@@ -232,7 +232,7 @@ class RangingTaskSuite(TaskSuiteBase):
     def test_a_range_of_somebody_else_cannot_be_finished(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """Nor one that was finished before, nor a different range than the claimed one."""
+        """A session can't finish a range twice, nor a different one than it claimed."""
 
         async def scenario() -> None:
             queue, mine, other = names.queue(), await names.begun(store), await names.begun(store)

@@ -19,10 +19,10 @@ def failures(error: DependencyError) -> dict[str, list[str]]:
 
 
 class RefusalTests(TaskSuiteBase):
-    """All or nothing."""
+    """A refused command changes nothing."""
 
     def test_an_id_is_taken_only_once(self, portal: BlockingPortal, store: TaskStore, names: Names) -> None:
-        """In any queue; an insert that may be left out is, and all else is done."""
+        """Ids are unique over all queues; an insert that may be left out is, and the rest is done."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -96,7 +96,7 @@ class RefusalTests(TaskSuiteBase):
     def test_each_kind_of_failure_by_itself_undoes_the_rest(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Also an id at another version than the given one, and force, which checks no version."""
+        """An id at another version is refused too; `force` checks no version."""
 
         async def scenario() -> None:
             queue, mine, theirs = names.queue(), await names.begun(store), await names.begun(store)
@@ -127,7 +127,7 @@ class RefusalTests(TaskSuiteBase):
     def test_a_claim_that_was_lost_settles_nothing(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Each part on its own; the current holder keeps the task."""
+        """Each part is refused on its own; the current holder keeps the task."""
 
         async def scenario() -> None:
             queue, first, second = names.queue(), await names.begun(store), await names.begun(store)

@@ -44,7 +44,7 @@ class SharingTests(TaskSuiteBase):
     def test_which_task_is_first_is_left_to_chance(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """So that a task that never completes doesn't come first each time."""
+        """Claims begin at random, so that a task that never completes doesn't come first each time."""
 
         async def scenario() -> set[str]:
             queue, session = names.queue(), await names.begun(store)
@@ -79,7 +79,7 @@ class SharingTests(TaskSuiteBase):
     def test_sessions_of_a_consumer_hold_no_more_than_they_may(
         self, portal: BlockingPortal, store: TaskStore, names: Names, most: int
     ) -> None:
-        """The limit is for all sessions of the consumer together; other sessions don't count."""
+        """The limit applies to all sessions of the consumer together; other sessions don't count."""
 
         async def scenario() -> None:
             queue, consumer = names.queue(), names.fresh()
@@ -103,7 +103,7 @@ class SharingTests(TaskSuiteBase):
     def test_a_session_that_begins_again_keeps_what_it_has(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """As after a lost answer to `Begin`."""
+        """The same session begins twice, as after a lost answer to `Begin`."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)

@@ -93,7 +93,7 @@ class RulesTests(TaskSuiteBase):
 
 
 async def outcome(store: TaskStore, command: Command[Any], now: int) -> object:
-    """The store's answer, or its error if the rules have that."""
+    """The store's answer, or its error if the rules expect that error."""
     try:
         return await store.apply(command, now)
     except (DependencyError, InboxFull) as error:
@@ -111,7 +111,7 @@ def outcome_of_rules(model: ModelTable, command: Command[Any], now: int) -> obje
 
 
 def same(answer: object, expected: object, source: TaskCommandSource, context: str) -> None:
-    """Compare two answers, except for what a store may choose."""
+    """Compare two answers, except for what a store may choose freely."""
     ours, theirs = (_comparable(thing, source) for thing in (answer, expected))
     assert ours == theirs, f"the store says\n{ours}\nthe rules say\n{theirs}\n{context}"
 
@@ -130,7 +130,7 @@ def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PL
         return thing.alive, sorted(thing.lost), claimed, thing.wait, thing.ranges, thing.lost_ranges
     if isinstance(thing, Beaten):
         ours = sorted(session for session in thing.lapsed if session in source.sessions)
-        return thing.alive, thing.held, ours
+        return thing.alive, thing.claim_count, ours
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Session):
         return [session for session in thing if session.id in source.sessions]
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Row):

@@ -57,7 +57,7 @@ class Error(Exception):
 
 
 class TransactionalTaskSuite(TaskSuiteBase):
-    """Both are done, or neither."""
+    """A command in the user's transaction: both take effect, or neither."""
 
     async def connect(self, store_url: str) -> Any:  # noqa: ANN401 - its driver's
         """A connection of the user's own; override it for a driver that isn't known here."""
@@ -104,7 +104,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         store_url: str,
         isolation: Isolation,
     ) -> None:
-        """Others see both, or neither."""
+        """Other connections see both changes, or neither."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -133,7 +133,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         results: str,
         isolation: Isolation,
     ) -> None:
-        """The user's error, a refused command, and a cancellation; the store goes on."""
+        """The user's error, a refused command, and a cancellation roll back; the store still works."""
 
         async def scenario() -> None:
             queue, session, other = names.queue(), await names.begun(store), await names.begun(store)
@@ -253,7 +253,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
         results: str,
         store_url: str,
     ) -> None:
-        """On the user's own connection: committed with it, and rolled back with it."""
+        """Insert on the user's own connection: committed with it, and rolled back with it."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)

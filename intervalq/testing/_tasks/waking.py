@@ -126,7 +126,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_what_becomes_ready_before_an_idle_session_looks_wakes(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Tasks for a time before sessions poll again: without a wake-up they would be late."""
+        """Inserts for a time before sessions poll again: without a wake-up these tasks would be late."""
 
         async def scenario() -> None:
             queue, soon = names.queue(), round((CHECK - 0.5) * SECOND)
@@ -191,7 +191,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_only_who_is_idle_is_woken(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Not a session that has since claimed, ended, or asked other queues; and not for tasks for later."""
+        """A session isn't woken after it claimed, ended, or asked other queues, nor for tasks for later."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()

@@ -26,7 +26,8 @@ Mixes
     their handles are closed); shaky (limits, lost messages, outages, handles that are closed meanwhile);
     backlog (nothing but jobs that wait); rows (many slots in a row, in the midst of which processes stop);
     far (a tolerance that is less than the way to the store, and handles that wait until slots have surely
-    come); all.
+    come); gone (the store is away for longer than jobs wait for it); windows (several limits, units that
+    are settled later, and most faults); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.
@@ -60,6 +61,9 @@ What is checked, by true time and from outside
                 eight times at first; five times more for a job where its way is long for the tolerance
     tickets     then a job begins with the ticket that its caller was told, if timers are no later than the
                 tolerance
+    outages     jobs that wait for an absent store fail after a minute; it is asked twice a second at most
+    windows     in any window of a limit, and its jitter, jobs take at most so much as it allows, by what
+                each really took and when it began
     closing     a handle that is closed starts nothing any more but what it is to drain, and that it does;
                 when its process ends, the store knows which of its jobs ended
     reports     a handle says that its store lost its record if, and only if, it did
@@ -87,6 +91,9 @@ Allowances, each for what can't be known, and no more
                 not heard of a hold or a step that moved it, may begin long after a pause began
     leases      a process that gave up a request may have a lease renewed by it afterwards, of a job that has
                 ended; one that can't reach the store while its handle is closed leaves its leases to lapse
+    windows     starts in slots from before a step of the store's clock count where they would be without it.
+                What a job took beyond its estimate delays the tickets that are issued once the store knows of
+                it. After a question that gives units back has reached the store twice, nothing is judged
     costs       not judged where the store could not be reached, lost writes, or was paused
     progress    not judged where jobs cost several slots: one too cheap for the next job is passed over
     made anew   that a record begins quiet after one that was lost isn't told from the one early start that a

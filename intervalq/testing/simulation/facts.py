@@ -41,6 +41,8 @@ class Start:
     record: str
     """Which record the ticket is of."""
     grants: list[Grant]
+    took: dict[str, int] = field(default_factory=dict)
+    """What it said in the end that it had taken of windows; else it is what its job was to take."""
     since: float
     """How long ago its slot was, as it was told, by the store's clock in seconds."""
     ended: float = float("inf")
@@ -142,6 +144,10 @@ class Facts:
     """How far ahead its slot was then, in seconds."""
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
     """Its slot."""
+    settled: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When the store was told first that the job of a slot, on the queue's clock, took more than it said."""
+    repeated: float = float("inf")
+    """When a question that gave units of windows back reached the store for the second time."""
     clocks: dict[str, int] = field(default_factory=dict)
     """What the clock of each record's queue read last."""
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -159,6 +165,8 @@ class Facts:
     """When a process heard of the record."""
     failures: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When a process could not reach the store."""
+    unanswered: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The same, of what it asked for jobs that wait."""
     taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
     """The tickets that a process got, less those that it gave back, and how many slots each has."""
     misses: list[Miss] = field(default_factory=list)

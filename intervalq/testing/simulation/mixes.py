@@ -18,6 +18,8 @@ class Mix:
     """The share of requests that reach the store twice, the second time up to 2 s later."""
     outages: int = 0
     """The most times that one process can't reach the store for a while."""
+    away: tuple[float, float] = (0.05, 8)
+    """For how long, in seconds."""
     stalls: int = 0
     """The most times that one process doesn't run for a while."""
     interrupted: float = 0.0
@@ -80,6 +82,10 @@ class Mix:
     """The share of handles that wait until a slot has surely come."""
     measured: float = 0.0
     """A store's driver says when it sent and received, and takes up to so many seconds beside that."""
+    longer: float = 1.0
+    """How many times as long faults go on as the interval alone would make the jobs last."""
+    windows: bool = False
+    """Queues have windows beside their interval, and jobs take units of them that are settled later."""
 
 
 MIXES: Final = {
@@ -182,6 +188,22 @@ MIXES: Final = {
         stalls=1,
         steps=1,
         bursts=(1, 1, 2),
+    ),
+    "gone": Mix(outages=2, away=(40.0, 200.0), closes=0.1, limited=0.1, jobs=(8, 30)),
+    "windows": Mix(
+        windows=True,
+        longer=4.0,
+        interval=(0.002, 0.2),
+        jobs=(20, 100),
+        takes=(0.0, 0.4),
+        bursts=(1, 1, 2, 5),
+        slow=0.02,
+        lost=0.06,
+        again=0.05,
+        stalls=1,
+        crashes=0.1,
+        closes=0.1,
+        steps=1,
     ),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }

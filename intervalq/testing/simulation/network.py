@@ -184,7 +184,7 @@ class Line:
         if self.is_cut:
             network.observer.tried(self.process)
             await anyio.sleep(network.delay(self, self.route.up))
-            network.observer.failed(self.process)
+            network.observer.failed(self.process, command)
             raise StoreUnavailable(URL, "no way to it")
         reply: asyncio.Future[Answer] = loop.create_future()
         lost = network.loses(self)
@@ -199,7 +199,7 @@ class Line:
         try:
             answer = await reply
         except StoreTimeout:
-            network.observer.failed(self.process)
+            network.observer.failed(self.process, command)
             raise
         except asyncio.CancelledError:
             network.observer.withdrew(self.process, sent)

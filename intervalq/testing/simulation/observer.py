@@ -50,6 +50,7 @@ class Observer(Facts):
         self._under_way: Counter[Process] = Counter()
         self._held: dict[Process, float] = {}  # since when those that asked believe that the queue is held
         self._late: list[tuple[float, Command]] = []  # granted late, and when; not what the store has lost
+        self._refunds: list[Command] = []  # that gave units of windows back
         self._granted: dict[int, tuple[Answer, list[Grant]]] = {}  # by the identity of their answers
         self._names: dict[Process, str | None] = {}  # of the record that each heard of last
 
@@ -166,12 +167,14 @@ class Observer(Facts):
         self.stalls.append((self.time(), self.time() + seconds, process))
         self.say(process.name, "stalls", f"{seconds:.6f} s")
 
-    def failed(self, process: Process) -> None:
+    def failed(self, process: Process, command: Command) -> None:
         """No answer came."""
         self._in_row = 0
         self._under_way[process] = max(0, self._under_way[process] - 1)
         self._held.pop(process, None)  # for it waits to try again
         self.failures[process].append(self.time())
+        if isinstance(command, Advance):
+            self.unanswered[process].append(self.time())
         self.say(process.name, "gives up")
 
     def withdrew(self, process: Process, sent: float) -> None:
@@ -289,6 +292,13 @@ class Observer(Facts):
         mark = command.high_water_mark
         if mark is not None and (state.ticket < mark.ticket or state.late_total < mark.late_total):
             self.violated(f"{process.name} knew of {mark} of {key}, and was ignored")
+        for settled in command.settled:
+            if max(settled.more, default=0) > 0:
+                self.settled.setdefault((key, settled.due), self.time())
+        if any(min(settled.more, default=0) < 0 for settled in command.settled):
+            if any(command is other for other in self._refunds):
+                self.repeated = min(self.repeated, self.time())
+            self._refunds.append(command)
         for slot in command.release:
             self.taken[process].pop((key, slot.ticket), None)
         for slot in (*command.slots, *command.release):

@@ -7,11 +7,15 @@ from typing import Any
 
 from intervalq.testing.simulation.mixes import Mix
 from intervalq.testing.simulation.plans import Plan, PlannedJob, PlannedProcess, Route
+from intervalq.testing.simulation.windows import add_windows
 
 
 def plan(mix: Mix, seed: str) -> Plan:
     """What the seed makes of a mix."""
-    return _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    if mix.windows:
+        add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
+    return planned
 
 
 class _Planner:
@@ -20,7 +24,7 @@ class _Planner:
         self.random = random
         self.interval = round(self.spread(*mix.interval), 4 if mix.interval[0] >= 0.05 else 6)
         self.total = int(self.spread(*mix.jobs))
-        self.length = self.total * self.interval * random.uniform(0.6, 1.2)
+        self.length = self.total * self.interval * random.uniform(0.6, 1.2) * mix.longer
         self.heavy = self.likely(0.2)
         self.ranked = self.likely(0.25)
         self.failing = self.likely(0.15)
@@ -87,11 +91,14 @@ class _Planner:
                 (max(0, at + random.uniform(-0.05, self.interval)), name, "inspect", 0) for name in soon
             ]
         longest = max((length for process in processes for _, _, length in process.stalls), default=0.0)
+        if mix.away[0] > 10:  # else the end of all faults cuts the outages short
+            longest = mix.away[1]
         return Plan(
             interval=self.interval,
             burst=burst,
             max_running=self.max_running,
             tolerance=tolerance,
+            limits=(),
             waking=self.likely(0.5),
             store_base=random.randint(10**15, 2 * 10**15),
             store_ppm=random.uniform(-mix.ppm, mix.ppm),
@@ -108,7 +115,7 @@ class _Planner:
         outages, crash = [], None
         for _ in range(random.randint(0, mix.outages)):
             at = self.moment()
-            outages.append((at, at + self.spread(0.05, 8)))
+            outages.append((at, at + self.spread(*mix.away)))
         stalls = [
             (self.moment(), random.randint(1, 30), self.spread(0.005, 5))
             for _ in range(random.randint(0, mix.stalls))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from intervalq import Limit
+
 
 @dataclass(slots=True, kw_only=True)
 class Route:
@@ -28,6 +30,10 @@ class PlannedJob:
     fails: int = 0
     """How many of its attempts raise."""
     retries: int = 0
+    units: dict[str, int] = field(default_factory=dict)
+    """What it takes of windows, as estimated when it is added."""
+    took: dict[str, int] = field(default_factory=dict)
+    """What it turns out to have taken, where that is said when it ends."""
     plain: bool = False
     """Without options of its own."""
     timeout: float | None = None
@@ -67,6 +73,8 @@ class Plan:
     burst: int
     max_running: int | None
     tolerance: float | None
+    limits: tuple[Limit, ...]
+    """Windows beside the interval."""
     waking: bool
     """Whether the store can wake held shards."""
     store_base: int

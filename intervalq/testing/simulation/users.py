@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import anyio
@@ -41,7 +42,7 @@ class Actor:
     def open(self) -> Shard:
         """The handle's shard, in the process's context; what it accepts is noted."""
         if self.shard is None:
-            self.shard = shard = self.queue.shard()
+            self.shard = shard = self.queue._shard()
             accept, take_ready = shard.dispatcher.accept, shard.dispatcher.take_ready
 
             def noting(waiter: Waiter) -> Grant | None:
@@ -57,6 +58,11 @@ class Actor:
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
             shard.dispatcher.take_ready = shard.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard
+
+
+def _as_it_is(took: dict[str, int] | None) -> dict[str, int] | None:
+    """What a job says that it took."""
+    return took
 
 
 class Users:
@@ -101,7 +107,7 @@ class Users:
             await anyio.sleep(seconds)
 
     async def _outcome(self, actor: Actor, job: ObservedJob) -> str:
-        async def body() -> None:
+        async def body() -> dict[str, int] | None:
             go, shard = actor.begins, actor.shard
             assert go is not None
             assert shard is not None
@@ -112,8 +118,10 @@ class Users:
                     await anyio.sleep(job.plan.takes)
                 if len(job.starts) <= job.plan.fails:
                     raise JobError
+                job.starts[-1].took = job.plan.took
             finally:
                 self.seen.stopped(job)
+            return job.plan.took or None
 
         wanted = job.plan
         timing: dict[str, Any] = {
@@ -121,9 +129,12 @@ class Users:
         }  # fmt: skip
         if wanted.plain:
             timing.clear()
+        if wanted.units:
+            timing["cost"] = wanted.units
+        settling: dict[str, Any] = {"settle": _as_it_is} if wanted.took else {}
         try:
             if wanted.way == "add":
-                added = await actor.queue.add(body, retries=wanted.retries, **timing)
+                added = await actor.queue.add(body, retries=wanted.retries, **timing, **settling)
                 job.expects, job.placed = added.ticket, self.seen.time()
                 try:
                     await added
@@ -131,13 +142,15 @@ class Users:
                     added.cancel()
                     raise
             elif wanted.way == "run":
-                await actor.queue.run(body, retries=wanted.retries, **timing)
+                await actor.queue.run(body, retries=wanted.retries, **timing, **settling)
             elif wanted.way == "thread":
                 await self._in_thread(actor, job)
             else:
                 async with actor.queue.slot(**timing) as slot:
                     actor.begins = cast("Grant", slot)
-                    await body()
+                    if took := await body():
+                        with suppress(QueueClosed):  # then the estimate counts
+                            slot.settle(**took)
         except (IntervalqError, JobError) as error:
             return type(error).__name__
         return "done"
@@ -146,9 +159,9 @@ class Users:
         """What `attempts` and `threads` do for a plain function, whose thread is a while of virtual time."""
         wanted, clock = job.plan, actor.process.clock
         waiter = Waiter(wanted.priority, wanted.cost, EARLY)
-        with actor.queue.callers.waiting(lambda call: call()):
+        with actor.queue._callers.waiting(lambda call: call()):
             while True:
-                shard, grant = await actor.queue.acquire(waiter, wanted.timeout)
+                shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
                 try:
                     await clock.sleep_until(grant.opens)
                 except BaseException:

@@ -241,7 +241,19 @@ class World:
                 slots += sum(job.cost * (1 + min(job.fails, job.retries)) for job in jobs)
                 takes += sum(job.takes * (1 + min(job.fails, job.retries)) for job in jobs)
                 takes += sum(sum(thinks) for _, thinks in planned.callers)
-        return self.loop.time() + (outstanding + (2 * slots + 10) * interval) / 1e6 + takes + _PATIENCE
+        passed = 2 * slots * interval / 1e6 + self._windows()
+        return self.loop.time() + (outstanding + 10 * interval) / 1e6 + passed + takes + _PATIENCE
+
+    def _windows(self) -> float:
+        """How long all jobs may wait for room in windows, in seconds: each may be half empty as it binds."""
+        jobs, total = [job for each in self.plan.processes for job in each.jobs], 0.0
+        for limit in self.plan.limits:
+            units = sum(
+                (1 + job.retries) * max(job.cost, job.units.get(limit.unit, 0), job.took.get(limit.unit, 0))
+                for job in jobs
+            )
+            total += (3 * units / limit.most + 5) * (limit.rule().window + limit.rule().jitter) / 9e5
+        return total
 
     def _expire(self) -> None:
         if not self.idle.done():

@@ -15,8 +15,8 @@ QUEUE: Final = re.compile(r"[!-~]{1,300}")
 """The pattern of names of queues."""
 
 
-_LIMITS: Final = ("stepped", "limits")
-"""The fields that only the records of queues with limits have."""
+_SOME: Final = ("stepped", "limits", "auto")
+"""The fields that only the records of queues with limits, or an automatic interval, have."""
 
 
 def parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -50,7 +50,7 @@ def state_of(data: object, queue: str, url: str) -> State:
 
 def renewed(stored: Mapping[str, Any], state: State) -> dict[str, Any]:
     """A record as it is stored in place of the one before: fields that others added to that are kept."""
-    others = {name: value for name, value in stored.items() if name not in _LIMITS}
+    others = {name: value for name, value in stored.items() if name not in _SOME}
     return {**others, **state.to_dict()}
 
 

@@ -243,9 +243,9 @@ def _sooner(row: Row, now: int, by: int) -> Row:
 
 
 def _stats(queue: str, rows: list[Row], now: int) -> QueueStats:
-    claimed = sum(row.held(now) for row in rows)
+    claimed = sum(row.is_held(now) for row in rows)
     inbox = sum(row.waiting for row in rows)
-    ready = sum(row.ready is not None and row.ready <= now and not row.held(now) for row in rows)
+    ready = sum(row.ready is not None and row.ready <= now and not row.is_held(now) for row in rows)
     return QueueStats(
         name=queue,
         size=len(rows),

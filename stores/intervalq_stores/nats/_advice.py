@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from intervalq_stores.nats._queue.stream import KEPT, History
 
-_LEAST: Final = 256
-"""The least number of entries per queue: a checkpoint may fail a few times in a row."""
+_MIN_KEPT: Final = 256
+"""The minimum number of entries per queue: a checkpoint may fail a few times in a row."""
 
 _LIMITS: Final = ("max_bytes", "max_msgs", "max_age")
 
@@ -58,6 +58,6 @@ def _limits(stream: dict[str, Any]) -> list[tuple[str, str]]:
         if stream.get(limit, -1) > 0
     ]
     kept = stream.get("max_msgs_per_subject", -1)
-    if stream.get("allow_msg_counter") and 0 < kept < _LEAST:
+    if stream.get("allow_msg_counter") and 0 < kept < _MIN_KEPT:
         found.append(("error", f"{name} keeps {kept} messages per subject: set max_msgs_per_subject {KEPT}"))
     return found

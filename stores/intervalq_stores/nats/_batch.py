@@ -23,7 +23,7 @@ from intervalq_stores.nats._url import Headers
 if TYPE_CHECKING:
     from intervalq_stores.nats._connection import Connection
 
-MOST: Final = 1000
+MAX_MESSAGES: Final = 1000
 """How many messages the server accepts at once."""
 
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})

@@ -153,7 +153,7 @@ class NATSTaskStore:
             self._lapse(command.session)
             return Beaten(alive=False)
         holdings.session = holdings.session._replace(beaten=self._stream.now())
-        return Beaten(alive=True, held=len(holdings.held))
+        return Beaten(alive=True, claim_count=len(holdings.deliveries))
 
     async def _end(self, command: End) -> None:
         claims = self._sessions.pop(command.session, None)

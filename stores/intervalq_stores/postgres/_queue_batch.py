@@ -10,8 +10,8 @@ import anyio
 
 A = TypeVar("A")
 
-_MOST: Final = 100
-"""The most commands in one statement. With more, slots would pass before the answers arrive."""
+_MAX_COMMANDS: Final = 100
+"""The maximum number of commands in one statement. With more, slots would pass before the answers arrive."""
 
 
 class Step(NamedTuple):
@@ -86,8 +86,8 @@ class Batcher(Generic[A]):
 
     def _next(self) -> bool:
         waiting = [call for call in self._waiting if not call.answer.done()]
-        self._sent = sorted(waiting[:_MOST], key=lambda call: call.step.order)
-        self._waiting = waiting[_MOST:]
+        self._sent = sorted(waiting[:_MAX_COMMANDS], key=lambda call: call.step.order)
+        self._waiting = waiting[_MAX_COMMANDS:]
         return bool(self._sent)
 
     async def _deliver(self) -> None:

@@ -338,7 +338,7 @@ def _beat(command: Beat, now: int | None, heads: Heads) -> Asked:
 
     def read(lines: Lines) -> Beaten:
         alive, held, lapsed, _ = lines[0][0]
-        return Beaten(alive=alive, held=held, lapsed=tuple(lapsed))
+        return Beaten(alive=alive, claim_count=held, lapsed=tuple(lapsed))
 
     return Asked(_BEAT, (command.session, now), read)
 

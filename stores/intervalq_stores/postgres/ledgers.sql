@@ -1,4 +1,4 @@
--- The rules of `intervalq/ledger/rules.py` in PL/pgSQL: one row a row of a ledger, one statement a command.
+-- The rules of `intervalq/ledger/rules.py` in PL/pgSQL: one row per row of a ledger, one statement per command.
 --
 -- Public, called by the store; each is a command of the rules, all of it in one transaction:
 --   intervalq.ledger_claim, ledger_start, ledger_record, ledger_release, ledger_forget    rows

@@ -271,13 +271,14 @@ def _place(error: Exception) -> int | None:
     return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
 
 
+_OMITTED: Final = frozenset({"limits", "auto"})
+
+
 def _record(row: dict[str, Any]) -> dict[str, Any]:
-    """The record in a row, which has its leases in two columns, and limits that may be null."""
+    """The record in a row, which has its leases in two columns, and null for what most queues lack."""
     leases = zip(map(str, row["running"]), row["leases"], strict=True)
     record = {**row, "running": dict(leases)}
-    if record["limits"] is None:
-        del record["limits"]
-    return record
+    return {name: value for name, value in record.items() if value is not None or name not in _OMITTED}
 
 
 def _broken(queue: str) -> str:

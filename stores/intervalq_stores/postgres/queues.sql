@@ -1,4 +1,4 @@
--- The rules of `intervalq/rules.py` in PL/pgSQL: one row a queue, one statement a step.
+-- The rules of `intervalq/rules.py` in PL/pgSQL: one row per queue, one statement per step.
 --
 -- Public, called by the store:
 --   intervalq.apply(queue, command, now_override, layout)   one step on one record
@@ -16,12 +16,12 @@
 --   grant select, insert, update, delete on intervalq.queues to some_role;
 --
 -- All times are whole microseconds in bigint. 9007199254740991 (2**53 - 1) is FOREVER of the rules.
--- SQLSTATE of what is raised here: IQ001 a broken record, IQ002 something of a newer version, 22003 a number
--- beyond FOREVER (as Postgres's own overflow), 25006 a replica.
+-- SQLSTATEs raised here: IQ001 a damaged record, IQ002 something of a newer version, 22003 a number beyond FOREVER
+-- (as for Postgres's own overflow), 25006 a replica.
 
 begin;
 
--- Names are resolved when the functions below are made, never by the path of a later caller.
+-- Names are resolved when the functions below are created, never by the search path of a later caller.
 set local search_path = pg_catalog, pg_temp;
 set local client_min_messages = warning;
 
@@ -29,6 +29,7 @@ set local client_min_messages = warning;
 \ir sql/queues_limits.sql
 \ir sql/queues_counting.sql
 \ir sql/queues_edges.sql
+\ir sql/queues_auto.sql
 \ir sql/queues_record.sql
 \ir sql/queues_slots.sql
 \ir sql/queues_advance.sql

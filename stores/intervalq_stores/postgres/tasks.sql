@@ -1,4 +1,4 @@
--- The rules of `intervalq/tasks/rules.py` in PL/pgSQL: one row a task, one statement a command.
+-- The rules of `intervalq/tasks/rules.py` in PL/pgSQL: one row per task, one statement per command.
 --
 -- Public, called by the store:
 --   intervalq.modify(command, now)                           `rules.Modify`
@@ -10,7 +10,7 @@
 --   intervalq.put(queue, jsons)                              plain tasks, claimed in ranges
 --   intervalq.tasks_of, stats, live_sessions                 looks
 -- Public, for everybody:
---   intervalq.enqueue(queue, value, ...)                     a task out of any SQL: triggers, other drivers
+--   intervalq.enqueue(queue, value, ...)                     inserts a task from any SQL: triggers, other drivers
 -- Private: what begins with an underscore.
 --
 -- This file and its parts in sql/ create what is missing in schema `intervalq`, or upgrade an older one, all in one

@@ -260,7 +260,7 @@ def _worked(
 
 
 def _beaten(_: Beat, __: int, alive: int, held: int, lapsed: list[bytes]) -> Beaten:
-    return Beaten(alive=alive == 1, held=held, lapsed=tuple(map(bytes.decode, lapsed)))
+    return Beaten(alive=alive == 1, claim_count=held, lapsed=tuple(map(bytes.decode, lapsed)))
 
 
 def _selected(command: Select, _: int, found: list[bytes]) -> tuple[Row, ...]:

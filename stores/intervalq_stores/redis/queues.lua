@@ -1,11 +1,11 @@
--- One step on one queue: repeats `apply` of intervalq/rules.py, behind queues_record.lua and queues_limits.lua. What
--- calls it follows: queues_main.lua, or queues_keyed.lua for a step on two records.
+-- One command on one queue: repeats `apply` of intervalq/rules.py. It comes after queues_record.lua, queues_auto.lua and
+-- queues_limits.lua. What calls it follows: queues_main.lua, or queues_keyed.lua for a command on two records.
 
 local key = KEYS[1]  -- of the record that is read, written or woken
 
 -- --- the record as it is stored --------------------------------------------------------------------
 
--- The record as a table of texts, an empty one if there is none; and how many fields it has.
+-- The record as a table of texts (empty: there is none), and the number of its fields.
 local function fields()
   local flat = redis.pcall('HGETALL', key)
   if flat.err then
@@ -24,7 +24,7 @@ local function set_lease(state, ticket, lapse)
   state.running[ticket] = lapse
 end
 
--- The version of the layout. What is of an older one becomes as the present one has it.
+-- The version of the layout of a stored record, which is brought up to the present layout.
 local function version_of(stored)
   local version = whole(stored.version, 'version', 1, FOREVER)
   if version > LAYOUT then
@@ -36,8 +36,8 @@ local function version_of(stored)
   return version
 end
 
--- The state that `stored` holds (nil: none), as State.from_dict would check it; its numbers once more, if they
--- are all there; and whether it has fields beside those that every such record has.
+-- The state in `stored` (nil: there is none), checked as State.from_dict does; its numbers as a list, if none is
+-- missing; and whether it has other fields than those that every record of its layout has.
 local function read(stored, size)
   if size == 0 then return nil, nil, false end
   local version = version_of(stored)
@@ -47,7 +47,7 @@ local function read(stored, size)
   local state, before = { generation = stored.generation, running = {}, leases = 0 }, {}
   for i = 1, #NUMBERS do
     local name = NUMBERS[i]
-    local value = whole(stored[name], name, LEAST[i], name == 'ephemeral' and 1 or FOREVER)
+    local value = whole(stored[name], name, MINIMUM[i], name == 'ephemeral' and 1 or FOREVER)
     state[name], before[name] = value, value
   end
   if stored.held_since ~= '' then
@@ -57,7 +57,10 @@ local function read(stored, size)
     corrupt("'current' and 'void' can't be above 'ticket'")
   end
   local known = FIELDS - (version == 1 and #NEW or 0)
-  if version > WITHOUT_LIMITS then
+  if stored.auto and version > WITHOUT_AUTO then
+    state.auto, known = automatic().read(stored, state.ticket), known + 1
+  end
+  if version > WITHOUT_LIMITS and (stored.limits or not state.auto) then
     state.limits = new_limits()
     known = known + state.limits.read(state, stored)
   end
@@ -89,7 +92,7 @@ local function revoke_all(state)
   state.due = state.at
 end
 
--- Before a hold of this length moves slots; a negative one moves them back.
+-- Prepare for a hold of this length, which moves slots (back, if it is negative).
 local function moved(state, length)
   if state.limits and state.limits.moved(state, length) then revoke_all(state) end
 end
@@ -141,6 +144,7 @@ local function fresh(command, now)
     held_until = 0, seen = now, late = 0, error = 0, error_until = 0, running = {}, leases = 0,
   }
   for i = 1, SETTINGS do state[NUMBERS[i]] = command.settings[i] end
+  if command.settings_auto then automatic().adapt(state, command.settings_auto, true) end
   if limits then
     state.stepped, state.limits = 0, new_limits().fresh(limits, now, command.generation)
   end
@@ -158,8 +162,8 @@ local function recheck(state, now)
   end
 end
 
--- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is left out if it is one and no
--- units follow.
+-- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is omitted if it is 1 and no units
+-- follow.
 local function go(state, slot, now, lease)
   state.current = math.max(state.current, slot[1])
   state.at = math.max(state.at, math.min(FOREVER, slot[2] + ((slot[3] or 1) - 1) * state.interval))
@@ -255,7 +259,7 @@ local function set_back_for(state, slots, length, now)
   state.void = math.max(state.void, slots[1][1] - 1)
 end
 
--- Grants the listed slots; gives those that are missed.
+-- Grant the listed slots, and return those that were missed.
 local function use(state, command, answer, now)
   local held, slots = state.held_since, usable(state, command, now)
   if (held and #slots == 0) or are_too_far(state, command, slots, now) then return {} end
@@ -291,7 +295,7 @@ local function use(state, command, answer, now)
   return missed
 end
 
--- What new tickets cost, omitted ones cost one; and how many there are to be.
+-- The costs of new tickets (omitted ones cost 1), and how many tickets are wanted.
 local function costs_of(command, missed)
   local costs = {}
   for i, slot in ipairs(missed) do costs[i] = slot[3] or 1 end
@@ -299,8 +303,8 @@ local function costs_of(command, missed)
   return costs, math.min(MAX_TICKETS, #missed + command.take)
 end
 
--- The slots of new tickets, each directly behind those of the one before, as far as numbers go. Costs are compared
--- before they are added up: no sum is larger than a double holds.
+-- The slots of new tickets, each directly behind those of the one before, up to the first that would overflow. Costs
+-- are compared before they are added, so no sum exceeds what a double holds exactly.
 local function in_row(due, costs, count, step)
   local dues, room = {}, math.floor((FOREVER - due) / step)
   if #costs == 0 then
@@ -317,10 +321,13 @@ local function in_row(due, costs, count, step)
 end
 
 local function take(state, command, missed, answer, now)
-  local clock, step = clock_of(state, now), state.interval
+  local costs, count = costs_of(command, missed)
+  if count == 0 then return end
+  local clock = clock_of(state, now)
+  if state.auto then automatic().grow(state, clock) end
+  local step = state.interval
   local free = state.due + step
   local due = math.max(free, clock + math.max(0, command.notice - tolerance(state)) - credit(state))
-  local costs, count = costs_of(command, missed)
   local at_once, dues = free <= clock
   if state.limits then
     local has_room
@@ -371,14 +378,14 @@ local function advance(state, command, answer, now)
   if not state.held_since then take(state, command, missed, answer, now) end
 end
 
--- Whether settings of a command have the same limits.
+-- Whether the settings of a command have the limits of the record.
 local function same_limits(state, settings)
   local limits = settings[SETTINGS + 1]
   if state.limits and limits then return state.limits.are(limits) end
   return not state.limits and not limits
 end
 
--- Other limits, with what was counted in their cells. All the fields are written, and those that are left deleted.
+-- Replace the limits; the new cells get what was counted. All of their fields are written, and old ones are removed.
 local function respread(state, settings)
   local before = state.limits
   state.has_others = true
@@ -387,11 +394,18 @@ local function respread(state, settings)
 end
 
 local function configure(state, command)
-  local interval, burst = command.interval or state.interval, command.burst or state.burst
-  local are_void = interval > state.interval or burst ~= state.burst
-  local late = tolerance(state) + credit(state)
-  state.interval, state.burst = interval, burst
-  local early = state.limits and late - tolerance(state) - credit(state) or 0
+  local interval, burst = state.interval, state.burst
+  local late = state.limits and state.limits.lateness(state)
+  state.interval, state.burst = command.interval or interval, command.burst or burst
+  local bounds = command.auto or (not command.interval and state.auto)
+  if bounds then
+    automatic().adapt(state, bounds, command.interval)
+    state.has_others = command.auto ~= nil
+  elseif state.auto then
+    state.auto, state.has_others = nil, true
+  end
+  local are_void = state.interval > interval or state.burst ~= burst
+  local early = state.limits and late - state.limits.lateness(state) or 0
   local limits = command.limits
   if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
   else limits = nil end
@@ -410,18 +424,21 @@ end
 
 -- --- the writes ------------------------------------------------------------------------------------
 
--- Lua hands over a few thousand arguments at most.
+-- Lua can unpack at most a few thousand arguments.
 local function in_parts(command, arguments)
   for i = 1, #arguments, 1000 do
     redis.call(command, key, unpack(arguments, i, math.min(i + 999, #arguments)))
   end
 end
 
-local function layout_of(state) return state.limits and state.limits.layout() or WITHOUT_LIMITS end
+local function layout_of(state)
+  return state.auto and LAYOUT or state.limits and state.limits.layout() or WITHOUT_LIMITS
+end
 
--- Keeps `state` until it `lapses`. Only what differs from `stored` is written, or from `before`, which has the
--- numbers of it; it is nil for a record that is new, or had no such numbers, and is written whole. `more`:
--- `stored` has other fields too. Every text is made before the first write.
+-- Store `state` until it `lapses`. Only fields that differ from `stored` are written; `before` has its numbers, and
+-- is nil for a record that is new or lacks some of them, which is written whole. `more`: `stored` also has other
+-- fields.
+-- All texts are made before the first write.
 local function keep(state, stored, more, before, lapses)
   local changed, gone, n, is_new = {}, {}, 0, not before
   local function put(name, text)
@@ -442,8 +459,10 @@ local function keep(state, stored, more, before, lapses)
   local has_others = state.has_others
   if has_others then put('version', written(layout_of(state), 'version')) end
   if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
+  local auto = state.auto and automatic().written(state)
+  if auto and (is_new or auto ~= stored.auto) then put('auto', auto) end
   if more or has_others or state.leases > 0 then
-    local record = { version = true, generation = true, held_since = true }
+    local record = { version = true, generation = true, held_since = true, auto = auto ~= nil }
     for i = 1, #NUMBERS do record[NUMBERS[i]] = true end
     for ticket, lapse in pairs(state.running) do
       local name, text = 'running:' .. written(ticket, 'running'), written(lapse, 'running')
@@ -458,7 +477,7 @@ local function keep(state, stored, more, before, lapses)
   -- HSET comes first: a server without memory refuses a script's first write, but no later one.
   in_parts('HSET', changed)
   in_parts('HDEL', gone)
-  -- Expiry follows the server's clock: where a test says what time it is, that clock has nothing to say.
+  -- Keys expire by the server's clock, so not where a test sets the time.
   if ARGV[2] == '' then
     if lapses < FOREVER then
       redis.call('PEXPIREAT', key, written(math.ceil(lapses / 1000), 'lapses'))
@@ -468,8 +487,10 @@ local function keep(state, stored, more, before, lapses)
   end
 end
 
-local function same_settings(state, settings)
-  for i = 1, SETTINGS do
+local function same_settings(state, settings, bounds)
+  local auto = state.auto
+  if (auto == nil) ~= (bounds == nil) or auto and (auto[1] ~= bounds[1] or auto[2] ~= bounds[2]) then return false end
+  for i = auto and 2 or 1, SETTINGS do
     if state[NUMBERS[i]] ~= settings[i] then return false end
   end
   return same_limits(state, settings)
@@ -490,12 +511,13 @@ local function reply(answer, state, now)
     record[#record + 1], record[#record + 2] = state.stepped, state.limits.listed()
     reply[#reply + 1], reply[#reply + 2] = answer.dues or {}, answer.units or {}
   end
+  if state and state.auto then record[#record + 1] = state.auto end
   return reply
 end
 
 local function wake(answer)
   answer.woken = 1
-  redis.pcall('PUBLISH', key .. ':wake', '')  -- a hint: the step is done even where that isn't allowed
+  redis.pcall('PUBLISH', key .. ':wake', '')  -- a hint: the step is done even if publishing isn't allowed
 end
 
 local function new_answer()
@@ -520,7 +542,9 @@ end
 
 local function other(state, command, now)
   if command.op == 'hold' then
-    state.held_until = math.max(state.held_until, math.min(FOREVER, now + command.length))
+    local length = command.length
+    if command.refusal and state.auto then length = automatic().refused(state, command, revoke_all) end
+    state.held_until = math.max(state.held_until, math.min(FOREVER, now + length))
     recheck(state, now)
   elseif command.op == 'resume' then
     state.held_until = 0
@@ -547,7 +571,7 @@ local function done(record, command, answer, now)
     if not settings then return nil end
     record.state = fresh(command, now)
   elseif settings and (command.op == 'advance' and not same_limits(record.state, settings)
-      or command.attach and not same_settings(record.state, settings)) then
+      or command.attach and not same_settings(record.state, settings, command.settings_auto)) then
     answer.refused = 1
     return nil
   end
@@ -577,7 +601,7 @@ local function time()
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
--- Errors are returned, not thrown: their code comes first then, with Redis 6.2 too, which throws texts.
+-- Errors are returned, not raised, so that their code comes first in Redis 6.2, too, which raises texts.
 local function guarded(step, ...)
   local done, result = pcall(step, ...)
   if done or type(result) == 'table' then return result end

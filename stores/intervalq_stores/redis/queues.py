@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
 _OLDEST: Final = (6, 2)
+_SCRIPT: Final = ("queues_record.lua", "queues_auto.lua", "queues_limits.lua", "queues.lua")
+"""The parts that all scripts have; one that calls them follows."""
 
 
 class RedisStore:
@@ -42,7 +44,7 @@ class RedisStore:
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
         reply, trip = await self._server.run(
-            record, script(*_RULES, "queues_main.lua"), "1", record, text, clock
+            record, script(*_SCRIPT, "queues_main.lua"), "1", record, text, clock
         )
         try:
             return replace(_answer(reply), trip=trip)
@@ -66,7 +68,7 @@ class RedisStore:
         texts = [json.dumps(each.to_dict(), separators=(",", ":")) for each in (command, known)]
         clock = "" if now is None else str(now)
         reply, trip = await self._server.run(
-            record, script(*_RULES, "queues_keyed.lua"), "2", record, common, texts[0], clock, texts[1]
+            record, script(*_SCRIPT, "queues_keyed.lua"), "2", record, common, texts[0], clock, texts[1]
         )
         try:
             own, state, places = reply
@@ -135,10 +137,6 @@ def _key(queue: str) -> str:
     return f"intervalq:{{{queue}}}"  # the text in braces determines the cluster's slot
 
 
-_RULES: Final = ("queues_record.lua", "queues_limits.lua", "queues.lua")
-"""The parts that all scripts have."""
-
-
 def _place(numbers: list[int]) -> Place:
     of_key, ticket, due, cost = numbers
     return Place(of_key, Slot(ticket, due, cost))
@@ -154,7 +152,7 @@ _STORED: Final = (
     *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
     *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
 )
-_STORED_WITH_LIMITS: Final = (*_STORED, "stepped", "limits")
+_LIMITED: Final = ("stepped", "limits")
 _LIMIT: Final = ("most", "window", "unit", "jitter", "used", "ahead")
 """The meanings of the script's integers and texts, which the script documents."""
 
@@ -181,8 +179,10 @@ def _flag(number: object) -> object:
 
 
 def _record(fields: list[Any]) -> dict[str, Any]:
-    limited = len(fields) != len(_STORED)
-    record = dict(zip(_STORED_WITH_LIMITS if limited else _STORED, fields, strict=True))
+    more = len(fields) - len(_STORED)
+    limited, auto = more > 1, more % 2 == 1
+    names = (*_STORED, *(_LIMITED if limited else ()), *(("auto",) if auto else ()))
+    record = dict(zip(names, fields, strict=True))
     leases = record["running"]
     if limited:
         record["limits"] = [_limit(each) for each in record["limits"]]

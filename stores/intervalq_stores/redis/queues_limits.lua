@@ -1,14 +1,14 @@
--- Limits beside the interval: repeats intervalq/_spec/windows.py, behind queues_record.lua.
+-- Limits beside the interval: repeats intervalq/_spec/windows.py. It comes after queues_record.lua.
 --
--- All of it is inside one function: to create a function takes about a microsecond, and most queues have no limits.
--- Sums may lead out of the exact numbers, but then they are beyond FOREVER either way, and are only compared with
--- what isn't; all that is stored is checked where it is written.
+-- Everything is inside one function, because creating a function takes about a microsecond, and most queues have no
+-- limits. Sums may be too large to be exact, but then they are beyond FOREVER in any case, and only compared with
+-- smaller numbers; whatever is stored is checked when it is written.
 
--- The limits of a state, at first none: a list, and what can be done with it.
+-- The limits of a state (a list, empty at first), and its functions.
 local function new_limits()
   local CELLS = 64
-  local MOST_CELLS = 4000
-  local MOST_LIMITS = 16
+  local MAX_CELLS = 4000
+  local MAX_LIMITS = 16
   local STARTS = 'starts'
   local limits = {}
 
@@ -21,7 +21,7 @@ local function new_limits()
     return limits[#limits]
   end
 
-  -- --- as they are stored --------------------------------------------------------------------------
+  -- --- the stored form --------------------------------------------------------------------------
 
   local function read_cells(text, name, pattern)
     local cells, length, last, count = {}, 0, -FOREVER - 1, 0
@@ -37,16 +37,16 @@ local function new_limits()
       cells[n + 1], cells[n + 2], cells[n + 3] = stop, units, due
       last = stop
     end
-    if length ~= #text or count > MOST_CELLS then
+    if length ~= #text or count > MAX_CELLS then
       corrupt("'" .. name .. "' must be a list of cells that is not too long")
     end
     return cells
   end
 
-  -- Gives how many fields there are.
+  -- Read the limits of a stored record, and return how many of its fields they are.
   function limits.read(state, stored)
     state.stepped = whole(stored.stepped, 'stepped', 0, FOREVER)
-    local count, edges = whole(stored.limits, 'limits', 1, MOST_LIMITS), 0
+    local count, edges = whole(stored.limits, 'limits', 1, MAX_LIMITS), 0
     for n = 1, count do
       local name, used, ahead, edge = 'limit:' .. n, 'used:' .. n, 'ahead:' .. n, 'edge:' .. n
       local most, window, jitter, unit = string.match(stored[name] or '', '^(%d+) (%d+) (%d+) (.*)$')
@@ -60,10 +60,10 @@ local function new_limits()
     return 2 + 3 * count + edges
   end
 
-  -- The layout that a record with these limits needs.
+  -- The version of the layout that a record with these limits needs.
   function limits.layout()
     for _, limit in ipairs(limits) do
-      if limit.edge then return LAYOUT end
+      if limit.edge then return WITHOUT_AUTO end
     end
     return WITHOUT_EDGES
   end
@@ -74,7 +74,7 @@ local function new_limits()
     return table.concat(parts)
   end
 
-  -- Puts the fields that differ from `stored`, or all of them.
+  -- Add the fields that differ from `stored`, or all fields, to what is to be written.
   function limits.write(state, stored, put, all)
     local stepped = written(state.stepped, 'stepped')
     if all or stored.stepped ~= stepped then put('stepped', stepped) end
@@ -101,7 +101,7 @@ local function new_limits()
     return limits[tonumber(n)] ~= nil
   end
 
-  -- --- as the command and the answer have them -----------------------------------------------------
+  -- --- the form in commands and answers -----------------------------------------------------
 
   function limits.are(settings)
     if #limits ~= #settings then return false end
@@ -123,9 +123,15 @@ local function new_limits()
 
   -- --- cells ---------------------------------------------------------------------------------------
 
-  local function lateness(state) return tolerance(state) + credit(state) + 2 * state.error end
+  -- With an automatic interval, what it can be at most.
+  local function lateness(state)
+    local slow = state
+    if state.auto then slow = { burst = state.burst, tolerance = state.tolerance, interval = state.auto[1] } end
+    return tolerance(slow) + credit(slow) + 2 * state.error
+  end
+  limits.lateness = lateness
 
-  -- A length within a window. Unlike %, fmod is exact.
+  -- The remainder of a length within a window. Unlike %, fmod is exact.
   local function within(limit, length)
     local rest = math.fmod(length, limit.window)
     return rest < 0 and rest + limit.window or rest
@@ -134,10 +140,10 @@ local function new_limits()
   -- The first edge at an instant on the server's clock, or after it.
   local function next_edge(limit, at) return at + within(limit, limit.edge - at) end
 
-  -- How long units count after the end of their cell; at most so long in fixed windows.
+  -- How long units count after the end of their cell; in fixed windows, an upper bound.
   local function span(limit, state) return limit.window + limit.jitter + lateness(state) + state.error end
 
-  -- Until when the units of a cell count, by where it ends; both on the queue's clock.
+  -- The time until which the units of a cell count, given its end; both on the queue's clock.
   local function expiry(limit, state, stop)
     if not limit.edge then return stop + span(limit, state) end
     local at = stop + state.held + limit.jitter + lateness(state)
@@ -150,18 +156,18 @@ local function new_limits()
 
   local function units_of(slot) return { unpack(slot, 4) } end
 
-  -- How much a ticket takes of the n-th limit. One without units takes its cost of those that count starts.
+  -- The units that a ticket takes of the n-th limit. A ticket without units takes its cost of limits that count starts.
   local function of_each(n, cost, units)
     if #units == 0 then return limits[n].unit == STARTS and cost or 0 end
     return units[n] or 0
   end
 
-  -- Adds units to the cell with this end, or with the last one that a store can hold; with `due`, to a used one.
+  -- Add units to the cell with this end (capped at the last one that a store can hold); with `due`, to a used cell.
   local function put(cells, stop, units, due)
     if units == 0 then return end
     stop = math.min(FOREVER, stop)
     local width, size = due and 3 or 2, #cells
-    local is_full, i = size >= width * MOST_CELLS, size + 1
+    local is_full, i = size >= width * MAX_CELLS, size + 1
     while i > 1 and cells[i - width] >= stop do i = i - width end
     cells.changed = true
     if not is_full and cells[i] ~= stop then
@@ -178,7 +184,7 @@ local function new_limits()
     if due then cells[i + 2] = math.max(cells[i + 2], due) end
   end
 
-  -- Adds units to the cell that begins at a place of the list, or takes them out; without any, it is none.
+  -- Add units to the cell at this index of the list, or subtract them; a cell that has none left is removed.
   local function add_to(cells, width, place, more)
     if more == 0 then return end
     cells.changed = true
@@ -187,14 +193,14 @@ local function new_limits()
     for _ = 1, width do table.remove(cells, place) end
   end
 
-  -- Takes units out of the cell with this end; if it was merged with another one, they stay.
+  -- Subtract units from the cell with this end; if it was merged with another one, they stay counted.
   local function without(cells, stop, units)
     for i = 1, #cells, 2 do
       if cells[i] == stop then return add_to(cells, 2, i, -units) end
     end
   end
 
-  -- The cells that stay.
+  -- The cells that still count.
   local function only(cells, width, stays)
     local rest, n = { changed = true }, 0
     for i = 1, #cells, width do
@@ -224,7 +230,7 @@ local function new_limits()
     return limits
   end
 
-  -- Moves the cells of a limit that end by `last` from those ahead to the used ones.
+  -- Move the cells of a limit that end by `last` from those ahead to the used ones.
   local function move(limit, last, lag)
     local ahead = limit.ahead
     if not ahead[1] or ahead[1] > last then return end
@@ -287,7 +293,7 @@ local function new_limits()
     return cells
   end
 
-  -- One limit, for slots that come one after the other. `first`: the first cell that still counts.
+  -- The room of one limit, for consecutive slots. `first`: the first cell that still counts.
   local function new_window(limit, state)
     local cells, counted = cells_of(limit, state.held + state.stepped), 0
     for i = 2, #cells, 2 do counted = counted + cells[i] end
@@ -325,8 +331,8 @@ local function new_limits()
     window.counted = window.counted + units
   end
 
-  -- The slots of up to `count` new tickets, as far as numbers go; their units, as far as they are known; and whether
-  -- the first one would have had room when the queue's clock read `clock`.
+  -- The slots of up to `count` new tickets, up to the first that would overflow; their units, as far as they are known;
+  -- and whether the first one would have had room when the queue's clock read `clock`.
   function limits.fit(state, command, missed, costs, count, due, clock)
     local step, windows, asked = state.interval, {}, {}
     for n, limit in ipairs(limits) do windows[n] = new_window(limit, state) end
@@ -364,7 +370,7 @@ local function new_limits()
           if used[i + 2] == stop and used[i] >= over_at then part = i end
         end
         for i = 1, #ahead, 2 do is_ahead = is_ahead or ahead[i] == stop end
-        if more == 0 or expiry(limit, state, over_at - lag) <= over then  -- it counts no more
+        if more == 0 or expiry(limit, state, over_at - lag) <= over then  -- it doesn't count any more
         elseif part then
           add_to(used, 3, part, more)
         elseif more < 0 then
@@ -407,7 +413,7 @@ local function new_limits()
     end
   end
 
-  -- Whether there is an edge between where the first slot is, or the hold began, and the end of the last.
+  -- Whether an edge lies between the first slot, or the begin of the hold, and the end of the last slot.
   local function is_among_edges(limit, state, length)
     local ahead = limit.ahead
     if not limit.edge or not ahead[1] then return false end
@@ -416,8 +422,8 @@ local function new_limits()
     return next_edge(limit, first + state.held + 1) < last + state.held
   end
 
-  -- Before a hold of this length moves slots: whether those that aren't granted are to be counted anew. If so, the
-  -- granted ones stay where they are.
+  -- Prepare for a hold of this length, which moves slots. Returns whether those that aren't granted must be counted
+  -- anew; if so, the units of granted ones stay in their windows.
   function limits.moved(state, length)
     local are_among = false
     if math.max(state.current, state.void) == state.ticket then return false end
@@ -429,7 +435,7 @@ local function new_limits()
     return true
   end
 
-  -- Before the server's clock is known to be set back: a window of which the beginning is forgotten is full.
+  -- Prepare for a server's clock that was set back: a window whose beginning has been forgotten counts as full.
   function limits.stepped(state, now)
     local late = lateness(state)
     for _, limit in ipairs(limits) do
@@ -459,7 +465,7 @@ local function new_limits()
     return false
   end
 
-  -- These limits, with what others have counted; nil: there were none.
+  -- New limits, whose cells get what the old ones counted; nil: there were none.
   function limits.respread(state, settings, others)
     for _, each in ipairs(settings) do
       local limit, source, is_shorter, distance = add(unpack(each)), nil, nil, nil

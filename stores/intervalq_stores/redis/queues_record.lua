@@ -1,8 +1,9 @@
--- The record of one queue in Redis >= 6.2 or Valkey: the first part of the script that does one step on it.
+-- The record of one queue in Redis >= 6.2 or Valkey: the first part of the script that applies one command to it.
 --
--- The script says `apply` of intervalq/rules.py again. The reasons stand there, functions have the same names,
--- and the conformance suite holds both to the same answers. Its parts are this one (intervalq/_spec/record.py),
--- queues_limits.lua (intervalq/_spec/windows.py) and queues.lua.
+-- The script repeats `apply` of intervalq/rules.py, which has the reasons; functions have the same names, and the
+-- conformance suite of queues compares the answers of both. The parts of the script are this one
+-- (intervalq/_spec/record.py), queues_auto.lua (intervalq/_spec/auto.py), queues_limits.lua
+-- (intervalq/_spec/windows.py) and queues.lua.
 --
 -- KEYS[1]  intervalq:{QUEUE}  HASH, the record:
 --            version                 whole number, the layout of the record
@@ -27,10 +28,12 @@
 --                                    clock
 --            used:N                  END:UNITS:DUE; likewise; END: microseconds on the server's clock without its
 --                                    backward steps; DUE: where the cell ended on the queue's clock
+--            auto                    SLOWEST:FASTEST:PEAK:BASE:CUT_AT:CUT_TICKET; only if the interval finds the
+--                                    server's limit; microseconds, CUT_AT on the queue's clock
 --          A record of layout 1 has no late, error and error_until: they are 0. One without limits has layout 2,
---          one with limits has layout 3, and one with an edge has layout 4.
---          Leases have no key of their own: one key is moved, evicted and expired as a whole, and a cluster
---          serves it while it moves a slot, which it refuses with two keys of which one doesn't exist.
+--          one with limits has layout 3, one with an edge has layout 4, and one with auto has layout 5.
+--          Leases are in the same key, which is moved, evicted and expired as a whole. A cluster that is moving a
+--          slot serves commands with one key, but refuses those with two of which one is missing.
 -- ARGV[1]  the command, JSON of Command.to_dict()
 -- ARGV[2]  the server's clock in microseconds; empty, outside of tests: TIME
 -- Answer   { now, refused, healed, woken, granted {ticket...}, missed {ticket...}, at_once, first ticket,
@@ -39,28 +42,29 @@
 --            { generation, held_since or '', {ticket, until, ticket, until...}, NUMBERS... }.
 --            With limits, dues {due...} and units {{units...}...} follow in the answer, and in the state
 --            stepped and {{most, window, unit, jitter, used {end, units, due...}, ahead {end, units...}}...}; an edge
---            ends the list of its limit
--- Errors   CORRUPT (not a record of ours), NEWER (its layout is), RANGE (the step leads out of the numbers)
+--            ends the list of its limit. With auto, its list of numbers ends the state
+-- Errors   CORRUPT (not our record), NEWER (a newer layout), RANGE (a number that can't be stored)
 -- Channel  intervalq:{QUEUE}:wake  gets an empty message when a step ended a hold
 --
--- Numbers are doubles, exact to 2^53. They leave here as RESP integers or by '%.0f' only: tostring and cjson
--- round at 14 digits. The server doesn't undo a script that fails: every check comes before the first write.
+-- Numbers are doubles, exact to 2^53. They are returned as RESP integers or formatted with '%.0f': tostring and cjson
+-- round to 14 digits. The server doesn't roll back a script that fails, so every check comes before the first write.
 
 local FOREVER = 9007199254740991
-local LAYOUT = 4
+local LAYOUT = 5
+local WITHOUT_AUTO = 4
 local WITHOUT_EDGES = 3
 local WITHOUT_LIMITS = 2
 local IDLE_KEPT = 60000000
 local MAX_TICKETS = 1000
 local ERROR_KEPT = 60000000
 
--- Fields of the record that are whole numbers, with the least that each may be (clocks may start anywhere).
--- The first ones are the settings, in the order of the command; answers have them all in this one.
+-- Fields of the record that are whole numbers, and below their minimums (a clock may read anything). The first ones are
+-- the settings, in the order of the command; answers have all of them in this order.
 local NUMBERS = {
   'interval', 'burst', 'max_running', 'tolerance', 'ephemeral',
   'ticket', 'due', 'current', 'at', 'void', 'held', 'held_until', 'seen', 'late', 'error', 'error_until',
 }
-local LEAST = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER, 0, 0, -FOREVER }
+local MINIMUM = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER, 0, 0, -FOREVER }
 local SETTINGS = 5
 local FIELDS = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
 local NEW = { 'late', 'error', 'error_until' }  -- those that layout 1 doesn't have
@@ -85,7 +89,7 @@ local function written(number, name)
   return string.format('%.0f', number)
 end
 
--- Whether it is UTF-8: what is no text could not be shown, after the step was done.
+-- Whether this is UTF-8: the client could not decode anything else, after the step was done.
 local function is_text(bytes)
   if not string.find(bytes, '[\128-\255]') then return true end
   for _, sequence in ipairs({
@@ -109,4 +113,3 @@ local function tolerance(state)
 end
 
 local function credit(state) return (state.burst - 1) * state.interval end
-

@@ -35,7 +35,7 @@
 -- Times are whole microseconds below 2^53, which a double holds exactly.
 
 local FOREVER = 9007199254740991
-local MOST = 4294967295
+local MAX_INTEGER = 4294967295
 local LAYOUT = 2
 local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
 local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
@@ -235,7 +235,8 @@ end
 
 local function encoded(row)
   local key, session, dedupe, ends = row.key, row.session, row.dedupe, row.ends
-  if row.version > MOST or row.place > MOST or row.claims > MOST or row.attempt > MOST or row.attempt < 0
+  if row.version > MAX_INTEGER or row.place > MAX_INTEGER or row.claims > MAX_INTEGER
+    or row.attempt > MAX_INTEGER or row.attempt < 0
     or not (fits(row.at) and fits(row.modified) and fits(row.dedupe_for) and fits(ends or 0)) then
     out_of_range()
   end
@@ -402,7 +403,7 @@ local function lapse_text(id, one)
   return 'e' .. stamp(one.beaten + one.expiry) .. id
 end
 
--- What is known of a session from now on; false: it is gone.
+-- Set the new state of a session; false: it is gone.
 local function put_session(id, after)
   local before = session_of(id)
   if before then
@@ -430,7 +431,7 @@ local function whole(text)
   return tonumber(text or 0)
 end
 
--- The counts that differ, as fields to set and to remove; that there are tasks claimed so often is in the index.
+-- The counts that changed, as fields to set and to remove. The index has which numbers of claims occur.
 local function counted()
   local names, set, unset = {}, {}, {}
   for name, by in pairs(more) do
@@ -458,7 +459,7 @@ local function write(command, key, list)
   in_chunks(list, function(...) redis.call(command, key, ...) end)
 end
 
--- Each changed thing of a table, in a list of what to set and one of what to remove.
+-- The changed entries of a table, as a list to set and a list to remove.
 local function parted(names, of, text_of)
   local set, unset = {}, {}
   for name in pairs(names) do
@@ -472,7 +473,7 @@ local function parted(names, of, text_of)
   return set, unset
 end
 
-local clock_text  -- what META says of the clock from now on, if that is new
+local clock_text  -- the new entry of META about the clock; nil: unchanged
 
 local function mark_text(mark)
   return pack('>Bi8', mark.ends and 1 or 0, mark.ends or 0) .. mark.id
@@ -488,7 +489,7 @@ local function forget_empty()
   end
 end
 
--- Write all of it. `takes`: it needs memory, so that a server that has none may refuse it.
+-- Write all changes. `takes`: they need memory, so a server without memory may refuse them.
 local function flush(takes)
   for id in pairs(changed) do
     local row = rows[id]
@@ -534,7 +535,7 @@ end
 
 -- --- wake-ups ----------------------------------------------------------------------------------------
 
--- Tell one of those who are idle on a queue, so that not all of them come for one task. It is idle no more.
+-- Wake one session that is idle on a queue, so that not all of them ask for one task. It isn't idle any more.
 local function wake_one(queue)
   local start = prefix('i', queue)
   local there_are = stored_count(start)
@@ -548,7 +549,7 @@ local function wake_one(queue)
         each_idle(id, one.idle, function(_, member) redis.call('ZREM', INDEX, member) end)
         redis.call('HSET', SESSIONS, id, person_text(with(one, 'idle', '')))
         local heard = redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. id, '')
-        -- Who listens at another node of a cluster isn't counted.
+        -- The server doesn't count subscribers at other nodes of a cluster.
         if type(heard) == 'number' and (heard > 0 or ARGV[4] == '1') then return end
       end
     end
@@ -561,7 +562,7 @@ end
 
 -- --- one command -------------------------------------------------------------------------------------
 
--- Errors are returned, not thrown: their code comes first then, with Redis 6.2 too, which throws texts.
+-- Errors are returned, not raised, so that their code comes first in Redis 6.2, too, which raises texts.
 local function run(command)
   local ok, result = pcall(function()
     if not now then

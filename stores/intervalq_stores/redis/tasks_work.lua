@@ -51,7 +51,7 @@ local function claim_plain(id, member, queue, session, ends, begins)
     queue_size, key, session_size, err, dedupe = unpacked(HEAD, text)
   local from = SIZE + queue_size + key + 1
   if bit.band(flags, SESSION + UNTIL + AHEAD) > 0 or session_size > 0 or flags > FLAGS or from + err + dedupe > #text + 1
-    or version >= MOST or claims >= MOST or attempt >= MOST
+    or version >= MAX_INTEGER or claims >= MAX_INTEGER or attempt >= MAX_INTEGER
     or member ~= prefix('r', queue) .. stamp(at) .. id or sub(text, SIZE + 1, SIZE + queue_size) ~= queue then
     return false
   end

@@ -25,8 +25,8 @@ except ImportError as missing:
         "path of a JSON file, redis:// or postgresql://",
     ) from missing
 
-LONGEST: Final = sqlite3.SQLITE_LIMIT_LENGTH
-"""The number of SQLite's limit of the length of a value."""
+LIMIT_LENGTH: Final = sqlite3.SQLITE_LIMIT_LENGTH
+"""The key of SQLite's limit on the length of a value."""
 
 LAYOUT: Final = 1
 """The version of the tables; the records have their own version."""

@@ -107,8 +107,8 @@ class SQLiteBook:
         page = [(typed(str, key, "a key"), sound(Row._make(rest))) for key, *rest in found[:limit]]
         return page, page[-1][0] if len(found) > limit else ""
 
-    def held(self) -> Iterable[Row]:
-        """See `Book.held`."""
+    def unfinished(self) -> Iterable[Row]:
+        """See `Book.unfinished`."""
         self.flush()
         return [
             sound(Row._make(one)) for one in self._rows(f"SELECT {_ROW} AND session IS NOT NULL", self._id)

@@ -8,7 +8,7 @@ from intervalq.errors import StoreFull
 from intervalq.rules import FOREVER, IDLE_KEPT, BadRecord, NewerRecord, State, lapses, settle
 from intervalq_stores._files.json_records import QUEUE, bad_name, corrupt, newer, parse
 from intervalq_stores._files.locked_file import MAX_BYTES
-from intervalq_stores.sqlite._file import APPLICATION, BESIDE, LAYOUT, LONGEST, SCHEMA, SQLiteFile
+from intervalq_stores.sqlite._file import APPLICATION, BESIDE, LAYOUT, LIMIT_LENGTH, SCHEMA, SQLiteFile
 
 if TYPE_CHECKING:
     import sqlite3  # the module above reports a Python without it
@@ -104,7 +104,7 @@ class Database(SQLiteFile):
             raise corrupt("its user_version is not that of a layout", self._url)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.setlimit(LONGEST, MAX_BYTES)
+        connection.setlimit(LIMIT_LENGTH, MAX_BYTES)
 
     def _sweep(self, now: int) -> None:
         found = self._rows(

@@ -13,7 +13,8 @@ from intervalq.testing.simulation.judges.ends import closing, fates
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, candour, named
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
-from intervalq.testing.simulation.judges.wakefulness import freed, unused, wakeups
+from intervalq.testing.simulation.judges.wakefulness import freed, outages, unused, wakeups
+from intervalq.testing.simulation.judges.windows import windows
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -55,12 +56,14 @@ def judge(seen: Observer, plan: Plan) -> None:
         fairness,
         wakeups,
         unused,
+        outages,
         freed,
         closing,
         wasted,
         asked,
         expected,
         turns,
+        windows,
     ):
         for at, what in court(seen, plan):
             seen.violated(what, at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import Grant, ObservedJob
 from intervalq.testing.simulation.judges.starts import Findings, Starts, Ways, blur
 from intervalq.testing.simulation.loop import Process
@@ -13,6 +14,15 @@ from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.05
 """Seconds for what takes no time in a process that runs."""
+
+_TRIES: Final = 2
+"""Questions a second, at most, to a store that is away: pauses double up to seconds."""
+
+_AT_FIRST: Final = 40
+"""Questions beside these, when pauses are short, and of users."""
+
+_GIVES_UP: Final = 10.0
+"""Seconds after the minute that jobs wait for a store: the longest pause, and a time-out."""
 
 _TELLS: Final = 6.0
 """Seconds after which the store has been told that a job ended: the slowest round trip, and a little."""
@@ -33,11 +43,12 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
 def unused(seen: Observer, plan: Plan) -> Findings:
     """A slot that is granted in time, and that a job waits for, is used or asked about again.
 
-    Not judged where jobs cost several slots: one too cheap for the next job is passed over. Nor where others
+    Not judged where jobs cost several slots, or units of windows: one too cheap for the next job is passed
+    over. Nor where others
     were granted a later slot, so that nobody asks about one that is over, and its process may have come too
     late: by its timers and what it knows of the clock, or because a late start moved the slots behind it.
     """
-    if any(job.plan.cost > 1 for job in seen.jobs):
+    if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
     lateness = {process.name: process.lateness for process in plan.processes if process.turn is None}
     used = {(start.record, start.ticket, start.job.process) for start in seen.starts}
@@ -61,6 +72,34 @@ def unused(seen: Observer, plan: Plan) -> Findings:
                 continue
             if _waits(seen, process, heard, end) and not _asks(seen, process, heard, end):
                 yield end, f"{process.name} slept through ticket {ticket} of {record}, and a job waits"
+
+
+def outages(seen: Observer, plan: Plan) -> Findings:
+    """Jobs wait a minute for a store that went away, then they fail; meanwhile it is asked now and then."""
+    if any(process.turn is not None for process in plan.processes):
+        return
+    for process, failures in seen.unanswered.items():
+        for begin, end in _without_answer(seen, process, failures):
+            if _is_away(seen, process, begin, end):
+                continue
+            asked = bisect_right(seen.questions[process], end) - bisect_left(seen.questions[process], begin)
+            if asked > (most := _TRIES * (end - begin) + _AT_FIRST):
+                yield end, f"{process.name} asked {asked} times while the store was away, {most:.0f} will do"
+            until = begin + OUTAGE / 1e6 + _GIVES_UP
+            if until < end and _waits(seen, process, begin, until):
+                yield until, f"{process.name} still waits for a store that was away at {begin:.6f}"
+
+
+def _without_answer(seen: Observer, process: Process, failures: list[float]) -> list[tuple[float, float]]:
+    """From when until when a process asked in vain: from one failure to the last before an answer."""
+    heard = [back for _, back in seen.exchanges[process]]
+    spans: list[tuple[float, float]] = []
+    for at in failures:
+        if spans and bisect_left(heard, spans[-1][0]) == bisect_left(heard, at):
+            spans[-1] = spans[-1][0], at
+        else:
+            spans.append((at, at))
+    return [span for span in spans if span[1] > span[0] + 1]
 
 
 def freed(seen: Observer, plan: Plan) -> Findings:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from intervalq.rules import (
     Advance,
+    Auto,
     Command,
     Configure,
     Drop,
@@ -22,6 +23,7 @@ from intervalq.rules import (
     Limit,
     Mark,
     Reclaim,
+    Refusal,
     Resume,
     Settings,
     Settled,
@@ -36,16 +38,17 @@ if TYPE_CHECKING:
 STEP: Final = "Iq-Step"
 """The header that has the command: a list is a plain entry, an object is any other."""
 
-_LAYOUT: Final = 4
+_LAYOUT: Final = 5
 """Layout 2 added late grants, costs and errors. In layout 1 the mark is a pair, and has another name.
 
-Layout 3 added limits, layout 4 the edges of limits. An entry has the oldest layout that its limits need."""
+Layout 3 added limits, layout 4 the edges of limits, layout 5 automatic intervals. An entry has the oldest
+layout that it needs."""
 
 _BEFORE: Final = 6
 """The number of parts of a plain entry of layout 1."""
 
 _LONG: Final = 8_192
-_MOST: Final = 4_000_000
+_MAX_LENGTH: Final = 4_000_000
 """The maximum length of a packed text: a server accepts 64 KiB of headers."""
 
 _KINDS: Final[dict[str, type[Command]]] = {
@@ -80,9 +83,12 @@ def written(step: Plain | Full) -> str:
         behind = "" if step.last is None else f",{step.last},{step.notice}"
         return f"[{layout_of(())},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
     command = step.command
-    layout = layout_of(() if command.settings is None else command.settings.limits)
+    settings = command.settings
+    layout = layout_of(()) if settings is None else layout_of(settings.limits, settings.auto)
     if isinstance(command, Configure) and command.limits is not None:
         layout = max(layout, 3, layout_of(command.limits))
+    if (isinstance(command, Configure) and command.auto) or (isinstance(command, Hold) and command.refusal):
+        layout = _LAYOUT
     fields: dict[str, Any] = {"v": layout, **command.to_dict()}
     if step.now is not None:
         fields["now"] = step.now
@@ -172,7 +178,7 @@ def _seconds(stamp: str) -> int:
 
 def _unpacked(text: str) -> str:
     unpacking = zlib.decompressobj()
-    whole = unpacking.decompress(base64.b64decode(text[1:], validate=True), _MOST)
+    whole = unpacking.decompress(base64.b64decode(text[1:], validate=True), _MAX_LENGTH)
     if not unpacking.eof:
         raise Broken("a packed command has no end")
     return whole.decode()
@@ -207,6 +213,8 @@ def _full(fields: object) -> Full:
         raise Newer(f"an entry has layout {layout}, this version of intervalq knows up to {_LAYOUT}")
     if layout == 1 and "mark" in fields:
         fields["high_water_mark"] = fields.pop("mark")
+    if (bounds := fields.pop("settings_auto", None)) is not None:
+        fields["settings"] = [*fields["settings"], Auto(*_numbers(bounds))]
     now, reset, kind = fields.pop("now", None), fields.pop("reset", False), _KINDS[fields.pop("op")]
     return Full(
         kind(**{name: _field(name, value) for name, value in fields.items()}),
@@ -230,8 +238,9 @@ def _text(value: object) -> str:
 
 def _settings(value: list[Any]) -> Settings:
     interval, burst, max_running, tolerance, ephemeral = [_whole(number) for number in value[:5]]
+    auto = value.pop() if isinstance(value[-1], Auto) else None
     limits = tuple([limit for several in value[5:] for limit in _limits(several)])
-    return Settings(interval, burst, max_running, tolerance, bool(ephemeral), limits)
+    return Settings(interval, burst, max_running, tolerance, bool(ephemeral), limits, auto)
 
 
 def _limits(several: list[list[Any]]) -> tuple[Limit, ...]:
@@ -281,5 +290,7 @@ _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
     "high_water_mark": lambda numbers: Mark(*_numbers(numbers)),
     "settings": _settings,
     "limits": _limits,
+    "auto": lambda numbers: Auto(*_numbers(numbers)),
+    "refusal": lambda numbers: Refusal(*_numbers(numbers)),
     "attach": lambda value: value is True,
 }

@@ -43,6 +43,7 @@ def _takes_plain(state: State | None) -> bool:
         and state.held_since is None
         and not state.settings.max_running
         and not state.settings.limits
+        and state.settings.auto is None
         and not state.held_until
         and not state.running
     )
@@ -87,7 +88,7 @@ def _is_simple(state: State, command: Advance, late: int) -> bool:
     """Whether, until `late`, the command results in nothing but granted slots and new tickets."""
     if command.attach or command.release or command.error or command.costs.count(1) != len(command.costs):
         return False
-    if command.settings is not None and command.settings.limits:
+    if command.settings is not None and (command.settings.limits or command.settings.auto):
         return False  # the record has none, and its sender must hear of that
     if late < state.last_now or (state.error and state.error_until <= late):
         return False
@@ -301,7 +302,7 @@ def beginning(log: list[Entry]) -> list[Entry]:
 _NUMBERS: Final = tuple(
     f.name
     for f in fields(State)
-    if f.name not in {"generation", "settings", "held_since", "running", "usage"}
+    if f.name not in {"generation", "settings", "held_since", "running", "usage", "pace"}
 )
 
 
@@ -309,7 +310,7 @@ def _fits(state: State) -> bool:
     settings = state.settings
     numbers: list[int] = [getattr(state, name) for name in _NUMBERS]
     numbers += [settings.interval, settings.burst, settings.max_running, settings.tolerance]
-    numbers += state.running.values()
+    numbers += [*state.running.values(), *(state.pace or ())]
     for use in state.usage:
         for cell in (*use.used, *use.ahead):
             numbers += cell

@@ -87,12 +87,13 @@ async def _once(
         steps.depend(found[depend.id].subject, found[depend.id].sequence)
 
     parts = steps.parts()
-    if len(parts) > batch.MOST:
+    if len(parts) > batch.MAX_MESSAGES:
         raise UnsupportedOperation(
-            stream.server.url, f"the change has {len(parts)} messages; JetStream stores {batch.MOST} at once"
+            stream.server.url,
+            f"the change has {len(parts)} messages; JetStream stores {batch.MAX_MESSAGES} at once",
         )
     revocations = await _revocations(stream, [*going, *(one for one, _ in (*staying, *moving))])
-    fits = len(parts) + len(revocations) <= batch.MOST
+    fits = len(parts) + len(revocations) <= batch.MAX_MESSAGES
     whole = [*revocations, *parts] if fits else parts  # before what completes the step: see `_task.revoked`
     for part in () if fits else revocations:
         await batch.store(stream.server, [part])
@@ -158,7 +159,7 @@ async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict
 async def _find(
     stream: Stream, claims: Claims | None, part: Change | Delete | Depend, *, force: bool
 ) -> Found | None:
-    held = claims.holdings.held.get(part.id) if claims is not None else None
+    held = claims.holdings.deliveries.get(part.id) if claims is not None else None
     if claims is not None and held is not None and (force or held.row.version == part.version):
         await claims.holdings.clear([held])
         return Found(held.row, held.subject, held.sequence, held=True)

@@ -63,7 +63,7 @@ class Claims:
 
     def _in_time(self, rows: Sequence[Row]) -> list[Row]:
         """Those that are still held, and nobody else's yet: looking at them may have taken very long."""
-        held = self.holdings.held
+        held = self.holdings.deliveries
         mine = [row for row in rows if row.id in held and held[row.id].row.version == row.version]
         late = {row.id for row in mine if stopwatch() >= held[row.id].deadline}
         for id_ in late:
@@ -75,7 +75,7 @@ class Claims:
         """How many more claims this session may hold. Other sessions of the queue don't count."""
         room = work.limit
         if work.most is not None:
-            room = max(0, min(room, work.most - len(self.holdings.held) - self._asked))
+            room = max(0, min(room, work.most - len(self.holdings.deliveries) - self._asked))
         self._asked += room
         try:
             yield room
@@ -193,7 +193,7 @@ class Claims:
             return False
         connection, came = puller.connection, stopwatch()
         anew, fresh, stale = list[Part](), dict[int, tuple[Held, Msg]](), list[Msg]()
-        lease, held = work.lease, self.holdings.held
+        lease, held = work.lease, self.holdings.deliveries
         judged = 0
         try:
             if delivered(pulled.messages[-1]).times > 1:
@@ -256,13 +256,13 @@ class Claims:
                 self.holdings.prepare(held)
         gone = [fresh[sequence][0] for sequence in old]
         for held in gone:
-            if self.holdings.held.get(held.row.id) is held:
+            if self.holdings.deliveries.get(held.row.id) is held:
                 self.holdings.drop(held.row.id)
         return {held.row.id for held in gone}
 
     def _is_alone(self, work: Work) -> bool:
         """Whether the session has a task that runs alone: with several, it is unclear which one had begun."""
-        return work.begins < 2 and any(held.row.alone for held in self.holdings.held.values())
+        return work.begins < 2 and any(held.row.alone for held in self.holdings.deliveries.values())
 
     async def _judge(
         self, message: Msg, connection: Connection, until: int, now: int, anew: list[Part]
@@ -286,7 +286,7 @@ class Claims:
             anew.append(again(lost(row, now), message.subject, sequence, now))
         elif self.holdings.has_lost(sequence):  # pending settlements of that claim must not concern this one
             anew.append(again(row, message.subject, sequence, now))
-        elif row.id in self.holdings.held:  # an id is that of one queue, and of one claim here
+        elif row.id in self.holdings.deliveries:  # an id is that of one queue, and of one claim here
             later = row._replace(at=now + _OTHER)
             anew.append(again(later, message.subject, sequence, now))
         else:

@@ -29,7 +29,7 @@ class Holdings:
 
     def __init__(self, stream: Stream, session: Session) -> None:
         self.session = session
-        self.held: dict[str, Held] = {}
+        self.deliveries: dict[str, Held] = {}
         self.overdue = False
         """Whether a settlement came too late and others have its task; then all claims count as lost."""
         self._stream = stream
@@ -49,11 +49,13 @@ class Holdings:
         connection = await self._stream.connection()
         if connection is not self._seen or self._made != self._stream.made:
             is_new = self._made not in {"", self._stream.made}
-            for held in [held for held in self.held.values() if is_new or is_forgotten(held, connection)]:
+            for held in [
+                held for held in self.deliveries.values() if is_new or is_forgotten(held, connection)
+            ]:
                 self._lose(held)
             # Once for each restart, before other callers; with replicas, this is never done.
             if self._process not in {"", connection.process} and not self._stream.is_replicated:
-                for held in self.held.values():
+                for held in self.deliveries.values():
                     held.deadline -= ROUNDED
             self._process = connection.process
             self._made = self._stream.made
@@ -63,7 +65,7 @@ class Holdings:
 
     def is_sure(self, id_: str, version: int) -> bool:
         """Whether a claim is this session's, as far as is known; False while there is no connection."""
-        held = self.held.get(id_)
+        held = self.deliveries.get(id_)
         if held is None or held.row.version != version or self._seen is None:
             return False
         return self._seen.is_open and stopwatch() < min(held.deadline, held.ends or held.deadline)
@@ -78,7 +80,7 @@ class Holdings:
 
     def drop(self, id_: str) -> Held | None:
         """Forget a claim."""
-        held = self.held.pop(id_, None)
+        held = self.deliveries.pop(id_, None)
         self.ring()
         return held
 
@@ -96,7 +98,7 @@ class Holdings:
 
     def begin(self, ids: Sequence[str]) -> None:
         """Note that work on these begins, which only this session knows."""
-        for held in [self.held[id_] for id_ in ids if id_ in self.held]:
+        for held in [self.deliveries[id_] for id_ in ids if id_ in self.deliveries]:
             if not held.row.begun:
                 held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
 
@@ -133,14 +135,14 @@ class Holdings:
         """Renew claims that need it; returns whether all claims are still held."""
         await self.connection()
         now = stopwatch()
-        for held in [held for held in self.held.values() if held.ends is not None and held.ends <= now]:
+        for held in [held for held in self.deliveries.values() if held.ends is not None and held.ends <= now]:
             self.drop(held.row.id)  # its lease ended, as if its worker had been lost
             there = self._stream.now()
             row = held.unclaimed()._replace(at=held.row.modified)
             part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
             await self.give_back([held], [part])
         return await self.renew(
-            [held for held in self.held.values() if held.deadline - now < held.wait * RENEW]
+            [held for held in self.deliveries.values() if held.deadline - now < held.wait * RENEW]
         )
 
     async def renew(self, some: Sequence[Held]) -> bool:
@@ -162,14 +164,14 @@ class Holdings:
 
     def forget(self) -> None:
         """Drop all claims, which are lost."""
-        self.held.clear()
+        self.deliveries.clear()
         self._lost.clear()
         self._done.clear()
         self.ring()
 
     async def end(self) -> None:
         """Give all claims back, as if they had not been made."""
-        held, self.held = list(self.held.values()), {}
+        held, self.deliveries = list(self.deliveries.values()), {}
         self.ring()
         there = self._stream.now()
         in_time = [one for one in held if stopwatch() < one.deadline]
@@ -181,7 +183,7 @@ class Holdings:
     async def settle(self, settled: Sequence[Delete | Change]) -> list[str]:
         """Settle claims, each independently; returns the ids of lost ones."""
         for part in settled:
-            held = self.held.get(part.id)
+            held = self.deliveries.get(part.id)
             if held is None or held.row.version != part.version:
                 held = self._lost.get((part.id, part.version))
             if held is not None:
@@ -208,7 +210,7 @@ class Holdings:
         lost: list[str] = []
         simple: list[Held] = []
         for part in settled:
-            held = self.held.get(part.id)
+            held = self.deliveries.get(part.id)
             now = stopwatch()
             if (
                 held is None
@@ -243,7 +245,7 @@ class Holdings:
         return not held.sent or may_have_expired(held) or await self._revocations.is_revoked(held)
 
     async def _prolong(self, held: Held, part: Change) -> bool:
-        if not await self.renew([held]) or self.held.get(held.row.id) is not held:
+        if not await self.renew([held]) or self.deliveries.get(held.row.id) is not held:
             return False
         held.ends = None if part.lease is None else stopwatch() + part.lease
         until = None if part.lease is None else self._stream.now() + part.lease

@@ -28,10 +28,12 @@ _AT_ONCE: Final = 250
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
     """See `Select`. What other processes have claimed isn't known to be claimed."""
-    held = {one.row.id: one.row for claims in sessions.values() for one in claims.holdings.held.values()}
+    held = {
+        one.row.id: one.row for claims in sessions.values() for one in claims.holdings.deliveries.values()
+    }
     if command.session is not None:
         claims = sessions.get(command.session)
-        rows = [one.row for one in claims.holdings.held.values()] if claims is not None else []
+        rows = [one.row for one in claims.holdings.deliveries.values()] if claims is not None else []
     elif command.ids:
         known = [held[id_] for id_ in command.ids if id_ in held]
         others = [id_ for id_ in command.ids if id_ not in held]

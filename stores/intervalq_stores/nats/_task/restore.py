@@ -30,15 +30,15 @@ from intervalq_stores.nats._task.stream import Stream
 _SOME: Final = 50
 """How many messages are requested at once; those that nobody held before are given back."""
 
-_AT_ONCE: Final = batch.MOST // 2
+_AT_ONCE: Final = batch.MAX_MESSAGES // 2
 """How many tasks are stored at once; in the worst case, each needs a revocation for a queue of its own."""
 
 
 async def with_others(puller: Puller, pulled: Pulled) -> None:
     """Add all pending redeliveries if any of the delivered messages is a redelivery."""
     messages = pulled.messages
-    while messages and delivered(messages[-1]).times > 1 and len(messages) < batch.MOST:
-        more = await puller.now(min(_SOME, batch.MOST - len(messages)))
+    while messages and delivered(messages[-1]).times > 1 and len(messages) < batch.MAX_MESSAGES:
+        more = await puller.now(min(_SOME, batch.MAX_MESSAGES - len(messages)))
         if not more.messages:
             break
         messages += more.messages

@@ -1,6 +1,6 @@
 -- Advance: use granted slots, issue tickets, grant what is due.
 
--- intervalq._use: the answer with the listed slots granted, or found dead; or neither.
+-- intervalq._use: the answer after the listed slots were granted, found dead, or left to be asked about again.
 create or replace function intervalq._use(a intervalq._answer, command jsonb, now bigint, known boolean)
 returns intervalq._answer
 language plpgsql immutable
@@ -30,7 +30,7 @@ begin
         if now > (command ->> 'until')::bigint
             or (command -> 'high_water_mark' ->> 2)::bigint is distinct from r.late
         then
-            return a;  -- a copy, or sent before a late grant was heard of: it is asked again
+            return a;  -- a duplicate, or sent before its sender knew of a late grant: it will ask again
         end if;
         overdue := now - r.held + notice - intervalq._ends(r, due);
         if r.limits is null or not intervalq._are_passed(r, slots, overdue) then
@@ -49,7 +49,7 @@ begin
         if held or r.held_since is null then  -- each may be the last one that the limit allows
             cost := slots -> i ->> 2;
             if cost > 1 then
-                -- One that was issued with a shorter interval may end beyond all numbers.
+                -- The end of a ticket that was issued with a shorter interval may overflow.
                 due := least(9007199254740991, due + (cost - 1)::numeric * r.interval);
             end if;
             r := intervalq._go(r, t, due, now, (command ->> 'lease')::bigint);
@@ -83,8 +83,8 @@ return array(
 );
 
 
--- intervalq._starts: where the slots of `wanted` tickets begin, in slots behind the first one, and behind the
--- last of them: as far as there is `room`. In slots and numeric: costs times intervals would overflow.
+-- intervalq._starts: the offsets of the slots of `wanted` tickets from the first one, and of the slot after the last,
+-- as far as there is `room`. Counted in slots, as numeric: costs times intervals would overflow.
 create or replace function intervalq._starts(costs bigint[], wanted bigint, room bigint) returns bigint[]
 language sql immutable
 return array(
@@ -97,8 +97,8 @@ return array(
 );
 
 
--- intervalq._take: the answer with new tickets issued, and those granted whose slots are near.
---   costs: what the first of them cost; null: one slot each
+-- intervalq._take: the answer after new tickets were issued, and those whose slots are near were granted.
+--   costs: the costs of the first tickets, in slots; null: one slot each
 create or replace function intervalq._take(
     a intervalq._answer, command jsonb, now bigint, costs bigint[], wanted bigint
 ) returns intervalq._answer
@@ -153,8 +153,8 @@ end
 $$;
 
 
--- intervalq._known: the answer after what a sender says that knows the record: its mark, and slots that it
--- gives back.
+-- intervalq._known: the answer after applying what a sender that knows this record reports: its high-water mark, and
+-- the slots that it gives back.
 create or replace function intervalq._known(a intervalq._answer, command jsonb) returns intervalq._answer
 language plpgsql immutable
 as $$
@@ -205,12 +205,15 @@ begin
         missed := intervalq._listed(command -> 'slots', a.missed);
         wanted := least(1000, take + cardinality(a.missed));
         if known then
-            -- One that was granted before may have been used: this may be an old request.
+            -- A slot that was already granted may have been used: this may be an old request.
             a.state := intervalq._give_back(a.state, missed, (a.state).current);
         end if;
     end if;
     if wanted = 0 or (a.state).held_since is not null then
         return a;
+    end if;
+    if (a.state).auto is not null then
+        a.state := intervalq._grown(a.state, intervalq._clock(a.state, now));
     end if;
     if missed <> '[]' or command -> 'costs' <> '[]' then
         costs := intervalq._costs(missed, command -> 'costs');

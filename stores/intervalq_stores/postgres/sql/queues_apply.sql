@@ -1,6 +1,6 @@
 -- The other commands, reading and writing of records, and what the store calls.
 
--- intervalq._finish: the record after jobs ended, and with the leases of those that still run renewed.
+-- intervalq._finish: the record after jobs ended; leases of jobs that still run are renewed.
 create or replace function intervalq._finish(r intervalq.queues, command jsonb, now bigint)
 returns intervalq.queues
 language plpgsql immutable
@@ -21,7 +21,7 @@ end
 $$;
 
 
--- intervalq._revoke_all: the record with all tickets dead that were not yet granted.
+-- intervalq._revoke_all: the record after all tickets that were not granted yet were revoked.
 create or replace function intervalq._revoke_all(r intervalq.queues) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -43,6 +43,9 @@ as $$
 declare
     old constant intervalq.queues := r;
     given constant jsonb := command -> 'limits';
+    bounds constant jsonb := coalesce(
+        command -> 'auto', case when command ? 'interval' then null else to_jsonb(r.auto[1:2]) end
+    );
     early bigint;
     has_others boolean := false;
 begin
@@ -52,13 +55,18 @@ begin
     end if;
     r.interval := coalesce((command ->> 'interval')::bigint, r.interval);
     r.burst := coalesce((command ->> 'burst')::bigint, r.burst);
+    if bounds is not null then
+        r := intervalq._adapted(r, bounds, command ? 'interval');
+    else
+        r.auto := null;
+    end if;
     if r.limits is not null then
         early := intervalq._lateness(old) - intervalq._lateness(r);
     end if;
     if r.interval > old.interval or r.burst <> old.burst or early > 0 or has_others then
-        -- The slots handed out may be too close together for this; or with more credit, one that was missed
-        -- already would count as in time again; or jobs in granted slots may begin later than the units of a
-        -- new one allow for: take new ones.
+        -- Revoke them, because the slots issued so far may be too close together for the new settings; with a
+        -- larger burst, a missed slot would count as in time again; or jobs in granted slots may begin later than
+        -- the units counted for a new slot allow for.
         r := intervalq._revoke_all(r);
     end if;
     if early > 0 then
@@ -67,6 +75,7 @@ begin
     if has_others then
         r := intervalq._respread(r, given);
     end if;
+    r.version := case when r.auto is null then intervalq._layout_of(r.limits) else 5 end;
     r.max_running := coalesce((command ->> 'max_running')::bigint, r.max_running);
     if r.max_running = 0 then
         r.running := '{}';
@@ -85,9 +94,13 @@ as $$
 begin
     case command ->> 'op'
         when 'hold' then
-            r.held_until := greatest(
-                r.held_until, least(9007199254740991, now + (command ->> 'length')::bigint)
-            );
+            if command ? 'refusal' then
+                r := intervalq._refused(r, command, now);
+            else
+                r.held_until := greatest(
+                    r.held_until, least(9007199254740991, now + (command ->> 'length')::bigint)
+                );
+            end if;
         when 'resume' then
             r.held_until := 0;
         when 'configure' then
@@ -120,8 +133,8 @@ begin
     r.tolerance := settings ->> 3;
     r.ephemeral := settings ->> 4;
     r.ticket := 0;
-    -- A sender that knows an earlier record proves that this one was lost, and that a job may have begun a
-    -- moment ago: then one quiet interval. Else the queue is new and has been idle.
+    -- A sender that knows an earlier record proves that it was lost, and that a job may have begun a moment ago:
+    -- then the new record begins with one quiet interval. Else the queue is new, and has been idle.
     r.due := now - case when command ? 'generation' then 0 else r.burst * r.interval end;
     r.current := 0;
     r.at := r.due;
@@ -138,14 +151,17 @@ begin
         r.stepped := 0;
         r.limits := intervalq._fresh_limits(settings -> 5, now, command ? 'generation');
     end if;
-    r.version := intervalq._layout_of(r.limits);
+    if command ? 'settings_auto' then
+        r := intervalq._adapted(r, command -> 'settings_auto', true);
+    end if;
+    r.version := case when r.auto is null then intervalq._layout_of(r.limits) else 5 end;
     return r;
 end
 $$;
 
 
--- intervalq._read: the record of a queue, checked, with layout 2, 3 or 4; nulls if there is none.
--- It is locked until the end of the transaction, unless it is only looked at.
+-- intervalq._read: the record of a queue, checked, with layout 2 to 5; nulls if there is none. It is locked until
+-- the end of the transaction, unless the command only reads.
 create or replace function intervalq._read(queue text, op text, creates boolean) returns intervalq.queues
 language plpgsql volatile
 as $$
@@ -153,7 +169,7 @@ declare
     r intervalq.queues;
 begin
     if op = 'inspect' then
-        -- It doesn't lock: that would be a write. A replica's record may be old: nobody should go by it.
+        -- A look takes no lock, which would be a write. A replica's record may be old, so it isn't used.
         if pg_is_in_recovery() then
             raise exception 'this server is a replica' using errcode = '25006';
         end if;
@@ -161,15 +177,15 @@ begin
     else
         select q.* into r from intervalq.queues q where q.name = queue for update;
         if not found and creates then
-            -- One at a time makes the record; who waited here finds the row of the one before.
+            -- Transactions create the record one at a time; those that waited here find the row of the first.
             perform pg_advisory_xact_lock(hashtextextended(queue, 7310027118246817121));
             select q.* into r from intervalq.queues q where q.name = queue for update;
         end if;
     end if;
     if not found then
         return r;
-    elsif r.version > 4 then
-        raise exception 'the record has layout %, this schema knows up to 4', r.version
+    elsif r.version > 5 then
+        raise exception 'the record has layout %, this schema knows up to 5', r.version
             using errcode = 'IQ002';
     elsif r.version = 1 then
         r.version := 2;
@@ -185,7 +201,9 @@ end
 $$;
 
 
--- intervalq._save: the record is kept. `stored`: there is a row; `sweeps`: a new one makes room.
+-- intervalq._save: write the record.
+--   stored: there is a row already
+--   sweeps: a new row also removes some that have lapsed
 create or replace function intervalq._save(r intervalq.queues, stored boolean, sweeps boolean) returns void
 language plpgsql volatile
 as $$
@@ -199,7 +217,7 @@ begin
             ticket = r.ticket, due = r.due, current = r.current, at = r.at, void = r.void, held = r.held,
             held_since = r.held_since, held_until = r.held_until, seen = r.seen, running = r.running,
             leases = r.leases, late = r.late, error = r.error, error_until = r.error_until,
-            limits = r.limits, stepped = r.stepped
+            limits = r.limits, stepped = r.stepped, auto = r.auto
         where q.name = r.name;
     else
         insert into intervalq.queues select r.*;
@@ -213,12 +231,13 @@ $$;
 
 -- intervalq.apply: `rules.apply` on the record of one queue, atomically.
 --   queue: its name
---   command: `Command.to_dict()`: its fields, but those that are None; slots are [ticket, due], [ticket, due,
+--   command: `Command.to_dict()`: its fields except those that are None; slots are [ticket, due], [ticket, due,
 --       cost] or [ticket, due, cost, units...]
 --   now_override: the store's clock in microseconds, in tests; null: the server's own clock
---   layout: that of the records which the client can read
+--   layout: the layout of records that the client knows; any but the present one fails as an undefined function
 -- Returns the fields of `rules.Answer`; `first` is [ticket, due, cost] or null, `state` is the row or null.
--- The lock's limit is below the time that a client waits: nothing is done for one who has given up.
+-- The lock's time limit is shorter than the time for which a client waits, so nothing is done for a client that gave
+-- up.
 create or replace function intervalq.apply(queue text, command jsonb, now_override bigint, layout integer)
 returns json
 language plpgsql volatile
@@ -235,11 +254,11 @@ declare
     was_held boolean := false;
     now bigint;
 begin
-    if layout <> 4 then
+    if layout <> 5 then
         raise exception 'no function for records of layout %', layout using errcode = '42883';
     end if;
     r := intervalq._read(queue, op, settings is not null and op <> 'drop');
-    -- Only now, with the lock held: readings are in the order of the steps. Not now(), which is older.
+    -- Read while the lock is held, so that readings are in the order of the steps. now() would be older.
     now := coalesce(now_override, (extract(epoch from clock_timestamp()) * 1000000)::bigint);
     a.now := now;
     stored := r.name is not null;
@@ -255,9 +274,7 @@ begin
     elsif op = 'inspect' or not alive and settings is null then
         a.state := case when alive then r end;
     elsif alive and settings is not null and (
-        (command ->> 'attach')::boolean and settings
-            <> jsonb_build_array(r.interval, r.burst, r.max_running, r.tolerance, r.ephemeral::integer)
-            || intervalq._given(r.limits)
+        (command ->> 'attach')::boolean and not intervalq._agree(r, command)
         or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
             and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
     ) then
@@ -274,7 +291,7 @@ begin
         a.woken := was_held and (a.state).held_since is null;
     end if;
     if a.woken then
-        -- Channels have 63 bytes, names more; a channel a queue wakes nobody else.
+        -- The name of a channel has at most 63 bytes, that of a queue more. One channel per queue wakes no others.
         perform pg_notify('intervalq_' || left(encode(sha256(convert_to(queue, 'UTF8')), 'hex'), 40), '');
     end if;
     return row_to_json(a);
@@ -290,12 +307,12 @@ begin atomic
 end;
 
 
--- intervalq.apply_all: `apply` for several commands, in this order; all of them are done, or none.
---   steps: of each its [queue, command, now_override], and of one on the record of a key under a common rate
---     also [shared, known]: see `apply_keyed`. Sorted by queue, with its keys behind it: as rows stay locked
---     until all are done, two callers with the same queues in a different order would wait for each other.
+-- intervalq.apply_all: `apply` for several commands, in this order, all or nothing.
+--   steps: an array of [queue, command, now_override]; for a command on the record of a key under a common rate,
+--     [shared, known] follow: see `apply_keyed`. Sorted by queue, with its keys behind it: rows stay locked until all
+--     steps are done, so two callers with the same queues in different orders would deadlock.
 --   layout: see `apply`
--- An error has in its detail how many commands came before the one that failed.
+-- The detail of an error is the number of commands before the one that failed.
 create or replace function intervalq.apply_all(steps jsonb, layout integer)
 returns setof json
 language plpgsql volatile

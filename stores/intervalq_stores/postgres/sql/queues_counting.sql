@@ -1,8 +1,8 @@
 -- Limits: counting what was taken, and finding when there is room.
 
--- intervalq._taken: how much tickets take of each limit, one ticket after the other. One without units takes
--- its cost of each limit that counts starts.
---   costs, units: of the first tickets; the others cost one, and have no units
+-- intervalq._taken: the units that tickets take of each limit, ticket by ticket. A ticket without units takes its cost
+-- of each limit that counts starts.
+--   costs, units: those of the first tickets; the others cost one slot, and have no units
 create or replace function intervalq._taken(r intervalq.queues, costs bigint[], units jsonb, wanted bigint)
 returns bigint[]
 language plpgsql immutable
@@ -31,13 +31,13 @@ end
 $$;
 
 
--- intervalq._taken_by: how much a ticket with a slot takes of each limit.
+-- intervalq._taken_by: the units that a ticket with a slot takes of each limit.
 create or replace function intervalq._taken_by(r intervalq.queues, slot jsonb) returns bigint[]
 language sql immutable
 return intervalq._taken(r, array[(slot ->> 2)::bigint], jsonb_build_array(slot - 0 - 0 - 0), 1);
 
 
--- intervalq._uncount: the record without the units of a slot that won't be used.
+-- intervalq._uncount: the record after subtracting the units of a slot that won't be used.
 create or replace function intervalq._uncount(r intervalq.queues, slot jsonb) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -58,7 +58,7 @@ begin
             place := place - 2;
         end loop;
         if l.ahead[place] <> ends then
-            null;  -- it was merged with another one: they stay
+            null;  -- the cell was merged with another one: the units stay counted
         elsif l.ahead[place + 1] > units then
             r.limits[k].ahead[place + 1] := l.ahead[place + 1] - units;
         elsif l.ahead[place + 1] <= units then
@@ -70,8 +70,8 @@ end
 $$;
 
 
--- intervalq._added: cells of so many numbers with more units, or fewer, in the one at this place; without any, it
--- is none.
+-- intervalq._added: cells of `size` numbers each, after adding units (or subtracting them, if negative) to the cell at
+-- this place; a cell that has no units left is removed.
 create or replace function intervalq._added(cells bigint[], size integer, place integer, more bigint)
 returns bigint[]
 language plpgsql immutable
@@ -86,9 +86,9 @@ end
 $$;
 
 
--- intervalq._correct: the record with what slots took corrected whose jobs' costs are known now, as far as it
--- still counts. Holds may have split the cell of a slot: it is in the first part that was over after its grant.
---   settled: of each [due, lag, more...]
+-- intervalq._correct: the record after correcting the units of slots whose jobs' real costs are now known, as far as
+-- they still count. Holds may have split the cell of a slot: the slot is in the first part that ended after its grant.
+--   settled: an array of [due, lag, more...], one for each slot
 create or replace function intervalq._correct(r intervalq.queues, settled jsonb) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -98,7 +98,7 @@ declare
     over constant bigint := intervalq._clock(r, r.seen) - late;
     l intervalq._limit;
     ends bigint;
-    at bigint;  -- where it ended on the server's clock, at the earliest
+    at bigint;  -- the earliest time on the server's clock at which its cell ended
     more bigint;
     part integer;
     place integer;
@@ -135,7 +135,7 @@ end
 $$;
 
 
--- intervalq._uncount_behind: the record without the units of all slots behind the last granted one.
+-- intervalq._uncount_behind: the record after subtracting the units of all slots behind the last granted one.
 create or replace function intervalq._uncount_behind(r intervalq.queues) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -156,8 +156,8 @@ end
 $$;
 
 
--- intervalq._count: the record with what tickets take counted in their slots.
---   taken: as by `_taken`
+-- intervalq._count: the record after counting the units of tickets in the cells of their slots.
+--   taken: the result of `_taken`
 create or replace function intervalq._count(r intervalq.queues, dues bigint[], taken bigint[])
 returns intervalq.queues
 language plpgsql immutable
@@ -179,8 +179,8 @@ end
 $$;
 
 
--- intervalq._count_lost: the record that counts what it has lost, too: one start for each ticket, and of other
--- units as much as there is.
+-- intervalq._count_lost: the record after counting what it has lost: one start for each lost ticket, and all that a
+-- limit of other units allows.
 --   mark: [ticket, due, late_total]
 create or replace function intervalq._count_lost(r intervalq.queues, mark jsonb) returns intervalq.queues
 language plpgsql immutable
@@ -200,8 +200,8 @@ end
 $$;
 
 
--- intervalq._bring_back: the record after its queue's clock was set back: slots that were over lie ahead again.
---   slots: those that are granted late now: their units may have been forgotten
+-- intervalq._bring_back: the record after its queue's clock was set back: slots that had passed lie ahead again.
+--   slots: those that are granted late now, whose units may have been forgotten
 create or replace function intervalq._bring_back(r intervalq.queues, slots jsonb) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -242,8 +242,8 @@ end
 $$;
 
 
--- intervalq._count_longer: the record that counts granted slots for longer: their jobs may begin later than
--- the present settings allow. Nothing else may be ahead: slots that aren't granted were revoked.
+-- intervalq._count_longer: the record after extending the time for which granted slots count, because their jobs may
+-- begin later than the present settings allow. No other slots may be ahead: those not granted were revoked.
 create or replace function intervalq._count_longer(r intervalq.queues, length bigint) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -265,7 +265,7 @@ end
 $$;
 
 
--- intervalq._counting: all that counts of a limit, in cells on the queue's clock, which is `lag` behind.
+-- intervalq._counting: all units of a limit that count, in cells on the queue's clock, which is `lag` behind.
 create or replace function intervalq._counting(l intervalq._limit, lag bigint) returns bigint[]
 language plpgsql immutable
 as $$
@@ -291,10 +291,10 @@ end
 $$;
 
 
--- intervalq._fit: slots for new tickets from `due` on, one behind the other, where every limit has room for
--- them, as far as numbers go. Before them, when the first one would have had room.
---   costs: of the first tickets; the others cost one slot
---   taken: as by `_taken`
+-- intervalq._fit: the first slots from `due` on in which every limit has room for the new tickets, in order, up to the
+-- first that would overflow. The first element is the time at which the first ticket would have had room.
+--   costs: those of the first tickets, in slots; the others cost one slot
+--   taken: the result of `_taken`
 create or replace function intervalq._fit(
     r intervalq.queues, costs bigint[], taken bigint[], wanted bigint, due bigint, clock bigint
 ) returns bigint[]
@@ -303,14 +303,14 @@ as $$
 declare
     kinds constant integer := cardinality(r.limits);
     found bigint[];
-    cells bigint[] := '{}';    -- what counts of all limits, and behind that of each room for the new slots
-    firsts integer[] := '{}';  -- of each limit: the first place in `cells` that still counts,
+    cells bigint[] := '{}';    -- the cells of all limits; each limit's are followed by space for the new slots
+    firsts integer[] := '{}';  -- for each limit: the first place in `cells` that still counts,
     lasts integer[] := '{}';   -- and the last one
     held bigint[] := '{}';     -- the units between them
-    edges bigint[] := '{}';    -- what says how long they count after the end of their cell: see `_expiry`
+    edges bigint[] := '{}';    -- with `widths` and `delays`, when units expire: see `_expiry`
     widths bigint[] := '{}';
     delays bigint[] := '{}';
-    over bigint;               -- until when the first of them count
+    over bigint;               -- the time until which the first of them count
     lengths bigint[] := '{}';  -- the lengths of the cells
     most bigint[] := '{}';
     l intervalq._limit;
@@ -367,8 +367,8 @@ end
 $$;
 
 
--- intervalq._units: what the first of the new tickets take of the limits, as it was given: of each a list.
---   missed: slots that new tickets take the place of; given: the units of the command
+-- intervalq._units: the units of the first new tickets, as they were given: a list for each ticket.
+--   missed: slots that new tickets replace; given: the units of the command
 create or replace function intervalq._units(missed jsonb, given jsonb, wanted bigint) returns jsonb
 language sql immutable
 return (

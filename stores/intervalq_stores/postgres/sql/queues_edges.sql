@@ -1,8 +1,8 @@
 -- Limits with fixed windows: what holds do to their slots, as in `intervalq/_spec/edges.py`.
 
--- intervalq._moved: the record before a hold of this length moves its slots; a negative one moves them back. If
--- there is an edge between where the first slot of a limit is, or the hold began, and the end of the last one, all
--- slots that aren't granted are revoked, to be counted anew; and the units of granted ones stay where they are.
+-- intervalq._moved: prepare the record for a hold of this length, which moves its slots (back, if it is negative). If
+-- an edge lies between the first slot of a limit, or the begin of the hold, and the end of its last slot, all slots
+-- that aren't granted are revoked, to be counted anew, and the units of granted ones stay in their windows.
 create or replace function intervalq._moved(r intervalq.queues, length bigint) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -36,8 +36,8 @@ end
 $$;
 
 
--- intervalq._stepped: the record before it learns that the server's clock was set back, and reads `now`. A window of
--- which the beginning is forgotten is full.
+-- intervalq._stepped: prepare the record for a server's clock that was set back and reads `now`. A window whose
+-- beginning has been forgotten counts as full.
 create or replace function intervalq._stepped(r intervalq.queues, now bigint) returns intervalq.queues
 language plpgsql immutable
 as $$

@@ -442,7 +442,7 @@ declare
     a intervalq._answer;
     k intervalq._keyed;
 begin
-    if layout <> 4 then
+    if layout <> 5 then
         raise exception 'no function for records of layout %', layout using errcode = '42883';
     end if;
     common := intervalq._present(common, now);

@@ -1,4 +1,4 @@
--- Limits of units in a time: their cells, how they are sound, and how they age.
+-- Limits of units per window: their cells, their validation, and how cells expire.
 
 -- intervalq._cell: the length of the cells in which a limit's units are counted.
 create or replace function intervalq._cell(l intervalq._limit) returns bigint
@@ -6,7 +6,7 @@ language sql immutable
 return (l."window" + l.jitter + 63) / 64;
 
 
--- intervalq._cell_end: where the cell of this length ends that contains an instant. Before 0, too.
+-- intervalq._cell_end: the end of the cell of this length that contains an instant, which may be negative.
 create or replace function intervalq._cell_end(due bigint, cell bigint) returns bigint
 language sql immutable
 return least(9007199254740991, due - due % cell + case when due % cell < 0 then 0 else cell end);
@@ -28,9 +28,9 @@ language sql immutable
 return at + ((edge - at) % width + width) % width;
 
 
--- intervalq._expiry: until when the units of a cell count, by where it ends; both on the queue's clock.
---   edge, width: those of the limit's windows
---   late: how much later a call may arrive than its slot is: the record's `_lateness` and the limit's jitter
+-- intervalq._expiry: the time until which the units of a cell count, given its end; both on the queue's clock.
+--   edge, width: the edge and the length of the limit's windows
+--   late: how long after its slot a call may arrive: the record's `_lateness` plus the limit's jitter
 --   held, error: of the record
 create or replace function intervalq._expiry(
     ends bigint, edge bigint, width bigint, late bigint, held bigint, error bigint
@@ -42,7 +42,7 @@ return case
 end;
 
 
--- intervalq._given: the limits as they end the settings of a command.
+-- intervalq._given: the limits in the form in which they follow the settings of a command.
 create or replace function intervalq._given(limits intervalq._limit[]) returns jsonb
 language sql immutable
 return case when limits is null then '[]' else jsonb_build_array((
@@ -55,8 +55,8 @@ return case when limits is null then '[]' else jsonb_build_array((
 )) end;
 
 
--- intervalq._fresh_limits: those of a new record, from its settings. All counts if it replaces one that was
--- lost.
+-- intervalq._fresh_limits: the limits of a new record, from its settings. If it replaces a lost record, all of their
+-- units count as taken.
 create or replace function intervalq._fresh_limits(given jsonb, now bigint, was_lost boolean)
 returns intervalq._limit[]
 language sql immutable
@@ -70,8 +70,8 @@ return array(
 );
 
 
--- intervalq._sound_cells: whether these are cells of so many numbers, in order, not too many of them, with
--- numbers that a record holds.
+-- intervalq._sound_cells: whether these are cells of `size` numbers each, in order, not too many, and with numbers that
+-- a record can hold.
 create or replace function intervalq._sound_cells(cells bigint[], size integer) returns boolean
 language plpgsql immutable
 as $$
@@ -95,7 +95,7 @@ end
 $$;
 
 
--- intervalq._sound_limits: whether a record's limits are such as the rules may have written.
+-- intervalq._sound_limits: whether the rules may have written a record's limits.
 create or replace function intervalq._sound_limits(r intervalq.queues) returns boolean
 language plpgsql immutable
 as $$
@@ -103,7 +103,7 @@ declare
     l intervalq._limit;
 begin
     if (
-        r.version in (3, 4) and r.stepped between 0 and 9007199254740991
+        r.version in (3, 4, 5) and r.stepped between 0 and 9007199254740991
         and array_ndims(r.limits) = 1 and array_lower(r.limits, 1) = 1 and cardinality(r.limits) <= 16
     ) is not true then
         return false;
@@ -114,7 +114,7 @@ begin
             and l.window between 1 and 9007199254740991
             and l.unit is not null
             and l.jitter between 0 and 9007199254740991
-            and (l.edge is null or r.version = 4 and l.edge >= 0 and l.edge < l.window)
+            and (l.edge is null or r.version >= 4 and l.edge >= 0 and l.edge < l.window)
             and intervalq._sound_cells(l.used, 3) and intervalq._sound_cells(l.ahead, 2)
         ) is not true then
             return false;
@@ -141,18 +141,19 @@ end
 $$;
 
 
--- intervalq._place: where in cells of so many numbers the first one is that ends no earlier; else behind them.
+-- intervalq._place: the index of the first cell that ends no earlier than this (cells have `size` numbers each); behind
+-- the last one if there is none.
 create or replace function intervalq._place(cells bigint[], size integer, ends bigint) returns integer
 language plpgsql immutable
 as $$
 declare
     n constant integer := cardinality(cells) / size;
-    low integer := 0;  -- so many end earlier
+    low integer := 0;  -- the number of cells that end earlier
     high integer := n;
     middle integer;
 begin
     if n > 0 and cells[(n - 1) * size + 1] < ends then
-        return n * size + 1;  -- as most do
+        return n * size + 1;  -- the usual case
     end if;
     while low < high loop
         middle := (low + high) / 2;
@@ -167,8 +168,8 @@ end
 $$;
 
 
--- intervalq._put: the cells ahead with others added. There are at most 4000: beyond that, of two neighbours
--- the one that ends later counts for both.
+-- intervalq._put: the cells ahead after adding others. There are at most 4000: beyond that, neighbours are merged into
+-- the one that ends later.
 create or replace function intervalq._put(cells bigint[], others bigint[]) returns bigint[]
 language plpgsql immutable
 as $$
@@ -201,7 +202,7 @@ end
 $$;
 
 
--- intervalq._put_used: `_put` for used cells, which have three numbers; of the third ones, the later counts.
+-- intervalq._put_used: `_put` for used cells, which have three numbers; merged cells keep the later third number.
 create or replace function intervalq._put_used(cells bigint[], others bigint[]) returns bigint[]
 language plpgsql immutable
 as $$
@@ -230,7 +231,7 @@ end
 $$;
 
 
--- intervalq._as_used: cells ahead as used ones, each that much later.
+-- intervalq._as_used: cells ahead as used cells, each moved by `later`.
 create or replace function intervalq._as_used(ahead bigint[], later bigint) returns bigint[]
 language plpgsql immutable
 as $$
@@ -245,9 +246,8 @@ end
 $$;
 
 
--- intervalq._age: the record with slots that are over counted by the store's clock, and without what no
--- window contains any more; but cells behind the last granted slot stay: if that is granted late, they come
--- again.
+-- intervalq._age: the record after moving the units of slots that have passed to the store's clock, and removing those
+-- that are in no window any more. Cells behind the last granted slot stay: if it is granted late, they lie ahead again.
 create or replace function intervalq._age(r intervalq.queues) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -256,7 +256,7 @@ declare
     lag constant bigint := r.held + r.stepped;
     over constant bigint := intervalq._clock(r, r.seen) - late;
     l intervalq._limit;
-    n integer;  -- how many numbers of the cells go
+    n integer;  -- how many numbers of the cells are removed
     stays bigint[];
 begin
     for k in 1 .. cardinality(r.limits) loop
@@ -289,7 +289,7 @@ end
 $$;
 
 
--- intervalq._stayed: a limit after slots in the cells up to the last one stayed where they are.
+-- intervalq._stayed: a limit after a hold that doesn't move the slots in cells up to `last`.
 create or replace function intervalq._stayed(l intervalq._limit, last bigint, lag bigint)
 returns intervalq._limit
 language plpgsql immutable
@@ -309,8 +309,8 @@ end
 $$;
 
 
--- intervalq._stay: a record whose hold begins: granted slots stay where they are, so their units do, too. Other
--- slots move; where both share a cell, it moves with them.
+-- intervalq._stay: a record whose hold begins: granted slots stay where they are, and so do their units. Other slots
+-- move; a cell that contains both kinds moves.
 create or replace function intervalq._stay(r intervalq.queues) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -330,7 +330,7 @@ end
 $$;
 
 
--- intervalq._respread: the record with other limits, and what was counted in their cells.
+-- intervalq._respread: the record with new limits, whose cells get what was counted for the old ones.
 --   given: lists of most, window, unit, jitter, and perhaps edge
 create or replace function intervalq._respread(r intervalq.queues, given jsonb) returns intervalq.queues
 language plpgsql immutable
@@ -353,7 +353,7 @@ begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         cell := intervalq._cell(l);
-        -- The next longer window has seen all that counts, a shorter one only a part of it.
+        -- The next longer window has counted all that matters, a shorter one only a part of it.
         select x.most, x."window", x.unit, x.jitter, x.used, x.ahead, x.edge into source
         from unnest(others) with ordinality as x (most, "window", unit, jitter, used, ahead, edge, n)
         where x.unit = l.unit

@@ -1,7 +1,7 @@
--- A record: what is sound, what follows from its fields, and its clock.
+-- A record: its validation, what follows from its fields, and its clock.
 
--- intervalq._sound: whether a record is one that the rules may have written, and all stores can hold.
--- As an expression it is inlined, and costs about a microsecond.
+-- intervalq._sound: whether the rules may have written this record, and all stores can hold it. A single expression is
+-- inlined, and costs about a microsecond.
 create or replace function intervalq._sound(r intervalq.queues) returns boolean
 language sql immutable
 return coalesce(
@@ -29,13 +29,14 @@ return coalesce(
         and 0 <= all (r.running) and 9007199254740991 >= all (r.running)
         and -9007199254740991 <= all (r.leases) and 9007199254740991 >= all (r.leases)
     )
-    and (r.limits is null or intervalq._sound_limits(r)),
+    and (r.limits is null or intervalq._sound_limits(r))
+    and (r.auto is null or intervalq._sound_auto(r)),
     false
 );
 
 
 -- intervalq._lapses: when a settled record may be forgotten (`rules.lapses`), on the store's clock.
--- In numeric: one record with a huge burst must not break the sweep of all the others.
+-- Computed as numeric: one record with a huge burst must not make the sweep of all others fail.
 create or replace function intervalq._lapses(r intervalq.queues) returns bigint
 language sql immutable
 return case
@@ -54,8 +55,8 @@ language sql immutable
 return coalesce(r.held_since, now) - r.held;
 
 
--- intervalq._window: the slots of a burst, as a length. Beyond 2**60 no more makes any difference, but might
--- overflow.
+-- intervalq._window: the length of a burst's slots. It is capped at 2**60, beyond which it makes no difference but
+-- might overflow.
 create or replace function intervalq._window(r intervalq.queues) returns bigint
 language sql immutable
 return case r.burst
@@ -70,20 +71,23 @@ language sql immutable
 return coalesce(nullif(least(r.tolerance, intervalq._window(r)), 0), intervalq._window(r) / 10);
 
 
--- intervalq._credit: how far behind the clock a slot may lie because idle time was saved up for a burst.
+-- intervalq._credit: how far in the past a slot may lie, because idle time is saved up for a burst.
 create or replace function intervalq._credit(r intervalq.queues) returns bigint
 language sql immutable
 return case r.burst when 1 then 0 else intervalq._window(r) - r.interval end;
 
 
--- intervalq._lateness: how long after its slot a job may begin, with the error of clocks; for limits only.
+-- intervalq._lateness: how long after its slot a job may begin, including the error of clocks; for limits only.
 create or replace function intervalq._lateness(r intervalq.queues) returns bigint
 language sql immutable
-return intervalq._tolerance(r) + intervalq._credit(r) + 2 * r.error;
+return 2 * r.error + case
+    when r.auto is null then intervalq._tolerance(r) + intervalq._credit(r)
+    else intervalq._latest(r)
+end;
 
 
--- intervalq._ends: until when a job may begin in the slot at `due`, on the queue's clock.
--- That is its tolerance and the burst credit later.
+-- intervalq._ends: the time until which a job may begin in the slot at `due`, on the queue's clock: after it, by the
+-- tolerance and the burst credit.
 create or replace function intervalq._ends(r intervalq.queues, due bigint) returns bigint
 language sql immutable
 return due + intervalq._tolerance(r) + intervalq._credit(r);
@@ -113,7 +117,7 @@ declare
     free_at bigint := 0;
 begin
     if back > 0 then
-        -- The clock was set back: all instants on it move along, so that the queue's clock just goes on.
+        -- The clock was set back: shift all instants on it, so that the queue's clock continues.
         if r.limits is not null then
             r := intervalq._stepped(r, now);
         end if;
@@ -129,12 +133,12 @@ begin
     r.seen := now;
     if r.held_since is not null then
         if r.max_running > 0 and cardinality(r.running) >= r.max_running then
-            -- When enough leases will have lapsed to let another job run.
+            -- The time at which enough leases will have lapsed for another job to run.
             select l into free_at from unnest(r.leases) as x (l)
             order by l offset cardinality(r.running) - r.max_running limit 1;
         end if;
         if greatest(r.held_until, free_at) <= now then
-            -- The hold ended at its own end, not when somebody came to look.
+            -- The hold ended at its own end, not at this reading.
             r := intervalq._resumed(r, greatest(r.held_until, free_at));
         end if;
     end if;
@@ -157,7 +161,7 @@ end
 $$;
 
 
--- intervalq._recheck: the record with its hold begun or ended, as pause and running jobs demand.
+-- intervalq._recheck: the record after its hold began or ended, as pauses and running jobs require.
 create or replace function intervalq._recheck(r intervalq.queues, now bigint) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -167,7 +171,7 @@ declare
 begin
     if stop and r.held_since is null then
         r.held_since := now;
-        -- A slot before one that was already granted would move behind it now: it is dead.
+        -- A slot before one that was already granted would now move behind it, so it is dead.
         r.void := greatest(r.void, r.current);
         if r.limits is not null then
             r := intervalq._stay(r);

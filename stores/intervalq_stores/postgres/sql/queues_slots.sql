@@ -1,8 +1,8 @@
 -- Slots of a record: granting, giving back, revoking, and finding those that were missed.
 
 -- intervalq._go: the record after a slot was granted.
---   t, slot_due: the ticket, and the last slot that it paid for
---   lease: microseconds that its job counts as running, used with a limit only
+--   t, slot_due: the ticket, and the last slot of its cost
+--   lease: for how many microseconds its job counts as running; used only with max_running
 create or replace function intervalq._go(
     r intervalq.queues, t bigint, slot_due bigint, now bigint, lease bigint
 ) returns intervalq.queues
@@ -28,8 +28,8 @@ end
 $$;
 
 
--- intervalq._give_back: the record with those slots free again that are the very last ones issued.
---   slots: as in the command, in ticket order; those of tickets up to `above` are passed over.
+-- intervalq._give_back: the record after freeing those of the slots that were the last ones issued.
+--   slots: as in the command, in ticket order; tickets up to `above` are ignored
 create or replace function intervalq._give_back(r intervalq.queues, slots jsonb, above bigint)
 returns intervalq.queues
 language plpgsql immutable
@@ -43,14 +43,14 @@ begin
         t := (slots -> i ->> 0)::bigint;
         continue when t <= above;
         exit when t <> last or t <= r.void;
-        if r.limits is not null and (slots -> i ->> 1)::bigint <= r.due then  -- else it was given back before
+        if r.limits is not null and (slots -> i ->> 1)::bigint <= r.due then  -- else it was given back already
             r := intervalq._uncount(r, slots -> i);
         end if;
         r.due := least(r.due, (slots -> i ->> 1)::bigint - r.interval);
         last := last - 1;
     end loop;
     if r.limits is not null and r.due < before and last <= greatest(r.current, r.void) then
-        r.due := least(r.due, r.at);  -- nobody waits any more, and the next job may fit in sooner
+        r.due := least(r.due, r.at);  -- nobody waits any more, so the next job may begin sooner
     end if;
     return r;
 end
@@ -58,8 +58,8 @@ $$;
 
 
 -- intervalq._sweep: delete a few ephemeral records that have lapsed by `now`.
--- It looks at one page of the table, at random: whoever makes records so removes about as many in the long
--- run, no index is needed to find them, and nobody waits for anybody's lock.
+-- It looks at one random page of the table: in the long run, about as many records are removed as are created, no index
+-- is needed to find them, and nobody waits for a lock.
 create or replace function intervalq._sweep(now bigint) returns void
 language plpgsql volatile
 as $$
@@ -70,8 +70,8 @@ begin
     delete from intervalq.queues d where d.ctid = any (array(
         select q.ctid from intervalq.queues q
         where q.ctid >= format('(%s,0)', page)::tid and q.ctid < format('(%s,0)', page + 1)::tid
-            -- None lapses earlier than this after its last step: saves most of the work below.
-            and q.ephemeral and q.seen < now - 60000000 and q.version in (1, 2, 3, 4) and intervalq._sound(q)
+            -- No record lapses sooner than this after its last step: this check avoids most of the work below.
+            and q.ephemeral and q.seen < now - 60000000 and q.version in (1, 2, 3, 4, 5) and intervalq._sound(q)
             and intervalq._lapses(intervalq._settle(q, now)) <= now
         limit 16
         for update skip locked
@@ -80,7 +80,7 @@ end
 $$;
 
 
--- intervalq._set_back: the record with its queue's clock set back: what comes of a late grant.
+-- intervalq._set_back: the record after its queue's clock was set back, as a late grant does.
 create or replace function intervalq._set_back(r intervalq.queues, length bigint) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -92,9 +92,9 @@ end
 $$;
 
 
--- intervalq._set_back_for: the record with its queue's clock set back by what the first of these slots is overdue.
--- Tickets before it would move behind what was granted: those that were not granted are dead. At the limit of
--- running jobs the hold begins anew: what counted as late is not held once more.
+-- intervalq._set_back_for: the record after its queue's clock was set back by the time for which the first of these
+-- slots is overdue. Tickets before it that were not granted would move behind a granted one, so they are dead. If
+-- max_running holds the queue, the hold begins anew, so that no time counts both as late and as held.
 create or replace function intervalq._set_back_for(r intervalq.queues, slots jsonb, length bigint, now bigint)
 returns intervalq.queues
 language plpgsql immutable
@@ -113,8 +113,8 @@ end
 $$;
 
 
--- intervalq._heal: a record brought forward that has lost tickets or late grants which the sender knows of.
---   mark: [ticket, due, late_total]
+-- intervalq._heal: the record after restoring lost tickets or late grants that the sender knows of.
+--   mark: [ticket, due, late_total], the sender's high-water mark
 create or replace function intervalq._heal(r intervalq.queues, mark jsonb) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -156,7 +156,7 @@ end
 $$;
 
 
--- intervalq._listed: the slots that have one of these tickets.
+-- intervalq._listed: those of the slots that belong to these tickets.
 create or replace function intervalq._listed(slots jsonb, tickets bigint[]) returns jsonb
 language sql immutable
 return (
@@ -166,7 +166,7 @@ return (
 );
 
 
--- intervalq._usable: those of the slots that are alive, and can be granted while the queue is as it is.
+-- intervalq._usable: those of the slots that are alive and can be granted now.
 create or replace function intervalq._usable(r intervalq.queues, slots jsonb, now bigint) returns jsonb
 language plpgsql immutable
 as $$
@@ -180,7 +180,7 @@ begin
     end if;
     for i in 0 .. jsonb_array_length(slots) - 1 loop
         t := slots -> i ->> 0;
-        -- While the queue is only at its limit, those that have leases already are granted again.
+        -- While max_running alone holds the queue, slots that have a lease already are granted again.
         if not held and t > r.void and t <= r.ticket or held and t <= r.current and t = any (r.running) then
             alive := alive || t;
         end if;
@@ -193,8 +193,7 @@ end
 $$;
 
 
--- intervalq._is_late: whether a slot has come, by the time that has really passed, and will be over before
--- its job can begin.
+-- intervalq._is_late: whether a slot has come, by elapsed time, and will have passed before its job can begin.
 create or replace function intervalq._is_late(r intervalq.queues, due bigint, notice bigint, now bigint)
 returns boolean
 language sql immutable

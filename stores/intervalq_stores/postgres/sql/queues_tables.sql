@@ -1,9 +1,9 @@
 -- The tables of queues, brought up to their version, and the type of an answer.
 
--- Many processes may begin at the same moment: the first one makes the schema, the others find it.
+-- Many processes may start at the same moment: the first one creates the schema, the others find it.
 do $$
 begin
-    perform pg_advisory_xact_lock(7310027118246817121);  -- any number will do; it is only used here
+    perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
         if (select max(v.number) from intervalq.version v) > 5 then
             raise exception 'schema intervalq is newer than this file, which makes version 5'
@@ -25,8 +25,8 @@ create table if not exists intervalq.version (
     number integer not null
 );
 
--- A limit beside the interval, with its units that still count in cells: flat, and sorted by their ends. The
--- names are those in `rules.State.to_dict()`.
+-- A limit beside the interval, with the units that still count, in cells: flat lists, sorted by the ends of the
+-- cells. The names are those of `rules.State.to_dict()`.
 do $$
 begin
     if to_regtype('intervalq._limit') is null then
@@ -35,7 +35,7 @@ begin
             "window" bigint,
             unit text,
             jitter bigint,
-            -- Of slots that are over: the end on the store's clock without its backward steps, the units,
+            -- Of slots that have passed: the end on the store's clock without its backward steps, the units,
             -- and the end on the queue's clock, in case that is set back.
             used bigint[],
             -- Of slots that may still be used: the end on the queue's clock, and the units.
@@ -51,9 +51,8 @@ begin
 end
 $$;
 
--- One row a queue; the columns are the fields of `rules.State.to_dict()`. There is no index beside the primary
--- key, and much room in each page: every step is an update, and stays within the page (HOT) with nothing to
--- index.
+-- One row per queue; the columns are the fields of `rules.State.to_dict()`. There is no index beside the primary key,
+-- and pages are filled sparsely, so that each step is an update within its page (HOT) that writes no index.
 create table if not exists intervalq.queues (
     name text collate "C" primary key,
     version integer not null,
@@ -78,24 +77,26 @@ create table if not exists intervalq.queues (
     error bigint not null default 0,
     error_until bigint not null default 0,
     limits intervalq._limit[],  -- null: there are none
-    stepped bigint              -- null without limits
+    stepped bigint,             -- null without limits
+    auto bigint[]               -- null: the interval doesn't find a limit by itself
 ) with (fillfactor = 50);
 
--- From version 1, whose rows have layout 1: each gets layout 2 when a step is done on it. From version 2,
--- whose rows have layout 2: those without limits keep it.
+-- Upgrades from version 1, whose rows have layout 1 and get layout 2 at their next step, and from version 2, whose rows
+-- have layout 2, and keep it if they have no limits.
 alter table if exists intervalq.queues
     add column if not exists late bigint not null default 0,
     add column if not exists error bigint not null default 0,
     add column if not exists error_until bigint not null default 0,
     add column if not exists limits intervalq._limit[],
-    add column if not exists stepped bigint;
+    add column if not exists stepped bigint,
+    add column if not exists auto bigint[];
 drop function if exists intervalq.apply(text, jsonb, bigint);
 drop function if exists intervalq._shown(intervalq.queues);
 drop function if exists intervalq._leases(bigint[], bigint[]);
 drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);
 
--- What a step did, `rules.Answer`: a function that gives a type with a name costs far less than one with
--- several results. All functions with this type are made anew below.
+-- What a step did, `rules.Answer`: a function that returns a named type costs far less than one with several output
+-- parameters. All functions with this type are created anew below.
 drop type if exists intervalq._answer cascade;
 create type intervalq._answer as (
     state intervalq.queues,  -- null: there is none
@@ -114,5 +115,5 @@ create type intervalq._answer as (
     woken boolean
 );
 
--- Limits beside the interval, as in `intervalq/_spec/windows.py`: what follows, up to `_sound`, is called only
--- for records that have some, but for `_given`.
+-- Limits beside the interval, as in `intervalq/_spec/windows.py`: the functions from here to `_sound`, except
+-- `_given`, are called only for records that have limits.

@@ -1,4 +1,4 @@
-"""`spark-submit intervalq/pipeline/__main__.py SPEC.toml`: the same as `intervalq pipeline run SPEC.toml`."""
+"""Lets spark-submit start a pipeline: this file with SPEC.toml does `intervalq pipeline run SPEC.toml`."""
 
 from __future__ import annotations
 

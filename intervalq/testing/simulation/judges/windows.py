@@ -1,0 +1,86 @@
+"""Judges of windows: what the service that jobs call counts, by true time and by brute force."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from intervalq import Limit
+from intervalq.testing.simulation.facts import Start
+from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, Ways, named
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+_STARTS: Final = "starts"
+
+
+def windows(seen: Observer, plan: Plan) -> Findings:
+    """In any window of a limit, jobs take at most so much of it as it allows, whatever goes wrong.
+
+    What a job took counts when it began. More than its estimate counts once the store was told of it: it
+    delays the jobs whose tickets are issued from then on, and not those from before. What a job did not need
+    is given back twice by a question that reaches the store twice: nothing is judged from then on.
+    Tickets don't know of errors of the clock that are reported after they were issued.
+    """
+    if not plan.limits:
+        return
+    ways = Ways(seen)
+    placed = sorted([(_clock(seen, plan, start), place) for place, start in enumerate(seen.starts)])
+    clock, starts = [at for at, _ in placed], [seen.starts[place] for _, place in placed]
+    for limit in plan.limits:
+        length = (limit.rule().window + limit.rule().jitter) / 1e6 - GRAIN
+        for place, start in enumerate(starts):
+            if not _estimate(start, limit) or _issued(seen, start) > seen.repeated:
+                continue
+            window = starts[bisect_right(clock, clock[place] - length) : place + 1]
+            units = _units(seen, limit, window)
+            if units <= limit.most:
+                continue
+            unseen = max(ways.unseen(each.job.process, each.at) for each in starts[: place + 1])
+            issued = min(_issued(seen, each) for each in window)
+            name, known = start.record, Starts(seen, plan)
+            grown = known.error_of(name, issued, start.at) - known.error_of(name, issued, issued)
+            shorter = bisect_right(clock, clock[place] - length + 2 * (unseen + grown))
+            if unseen + grown > 0 and _units(seen, limit, starts[shorter : place + 1]) <= limit.most:
+                continue
+            yield start.at, f"{units} {limit.unit} of {limit.most} in {length:.6f} s, to {named(start)}"
+            break
+
+
+def _clock(seen: Observer, plan: Plan, start: Start) -> float:
+    """When a job began, in seconds of the store's clock, by which windows are measured; set back, it goes on.
+
+    A slot that was granted before a step forward is where it would have been without.
+    """
+    granted = start.grants[-1].at if start.grants else start.at
+    forward = sum(by for step, by in seen.steps if step <= granted and by > 0)
+    return start.at * (1 + plan.store_ppm / 1e6) + forward
+
+
+def _units(seen: Observer, limit: Limit, window: list[Start]) -> int:
+    """What jobs took of a limit, by what the store could know when it issued the last of their tickets."""
+    taking = [each for each in window if _estimate(each, limit)]
+    issued = max((_issued(seen, each) for each in taking), default=0.0)
+    return sum(_counted(seen, each, limit, issued) for each in taking)
+
+
+def _issued(seen: Observer, start: Start) -> float:
+    return max(seen.issues[start.slot], default=start.at)
+
+
+def _estimate(start: Start, limit: Limit) -> int:
+    """What a job was to take of a limit."""
+    wanted = start.job.plan
+    if limit.unit == _STARTS:
+        return wanted.cost
+    return wanted.units.get(limit.unit, 0)
+
+
+def _counted(seen: Observer, start: Start, limit: Limit, issued: float) -> int:
+    """What a job took, by what the store could know when it issued a ticket."""
+    estimate = _estimate(start, limit)
+    took = start.took.get(limit.unit, estimate)
+    if took <= estimate:
+        return took
+    told = seen.settled.get((start.record, seen.dues.get(start.slot, 0)), float("inf"))
+    return took if told < issued else estimate

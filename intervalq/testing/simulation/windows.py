@@ -1,0 +1,57 @@
+"""Windows of a planned run: several limits that bind, and what its jobs take of them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from intervalq import Limit
+from intervalq.testing.simulation.plans import Plan, PlannedJob
+
+_UNITS: Final = ("starts", "starts", "tokens", "bytes")
+
+
+def add_windows(plan: Plan, random: Random) -> None:
+    """Give a plan one to three windows that bind, and its jobs units of them."""
+    units = random.sample(_UNITS, random.randint(1, 3))
+    plan.limits = tuple(_limit(plan.interval, unit, place, random) for place, unit in enumerate(units))
+    for process in plan.processes:
+        process.options["limits"] = plan.limits
+        # One that brings no settings of its own could not say what its jobs take.
+        process.options.setdefault("interval", plan.interval)
+        for name in ("burst", "max_running", "tolerance"):
+            process.options.setdefault(name, getattr(plan, name))
+        for job in process.jobs:
+            _take(job, plan.limits, random)
+
+
+def _limit(interval: float, unit: str, place: int, random: Random) -> Limit:
+    """A window of some intervals, in which fewer jobs start than these would allow.
+
+    In a cell of the longest, several slots lie.
+    """
+    steps = random.choice((3, 6, 12, 25, 50, 400))
+    window = max(64e-6, round(interval * steps * random.uniform(0.8, 1.2), 6)) + place * 1e-6
+    most = max(1, round(min(steps, 40) * random.uniform(0.2, 0.9)))
+    jitter = round(window * random.uniform(0, 0.3), 6) if random.random() < 0.3 else 0.0
+    return Limit(most if unit == "starts" else 10 * most, window, unit, jitter)
+
+
+def _take(job: PlannedJob, limits: tuple[Limit, ...], random: Random) -> None:
+    starts = [limit.most for limit in limits if limit.unit == "starts"]
+    job.cost = min([job.cost, *starts])
+    room = {limit.unit: limit.most for limit in limits if limit.unit != "starts"}
+    if not room or random.random() < 0.1:
+        return
+    job.cost = 1
+    job.units = {unit: random.choice((0, 1, 10, most // 3, most)) for unit, most in room.items()}
+    job.units = {unit: min(room[unit], units) for unit, units in job.units.items()}
+    if random.random() < 0.7:
+        job.took = {unit: _took(units, random) for unit, units in job.units.items() if units}
+
+
+def _took(units: int, random: Random) -> int:
+    """What a job takes that said it would take so much: mostly less, and now and then more."""
+    if random.random() < 0.1:
+        return units + random.randint(1, 20)
+    return random.choice((0, units // 2, units, random.randint(0, units)))

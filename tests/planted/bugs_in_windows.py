@@ -1,0 +1,67 @@
+"""Bugs in windows and in what is settled of them: more begins than the called service allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from intervalq import rules
+from intervalq._spec import windows
+from intervalq._spec.record import Limit
+from intervalq.rules import Settled, State
+from planted.planting import bug, instead
+
+_SETTLE: Final = windows.settle
+_SPAN: Final = windows._span
+_USE: Final = rules._use
+
+
+@bug("window-short", "windows", 0)
+def _() -> Iterator[None]:
+    """Units are forgotten a cell before their window is over."""
+    yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - 2 * limit.cell)
+
+
+@bug("jitter-forgotten", "windows", 0)
+def _() -> Iterator[None]:
+    """Windows are no longer where calls travel for different times."""
+    yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - limit.jitter)
+
+
+@bug("lateness-forgotten", "windows", 0)
+def _() -> Iterator[None]:
+    """Units count from their slot on, however late in it their job may begin."""
+
+    def span(limit: Limit, state: State) -> int:
+        return limit.window + limit.jitter + state.error
+
+    yield from instead(windows, "_span", span)
+
+
+@bug("settled-twice", "windows", 12)
+def _() -> Iterator[None]:
+    """What a job did not need is given back twice."""
+
+    def settle(state: State, settled: Sequence[Settled]) -> State:
+        return _SETTLE(_SETTLE(state, settled), settled)
+
+    yield from instead(windows, "settle", settle)
+
+
+@bug("units-stay-over", "windows", 40)
+def _() -> Iterator[None]:
+    """Slots that a late grant sets back are not counted where they come again."""
+    yield from instead(windows, "set_back", lambda state, slots=(): state)
+
+
+@bug("used-units-given-back", "windows", 0)
+def _() -> Iterator[None]:
+    """A slot that its job begins in frees its units when the next one is asked for."""
+
+    def use(state: State, command: object, now: int, *, known: bool) -> tuple[State, object]:
+        state, grants = _USE(state, command, now, known=known)  # type: ignore[arg-type]
+        for slot in grants.granted[:1]:
+            state = windows.give_back(state, slot)
+        return state, grants
+
+    yield from instead(rules, "_use", use)
