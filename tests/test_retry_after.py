@@ -270,7 +270,7 @@ def soon(seconds: float) -> str:
         ({"RateLimit": '"minute";t=30;r=0'}, 30, 30),
         ({"RateLimit": '"day";r=4000;t=50000', "RateLimit-Reset": "3"}, 3, 3),
         ({"X-RateLimit-Reset": str(time.time() + 80_000)}, 1, 80_000),
-        ({"X-RateLimit-Reset": str(round((time.time() + 800) * 1_000))}, 1, 800),
+        ({"X-RateLimit-Reset": str(round((time.time() + 80_000) * 1_000))}, 1, 80_000),
         ({"x-rate-limit-reset": str(int(time.time()) + 80_000)}, 1, 80_000),
         ({"X-RateLimit-Reset-After": "0.25", "X-RateLimit-Reset": "99"}, 0.25, 0.25),
         ({"Retry-After": "1000000"}, 86_400, 86_400),
