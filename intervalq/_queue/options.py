@@ -203,10 +203,8 @@ def options(
     burst = whole("burst", burst, 1)
     ruled = () if limits is None else rules_of(limits)
     micros = _interval_of(interval, rate, auto := rates.bounds(rate, floor, ceiling))
-    if micros is None and (burst != 1 or tolerance is not None or (max_running is not None and not ruled)):
-        raise InvalidOption(
-            "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
-        )
+    if micros is None:
+        _check_without_pace(burst, tolerance, None if ruled else max_running)
     _check_first_use(on_mismatch, new=new, creates=micros is not None or bool(ruled))
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
@@ -235,11 +233,16 @@ def options(
         on_mismatch=on_mismatch,
         new=new,
         start=start,
-        each=each_of(
-            each, micros, is_plain=burst == 1 and max_running is None and not ruled and auto is None
-        ),
+        each=each_of(each, micros, is_plain=(burst, max_running, ruled, auto) == (1, None, (), None)),
         auto=auto,
     )
+
+
+def _check_without_pace(burst: int, tolerance: Duration | None, max_running: int | None) -> None:
+    if burst != 1 or tolerance is not None or max_running is not None:
+        raise InvalidOption(
+            "burst, max_running and tolerance need interval or rate: without these, the queue's own are used"
+        )
 
 
 def _check_tolerance(given: Duration | None, tolerated: int, shortest: int) -> None:

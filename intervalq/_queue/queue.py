@@ -48,9 +48,8 @@ class IntervalQueue(Control):
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter or digit.
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: use the settings that the queue already has.
-        rate: instead of an interval, a number of starts a second, or text such as `10/s`,
-            `5000/h`, `100/15m`, `100/minute`, `5 per hour`. `auto`: find the server's limit. It begins at the
-            floor and rises; a refusal (status 429 or 503) takes it down for all handles, once for an event.
+        rate: instead of an interval, starts a second, or text such as `10/s`, `100/15m`, `5 per hour`. `auto`:
+            find the server's limit, from the floor up; a refusal (status 429 or 503) lowers it for everybody.
         floor, ceiling: with `rate="auto"`, the lowest rate (at least `1/d`), if the server refuses all, and
             the highest, if it refuses none. They have no default, because only you know what is too much.
         store: a URL or a `Store`. None: the environment variable `INTERVALQ_STORE`, else a SQLite database in
@@ -377,13 +376,9 @@ class IntervalQueue(Control):
             settle=settle,
         )
 
-    @property
+    @cached_property
     def _usual(self) -> Plan:
         """The plan of a job without options of its own."""
-        return self._usual_plan
-
-    @cached_property
-    def _usual_plan(self) -> Plan:
         self._options.check_key()
         return usual(self._options)
 

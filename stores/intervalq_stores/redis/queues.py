@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 _RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
 _OLDEST: Final = (6, 2)
-_SCRIPT: Final = ("queues_record.lua", "queues_auto.lua", "queues_limits.lua", "queues.lua")
+_SCRIPT: Final = (
+    "queues_record.lua",
+    "queues_auto.lua",
+    "queues_limits.lua",
+    "queues.lua",
+    "queues_step.lua",
+)
 """The parts that all scripts have; one that calls them follows."""
 
 

@@ -1,4 +1,4 @@
--- A step on the record of one queue: the last part of its script, behind queues.lua.
+-- A step on the record of one queue: the last part of its script, behind queues_step.lua.
 
 local function apply(command, now)
   local answer, record = new_answer(), opened(KEYS[1], now)
