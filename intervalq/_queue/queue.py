@@ -48,7 +48,7 @@ class IntervalQueue(Control):
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter or digit.
         interval: the time from one start to the next: seconds, a timedelta, or text such as `200ms`; from a
             microsecond to a year. None, without a rate: use the settings that the queue already has.
-        rate: instead of an interval, starts a second, or text such as `10/s`, `100/15m`, `5 per hour`. `auto`:
+        rate: instead of interval, starts a second, or text such as `10/s`, `100/15m`, `5 per hour`; `auto`:
             find the server's limit, from the floor up; a refusal (status 429 or 503) lowers it for everybody.
         floor, ceiling: with `rate="auto"`, the lowest rate (at least `1/d`), if the server refuses all, and
             the highest, if it refuses none. They have no default, because only you know what is too much.
