@@ -19,6 +19,7 @@ from intervalq._queue.inspect import QueueState
 from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions, TryOptions
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._queue.plan import Plan
+from intervalq._queue.ports import blocking_by
 from intervalq._queue.slot import Slot
 from intervalq._queue.threads import opens_here
 from intervalq._shard.grants import Grant
@@ -321,4 +322,4 @@ class IntervalQueue:
         return self._queue
 
 
-asynchronous.blocking_by(IntervalQueue.of)
+blocking_by(IntervalQueue.of)

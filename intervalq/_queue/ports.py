@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Cost, Settle
@@ -79,3 +79,16 @@ class Blocking(Protocol):
     def inspect(self) -> Any:  # noqa: ANN401 - a `QueueState`, which belongs to a higher layer
         """The queue as the store has it, and the live figures of this handle."""
         ...
+
+
+_makers: Final[list[Callable[[Any], Blocking]]] = []
+
+
+def blocking_by(make: Callable[[Any], Blocking]) -> None:
+    """Register the factory of handles for blocking code; called by `intervalq.sync`."""
+    _makers[:] = [make]
+
+
+def blocking_of(queue: object) -> Blocking:
+    """A handle of the same queue for blocking code."""
+    return _makers[0](queue)

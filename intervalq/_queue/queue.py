@@ -17,7 +17,7 @@ from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
 from intervalq._queue.options import Cost, Duration, Rate, Settle, options, wait_of, whole
 from intervalq._queue.plan import Plan, usual
-from intervalq._queue.ports import Blocking
+from intervalq._queue.ports import Blocking, blocking_of
 from intervalq._queue.slot import ComingSlot, Slot
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
@@ -376,9 +376,13 @@ class IntervalQueue(Control):
             settle=settle,
         )
 
-    @cached_property
+    @property
     def _usual(self) -> Plan:
         """The plan of a job without options of its own."""
+        return self._usual_plan
+
+    @cached_property
+    def _usual_plan(self) -> Plan:
         self._options.check_key()
         return usual(self._options)
 
@@ -389,12 +393,4 @@ class IntervalQueue(Control):
             raise InvalidOption(
                 f"{self!r} has a store object of this event loop: to use it from threads, give a URL instead"
             )
-        return _blocking[0](self)
-
-
-_blocking: Final[list[Callable[[IntervalQueue], Blocking]]] = []
-
-
-def blocking_by(make: Callable[[IntervalQueue], Blocking]) -> None:
-    """Register the factory of handles for blocking code; called by `intervalq.sync`."""
-    _blocking[:] = [make]
+        return blocking_of(self)
