@@ -233,7 +233,14 @@ class World:
         outstanding = 0
         if state is not None:
             interval = max(interval, state.settings.interval)
-            outstanding = max(0, state.due - state.clock(now))
+            clock = state.clock(now)
+            # A process that doesn't know yet that its tickets were revoked waits for their slots.
+            held = [
+                actor.shard.grants.tickets for actor in self.actors if actor.shard and not actor.process.dead
+            ]
+            outstanding = max(
+                0, *(due - clock for due in (state.due, *(each[-1].due for each in held if each)))
+            )
         slots, takes = 0, 0.0
         for planned, actor in zip(self.plan.processes, self.actors, strict=False):
             if not actor.process.dead:
