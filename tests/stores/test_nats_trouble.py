@@ -62,7 +62,7 @@ def by_hand(step: str, increment: int = ONE) -> dict[str, str]:
         (by_hand("theirs"), errors.CorruptState),
         (by_hand('{"v":1,"op":"fly"}'), errors.CorruptState),
         (by_hand(f"[1,{NOW},1,0,null,[]]", ONE), errors.CorruptState),
-        (by_hand('{"v":5,"op":"fly"}'), errors.VersionMismatch),
+        (by_hand('{"v":9,"op":"fly"}'), errors.VersionMismatch),
     ],
 )
 async def test_what_is_not_ours_in_a_log_is_left_as_it_is(
