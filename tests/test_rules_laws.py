@@ -27,6 +27,7 @@ class Observer:
             int, tuple[int, int]
         ] = {}  # ticket -> its slot, and the interval it was issued with
         self.used: dict[int, int] = {}  # ticket -> its slot: granted, and not handed back since
+        self.missed: set[int] = set()  # who was told so asks for a new ticket, not for this one
         self.clock: int | None = None
 
     def see(
@@ -73,9 +74,13 @@ class Observer:
         clock = now - state.held_total if began else state.clock(now)  # before a hold that this step began
         for slot in command.slots:
             if slot.ticket in answer.granted:
-                by = state if settled is None else settled  # an automatic interval gets shorter after the grants
+                by = (
+                    state if settled is None else settled
+                )  # an automatic interval gets shorter after the grants
                 assert clock <= slot.due + by.tolerance + by.credit, "granted too late"
-                self.used[slot.ticket] = slot.due
+                if slot.ticket not in self.missed:
+                    self.used[slot.ticket] = slot.due
+        self.missed.update(answer.missed)
         for number, slot in enumerate(answer.taken):
             assert slot.ticket not in self.issued, "a ticket was issued twice"
             assert slot.due + state.tolerance + state.credit >= clock + command.notice, "no notice"

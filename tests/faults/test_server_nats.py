@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -85,7 +85,8 @@ async def remake(ask: Ask, name: str) -> None:
 async def memory(ask: Ask, name: str) -> None:
     made = await ask("STREAM.INFO.intervalq-log")
     await ask("STREAM.DELETE.intervalq-log")
-    await ask("STREAM.CREATE.intervalq-log", made["config"] | {"storage": "memory"})
+    with suppress(nats_errors.Refused):  # a shard was faster, and its log is a file again
+        await ask("STREAM.CREATE.intervalq-log", made["config"] | {"storage": "memory"})
 
 
 @pytest.mark.parametrize("lose", [purge, purge_all, delete, remake, memory])
