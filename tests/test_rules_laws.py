@@ -36,12 +36,13 @@ class Observer:
         if after is None:
             self.__init__()  # type: ignore[misc] # a dropped queue begins again
             return
+        is_kept = after is not before
         if before is not None and rules.lapses(rules.settle(before, now)) <= now:
             before = None  # a request that is delivered again may give its successor the same generation
         if before is None or after.generation != self.generation:
             self.__init__()  # type: ignore[misc]
             self.generation = after.generation
-        if after is not before:  # where nothing is kept, its reading of the clock isn't either
+        if is_kept:  # where nothing is kept, its reading of the clock isn't either
             self._clock_goes_on(after, answer.now)
         if before is not None and before.generation == after.generation:
             for counter in ("ticket", "current", "revoked_through"):
