@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
-import resource
-import sys
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from mutant_processes import Tell, limit
+from mutant_reach import Reach, Schedule
 from mutations import plant
 
 ROOT: Final = Path(__file__).parents[1]
 TESTS: Final = Path(__file__).parent
 REGRESSIONS: Final = TESTS / "simulation_regressions.txt"
-LEAST: Final = 12
-"""Seconds of processor time for a mutant, beside what its rounds take."""
+FIGURES: Final = 12
+"""Figures are those of so many schedules of each mix: the first ones."""
+LONGEST: Final = 10
+"""Seconds of processor time for a schedule; the longest takes one."""
 MODEL: Final = 240
 """The same for all scopes of the model."""
 PATIENCE: Final = 60
@@ -101,87 +104,115 @@ def judges_of(module: str) -> str:
     return digest_of(*simulation, *model, *tests_of(module))
 
 
-def simulators(module: str) -> tuple[list[str], Callable[[str, int], Any]]:
-    """The mixes that reach a module, and what runs one schedule."""
+def kind_of(module: str) -> str:
+    """Its name among `TYPICAL`: of the simulation that meets it."""
+    return TYPICAL[".tasks." in module]
+
+
+def simulator(module: str) -> Callable[[str, int], Any]:
+    """What runs one schedule."""
     if ".tasks." in module:
-        from tasks.simulated_workers import MIXES as mixes  # noqa: N811
         from tasks.simulated_workers import simulate as work
 
-        return list(mixes), work
-    from intervalq.testing.simulation import MIXES, simulate
+        return work
+    from intervalq.testing.simulation import simulate
 
-    return list(MIXES), simulate
+    return simulate
 
 
-def one(module: str, number: int, rounds: int, figures: Figures, *, tests: bool) -> tuple[str, str] | None:
-    """Who noticed a mutant, and by what; None: nobody. A negative number changes nothing."""
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-    if number >= 0:
-        plant(module, number)
-    judges: tuple[tuple[str, Callable[[], str | None], int], ...] = (
-        ("simulation", lambda: by_simulation(module, rounds, figures), LEAST + 2 * rounds),
-        ("model", lambda: by_model(module), MODEL),
-        ("tests", lambda: by_tests(module), 2 * PATIENCE),
+def schedules_of(module: str, rounds: int) -> list[Schedule]:
+    """All that a mutant may meet, sharp ones first; imports what is to be changed."""
+    if ".tasks." in module:
+        from tasks.simulated_workers import MIXES as mixes  # noqa: N811
+
+        first, names = [], [*mixes]
+    else:
+        from intervalq.testing.simulation import MIXES
+
+        first, names = sharp(), [*MIXES]
+    return list(dict.fromkeys([*first, *((mix, seed) for seed in range(rounds) for mix in names)]))
+
+
+def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, tell: Tell) -> None:
+    """Tell who looks at a mutant, and then by what it was noticed, if it was."""
+    plant(module, number)
+    judges: tuple[tuple[str, Callable[[], str | None]], ...] = (
+        ("simulation", lambda: by_simulation(module, schedules, reach)),
+        ("model", lambda: by_model(module)),
     )
-    for name, judge, seconds in judges[2:] if tests else judges[:2]:
-        sys.stderr.write(f"{name}\n")
-        spent = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(spent.ru_utime + spent.ru_stime) + seconds
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-        try:
-            what = judge()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it was seen
-            what = f"{type(error).__name__}: {error}"
-        if what is not None:
-            return name, what[:100]
-    return None
+    for name, judge in judges:
+        tell((name, None))
+        if (what := _noticed(judge)) is not None:
+            tell((name, what))
+            return
 
 
-def by_simulation(module: str, rounds: int, figures: Figures | None = None) -> str | None:
-    """The first promise that is broken in so many schedules of each mix, or in a sharp one; None: none is.
+def one_by_tests(module: str, number: int, tell: Tell) -> None:
+    """The same for the tests, which want a process of their own: pytest is to be there first."""
+    plant(module, number)
+    tell(("tests", None))
+    limit(2 * PATIENCE)
+    if (what := _noticed(lambda: by_tests(module))) is not None:
+        tell(("tests", what))
+
+
+def _noticed(judge: Callable[[], str | None]) -> str | None:
+    try:
+        what = judge()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it was seen
+        what = f"{type(error).__name__}: {error}"
+    return None if what is None else what[:100]
+
+
+def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> str | None:
+    """The first promise that is broken in these schedules, or the figure that gets worse; None: none.
 
     Args:
         module: says which simulation.
-        rounds: so many seeds of each mix.
-        figures: those of the code as it is; what is worse by more than `WORSE` is found.
+        schedules: in this order.
+        reach: what the code as it is gave.
     """
-    mixes, simulate = simulators(module)
-    runs: dict[str, list[Any]] = {mix: [] for mix in mixes}
-    for seed in range(rounds):
-        for mix in mixes:
-            run = simulate(mix, seed)
-            if run.violations:
-                return f"{mix} {seed}: {str(run.violations[0]).strip()}"
-            runs[mix].append(run)
-    for mix, seed in sharp() if ".tasks." not in module else ():
-        if (run := simulate(mix, seed)).violations:
+    simulate = simulator(module)
+    runs = {each: pickle.loads(run) for each, run in reach.runs.items() if each[1] < FIGURES}
+    before = figures_of(module, runs)
+    for mix, seed in schedules:
+        limit(LONGEST)
+        run = simulate(mix, seed)
+        if run.violations:
             return f"{mix} {seed}: {str(run.violations[0]).strip()}"
-    now = figures_of(module, runs) if figures else {}
-    for mix, before in (figures or {}).items():
-        for what, figure in before.items():
+        if seed < FIGURES:
+            runs[mix, seed] = run
+    now = figures_of(module, runs)
+    for mix, figures in before.items():
+        for what, figure in figures.items():
             if now[mix][what] > figure * (WORSE_OF_ALL if mix == ALL else WORSE):
                 return f"{mix}: {now[mix][what]:.3g} {what}, not {figure:.3g}"
     return None
 
 
-def sharp() -> list[tuple[str, int]]:
+def sharp() -> list[Schedule]:
     """Schedules that found a bug once: those of the regressions, and of the bugs that are planted."""
     from planted.bugs import BUGS
 
     listed = (line.split() for line in REGRESSIONS.read_text().splitlines() if line and line[0] != "#")
-    found = [(mix, int(seed)) for mix, seed, *_ in listed]
-    return list(dict.fromkeys([*found, *((bug.mix, bug.seed) for bug in BUGS.values())]))
+    return [
+        *((mix, int(seed)) for mix, seed, *_ in listed),
+        *((bug.mix, bug.seed) for bug in BUGS.values()),
+    ]
 
 
-def figures_of(module: str, runs: dict[str, list[Any]]) -> Figures:
+def figures_of(module: str, runs: dict[Schedule, Any]) -> Figures:
     """What jobs and tasks cost."""
+    by_mix: dict[str, list[Any]] = {}
+    for (mix, _), run in runs.items():
+        by_mix.setdefault(mix, []).append(run)
     if ".tasks." in module:
-        return {mix: _of_tasks(runs[mix]) for mix in CALM_WORKERS}
+        return {mix: _of_tasks(by_mix[mix]) for mix in CALM_WORKERS}
     from intervalq.testing.simulation.many import Tally
 
     figures: Figures = {}
     together = Tally(ALL)
-    for mix, some in runs.items():
+    for mix, some in by_mix.items():
         tally = Tally(mix)
         for run in some:
             tally.add(run)
@@ -209,17 +240,6 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
     }
 
 
-def measured(modules: Sequence[str], rounds: int) -> dict[str, Figures]:
-    """The figures of the code as it is: of shards, and of workers."""
-    figures = {}
-    for module in TYPICAL:
-        if any((".tasks." in module) == (".tasks." in each) for each in modules):
-            mixes, simulate = simulators(module)
-            runs = {mix: [simulate(mix, seed) for seed in range(rounds)] for mix in mixes}
-            figures[module] = figures_of(module, runs)
-    return figures
-
-
 def by_model(module: str) -> str | None:
     """The first promise that is broken in any interleaving; None: none is, or the model lacks the module."""
     if module != "intervalq.rules":
@@ -227,6 +247,7 @@ def by_model(module: str) -> str | None:
     from model.scope import SCOPES
     from model.search import search
 
+    limit(MODEL)
     for name, scope in SCOPES.items():
         if broken := search(scope).broken:
             return f"{name}: {broken}"

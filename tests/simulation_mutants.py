@@ -1,15 +1,17 @@
 """Changes one place of the shard, the rules or the worker at a time, and looks who notices; keeps a log.
 
-    python tests/simulation_mutants.py --minutes 2.5             # goes on where the log ends
-    python tests/simulation_mutants.py --survivors --rounds 60   # tries those again, for longer
+    python tests/simulation_mutants.py --minutes 60              # goes on where the log ends
+    python tests/simulation_mutants.py --survivors --rounds 100  # tries those again, for longer
     python tests/simulation_mutants.py --report                  # scores by module, and who survived
 
-A mutant meets the simulation first; a round is one schedule of each mix. Then the model, which runs the rules
-and nothing else; then the tests of its module that run in virtual time. The log says which of them found it.
-It is found, too, if it makes jobs or tasks dearer or later where nothing goes wrong, or if clearly more slots
-are granted late or given up in all mixes together.
-A mutant that never ends, by the processor time that it takes, is found. Those that change nothing anybody
+First all schedules are run as they are, with probes: the sharp ones, which found a bug once, and some rounds
+of each mix. A mutant then meets those that execute its line, in that order, until one breaks a promise. It is
+found, too, if it makes jobs or tasks dearer or later where nothing goes wrong, or if clearly more slots
+are granted late or given up in all mixes together. Mutants of the rules meet the model next, and with
+`--tests` those that survive meet the tests of their module that run in virtual time. The log says who found
+it. A mutant that never ends, by the processor time that it takes, is found. Those that change nothing anybody
 could see, or only what something costs, are listed with the reason in `simulation_mutants.txt`.
+The order in which mutants are tried depends on nothing but their places.
 """
 
 from __future__ import annotations
@@ -19,18 +21,33 @@ import ast
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutant_judges import ROOT, TESTS, TYPICAL, Figures, digest_of, judges_of, measured, one, path_of
+from mutant_judges import (
+    FIGURES,
+    TYPICAL,
+    digest_of,
+    judges_of,
+    kind_of,
+    one,
+    one_by_tests,
+    path_of,
+    schedules_of,
+    simulator,
+)
+from mutant_processes import Tell, forked
+from mutant_reach import Reach, Schedule, probe_of, reach
 from mutations import mutations
 
 LOG: Final = Path(__file__).with_suffix(".jsonl")
@@ -93,7 +110,7 @@ def is_same(module: str, number: int) -> bool:
     return (module, *place_of(module, number)) in same()
 
 
-def todo(log: Path, rounds: int, *, survivors: bool, modules: list[str]) -> Iterator[tuple[str, int, str]]:
+def todo(log: Path, most: int, *, survivors: bool, modules: list[str]) -> Iterator[tuple[str, int, str]]:
     """The mutants that nobody tried; or those that simulation and model let pass: fewer rounds, or others.
 
     They come in an order that has nothing to do with their places, so that those tried are a fair sample.
@@ -105,7 +122,7 @@ def todo(log: Path, rounds: int, *, survivors: bool, modules: list[str]) -> Iter
         line = known.get((module, number))
         again = line is not None and line["by"] in {"", "tests"}
         if again and line is not None:
-            again = line["rounds"] < rounds or line.get("judges") != judges[module]
+            again = line["rounds"] < most or line.get("judges") != judges[module]
         if (again if survivors else line is None) and not is_same(module, number):
             yield module, number, ": ".join(made_of(module)[number])
 
@@ -125,7 +142,7 @@ def report(log: Path) -> None:
         found[module] += bool(line["found"])
         simulated[module] += line["by"] in {"simulation", "model"}
         if not line["found"]:
-            sys.stdout.write(f"{module}:{line['what']} ({line['rounds']} rounds)\n")
+            sys.stdout.write(f"{module}:{line['what']} ({line.get('reach', '?')} schedules)\n")
     head = "simulation and model", "with tests"
     sys.stdout.write(f"{'module':32} {'tried':>6} {'of':>6}  {head[0]:>22}  {head[1]:>16}\n")
     for module in (*MODULES, "all"):
@@ -138,27 +155,66 @@ def report(log: Path) -> None:
             sys.stdout.write(f"{module:32} {tried:6} {mutants:6}  {shares}\n")
 
 
-def tried(module: str, number: int, rounds: int, figures: dict[str, Figures]) -> tuple[str, str]:
-    """What `one` says, from processes of its own: who found it, and what; both empty: nobody.
+def begun(modules: Sequence[str], rounds: int, processes: int) -> dict[str, Reach]:
+    """What the code as it is gives, and which lines it executes: of shards, and of workers."""
+    given = {}
+    for kind in TYPICAL:
+        own = [module for module in modules if kind_of(module) == kind]
+        if own:
+            listed = [(kind, lambda tell, kind=kind: tell(schedules_of(kind, rounds)))]
+            ((_, (schedules,), _),) = forked(listed, 1)
+            given[kind] = reach(schedules, own, partial(simulator, kind), processes)
+    return given
 
-    Tests have another process than simulation and model: pytest wants to be there first.
-    """
-    command = [sys.executable, __file__, "--one", module, str(number), "--rounds", str(rounds)]
-    own = figures[TYPICAL[".tasks." in module]]
-    command += ["--figures", json.dumps(own)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(TESTS)))}
-    for more in ([], ["--tests"]):
-        done = subprocess.run(
-            [*command, *more], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
-        )
-        if done.returncode != 0:
-            begun = [name for name in done.stderr.split() if name in {"simulation", "model", "tests"}]
-            by = begun[-1] if begun else "simulation"
-            return by, "never ends" if done.returncode < 0 else f"fails: {done.stderr[-100:]}"
-        if done.stdout:
-            by, _, what = done.stdout.partition(" ")
-            return by, what
-    return "", ""
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A mutant, and what it is to meet."""
+
+    module: str
+    number: int
+    what: str
+    schedules: tuple[Schedule, ...]
+    reach: Reach
+
+    def judged(self, tell: Tell) -> None:
+        """By simulation and model."""
+        one(self.module, self.number, self.schedules, self.reach, tell)
+
+    def tested(self, tell: Tell) -> None:
+        """By the tests."""
+        one_by_tests(self.module, self.number, tell)
+
+
+def meetings(mutants: Iterable[tuple[str, int, str]], reaches: dict[str, Reach], most: int) -> Iterator[Try]:
+    """Which schedules each mutant is to meet: at most so many, and all that figures are of."""
+    trees = {module: ast.parse(path_of(module).read_text()) for module in MODULES}
+    for module, number, what in mutants:
+        own = reaches[kind_of(module)]
+        line = probe_of(trees[module], int(made_of(module)[number][0]))
+        schedules = own.of(module, line)
+        first = {*schedules[:most]}
+        met = tuple(each for each in schedules if each in first or each[1] < FIGURES)
+        yield Try(module, number, what, met, own)
+
+
+def tried(tries: Iterator[Try], processes: int, *, tests: bool) -> Iterator[tuple[Try, str, str]]:
+    """Who found each mutant, and what; both empty: nobody."""
+    left: list[Try] = []
+    for key, told, code in forked(((each, each.judged) for each in tries), processes):
+        by, found = _verdict(told, code)
+        if tests and not found:
+            left.append(key)
+        yield key, by, found
+    for key, told, code in forked(((each, each.tested) for each in left), processes):
+        yield key, *_verdict(told, code)
+
+
+def _verdict(told: list[tuple[str, str | None]], code: int) -> tuple[str, str]:
+    by, found = told[-1] if told else ("simulation", None)
+    if code and not found:
+        found = "never ends" if code < 0 else f"ends its process: {code}"
+    return (by, found) if found else ("", "")
 
 
 def main() -> int:
@@ -166,42 +222,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Mutants of the shard, the rules and the worker against simulation, model and tests."
     )
-    parser.add_argument("--minutes", type=float, default=2.5, help="how long, at most")
-    parser.add_argument("--rounds", type=int, default=12, help="schedules of each mix, at most")
-    parser.add_argument("--survivors", action="store_true", help="try those again that survived fewer rounds")
+    parser.add_argument("--minutes", type=float, default=10, help="how long, at most")
+    parser.add_argument("--rounds", type=int, default=40, help="schedules of each mix to choose from")
+    parser.add_argument("--most", type=int, default=300, help="schedules that a mutant meets, at most")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--survivors", action="store_true", help="try those again that survived fewer, or others"
+    )
     parser.add_argument("--modules", nargs="*", default=MODULES, help="without: all")
+    parser.add_argument("--numbers", nargs="*", type=int, help="try these alone, whatever the log says")
+    parser.add_argument("--tests", action="store_true", help="those that survive meet the tests, too")
     parser.add_argument("--report", action="store_true", help="only show scores and survivors")
     parser.add_argument("--log", type=Path, default=LOG)
-    parser.add_argument("--tests", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--figures", default="{}", help=argparse.SUPPRESS)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
-    if wanted.one:
-        sys.stdout.write(
-            " ".join(
-                one(
-                    wanted.one[0],
-                    int(wanted.one[1]),
-                    wanted.rounds,
-                    json.loads(wanted.figures),
-                    tests=wanted.tests,
-                )
-                or ()
-            )
-        )
-        return 0
-    over = time.monotonic() + wanted.minutes * 60
-    figures = {} if wanted.report else measured(wanted.modules, wanted.rounds)
-    some = todo(wanted.log, wanted.rounds, survivors=wanted.survivors, modules=list(wanted.modules))
-    while not wanted.report and time.monotonic() < over and (mutant := next(some, None)):
-        module, number, what = mutant
-        by, found = tried(module, number, wanted.rounds, figures)
-        line = {
-            "module": module, "digest": digest_of(path_of(module)), "number": number, "what": what,
-            "found": found, "by": by, "rounds": wanted.rounds, "judges": judges_of(module),
-        }  # fmt: skip
-        with wanted.log.open("a") as log:
-            log.write(json.dumps(line) + "\n")
+    if not wanted.report:
+        over = time.monotonic() + wanted.minutes * 60
+        modules = list(wanted.modules)
+        reaches = begun(modules, wanted.rounds, wanted.processes)
+        some: Iterable[tuple[str, int, str]]
+        if wanted.numbers:
+            some = [
+                (module, number, ": ".join(made_of(module)[number]))
+                for module in modules
+                for number in wanted.numbers
+            ]
+        else:
+            some = todo(wanted.log, wanted.most, survivors=wanted.survivors, modules=modules)
+        some = takewhile(lambda _: time.monotonic() < over, some)
+        tries = meetings(some, reaches, wanted.most)
+        for each, by, found in tried(tries, wanted.processes, tests=wanted.tests):
+            line = {
+                "module": each.module, "digest": digest_of(path_of(each.module)), "number": each.number,
+                "what": each.what, "found": found, "by": by, "rounds": wanted.most,
+                "reach": len(each.schedules), "judges": judges_of(each.module),
+            }  # fmt: skip
+            with wanted.log.open("a") as log:
+                log.write(json.dumps(line) + "\n")
     report(wanted.log)
     return 0
 
