@@ -18,8 +18,10 @@ from mutations import plant
 ROOT: Final = Path(__file__).parents[1]
 TESTS: Final = Path(__file__).parent
 REGRESSIONS: Final = TESTS / "simulation_regressions.txt"
-FIGURES: Final = 12
-"""Figures are those of so many schedules of each mix: the first ones."""
+FIGURES: Final = 8
+"""So many schedules of a mix are enough for its figures."""
+FIGURES_OF_ALL: Final = 100
+"""The same for those of all mixes."""
 LONGEST: Final = 10
 """Seconds of processor time for a schedule; the longest takes one."""
 MODEL: Final = 240
@@ -130,7 +132,11 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
         from intervalq.testing.simulation import MIXES
 
         first, names = sharp(), [*MIXES]
-    return list(dict.fromkeys([*first, *((mix, seed) for seed in range(rounds) for mix in names)]))
+    seeds: list[Schedule] = [
+        (mix, seed) for seed in range(FIGURES) for mix in (*CALM, *CALM_WORKERS) if mix in names
+    ]
+    seeds += [(mix, seed) for seed in range(rounds) for mix in names]
+    return list(dict.fromkeys([*first, *seeds]))
 
 
 def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, tell: Tell) -> None:
@@ -172,17 +178,14 @@ def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> s
         schedules: in this order.
         reach: what the code as it is gave.
     """
-    simulate = simulator(module)
-    runs = {each: pickle.loads(run) for each, run in reach.runs.items() if each[1] < FIGURES}
-    before = figures_of(module, runs)
+    simulate, runs = simulator(module), {}
     for mix, seed in schedules:
         limit(LONGEST)
-        run = simulate(mix, seed)
+        run = runs[mix, seed] = simulate(mix, seed)
         if run.violations:
             return f"{mix} {seed}: {str(run.violations[0]).strip()}"
-        if seed < FIGURES:
-            runs[mix, seed] = run
     now = figures_of(module, runs)
+    before = figures_of(module, {each: pickle.loads(reach.runs[each]) for each in runs})
     for mix, figures in before.items():
         for what, figure in figures.items():
             if now[mix][what] > figure * (WORSE_OF_ALL if mix == ALL else WORSE):
@@ -206,8 +209,9 @@ def figures_of(module: str, runs: dict[Schedule, Any]) -> Figures:
     by_mix: dict[str, list[Any]] = {}
     for (mix, _), run in runs.items():
         by_mix.setdefault(mix, []).append(run)
+    enough = {mix for mix, some in by_mix.items() if len(some) >= FIGURES}
     if ".tasks." in module:
-        return {mix: _of_tasks(by_mix[mix]) for mix in CALM_WORKERS}
+        return {mix: _of_tasks(by_mix[mix]) for mix in CALM_WORKERS if mix in enough}
     from intervalq.testing.simulation.many import Tally
 
     figures: Figures = {}
@@ -217,13 +221,15 @@ def figures_of(module: str, runs: dict[Schedule, Any]) -> Figures:
         for run in some:
             tally.add(run)
         together.merge(tally)
-        if mix in CALM:
+        if mix in CALM and mix in enough:
             slots = 1 / tally.rate if tally.rate > HALF else 0.0
             figures[mix] = {
                 "questions a job": tally.calls_a_job,
                 "slots for one that is used": slots,
                 "seconds until a job begins": tally.wait,
             }
+    if together.schedules < FIGURES_OF_ALL:
+        return figures
     figures[ALL] = {
         "late grants a start": together.late / together.starts,
         "slots given up a start": together.given_up / together.starts,

@@ -35,7 +35,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mutant_judges import (
-    FIGURES,
     TYPICAL,
     digest_of,
     judges_of,
@@ -187,15 +186,12 @@ class Try:
 
 
 def meetings(mutants: Iterable[tuple[str, int, str]], reaches: dict[str, Reach], most: int) -> Iterator[Try]:
-    """Which schedules each mutant is to meet: at most so many, and all that figures are of."""
+    """Which schedules each mutant is to meet: at most so many."""
     trees = {module: ast.parse(path_of(module).read_text()) for module in MODULES}
     for module, number, what in mutants:
         own = reaches[kind_of(module)]
         line = probe_of(trees[module], int(made_of(module)[number][0]))
-        schedules = own.of(module, line)
-        first = {*schedules[:most]}
-        met = tuple(each for each in schedules if each in first or each[1] < FIGURES)
-        yield Try(module, number, what, met, own)
+        yield Try(module, number, what, tuple(own.of(module, line)[:most]), own)
 
 
 def tried(tries: Iterator[Try], processes: int, *, tests: bool) -> Iterator[tuple[Try, str, str]]:
@@ -223,8 +219,8 @@ def main() -> int:
         description="Mutants of the shard, the rules and the worker against simulation, model and tests."
     )
     parser.add_argument("--minutes", type=float, default=10, help="how long, at most")
-    parser.add_argument("--rounds", type=int, default=40, help="schedules of each mix to choose from")
-    parser.add_argument("--most", type=int, default=300, help="schedules that a mutant meets, at most")
+    parser.add_argument("--rounds", type=int, default=20, help="schedules of each mix to choose from")
+    parser.add_argument("--most", type=int, default=200, help="schedules that a mutant meets, at most")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--survivors", action="store_true", help="try those again that survived fewer, or others"

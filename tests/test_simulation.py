@@ -39,6 +39,7 @@ SHORT = dict.fromkeys(
         "backlog",
         "gone",
         "windows",
+        "reclaims",
     ),
     40,
 )

@@ -91,6 +91,8 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     settled-twice                 windows           13
     units-stay-over               windows           41
     used-units-given-back         windows            1
+    end-of-row-forgotten          reclaims          18
+    new-or-not                    reclaims          66
 """
 
 from planted import (

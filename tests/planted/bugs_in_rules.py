@@ -272,3 +272,18 @@ def _() -> Iterator[None]:
 
     with mock.patch.object(Conversation, "_ask", ask):
         yield from instead(rules, "_advance", advance)
+
+
+@bug("end-of-row-forgotten", "reclaims", 17)
+def _() -> Iterator[None]:
+    """Of several slots that are granted at once, the last but one counts as the last that is used."""
+
+    def take(
+        state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
+    ) -> tuple[State, Answer]:
+        after, answer = _TAKE(state, command, costs, units, answer)
+        if answer.begun > 1 and after.current_due > state.current_due:
+            after = replace(after, current_due=after.current_due - after.settings.interval)
+        return after, answer
+
+    yield from instead(rules, "_take", take)

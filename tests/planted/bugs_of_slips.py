@@ -8,6 +8,7 @@ from typing import Any, Final
 from intervalq._queue import attempts
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
+from intervalq._shard.connection import Connection
 from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.leases import Leases
 from intervalq._shard.wait_queue import Waiter, WaitQueue
@@ -118,3 +119,14 @@ def _() -> Iterator[None]:
         return grant, result, error
 
     yield from instead(attempts, "_attempt", attempt)
+
+
+@bug("new-or-not", "reclaims", 65)
+def _() -> Iterator[None]:
+    """A handle for a new queue uses the one that is there."""
+
+    async def create(self: Connection, nonce: str) -> None:
+        del nonce
+        self._first = None
+
+    yield from instead(Connection, "_create", create)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +15,7 @@ import anyio
 from intervalq.tasks import rules
 from intervalq.tasks._session import commit as _commit
 from intervalq.tasks._session.batcher import Batcher
+from intervalq.tasks._session.demand import Callers, Request
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
 
@@ -163,6 +166,19 @@ def _() -> Iterator[None]:
         remove(table, row._replace(dedupe_for=0), now, feed=feed)
 
     return instead(rules, "_remove", forgetful)
+
+
+@bug("left-with-it", "hands")
+def _() -> Iterator[None]:
+    """A task that is there just when its caller leaves stays claimed."""
+    leave = Callers.leave
+
+    def leaves(self: Callers, request: Request) -> None:
+        leave(self, request)
+        if isinstance(sys.exc_info()[1], asyncio.CancelledError):
+            request.claims = []
+
+    return instead(Callers, "leave", leaves)
 
 
 def iter_dict(owner: dict[Any, Any], key: object, value: object) -> Iterator[None]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
 from typing import TYPE_CHECKING
 
 import anyio
 
 from intervalq.errors import ClaimLost, StoreError
 from intervalq.tasks import Claim, Tasks
+from intervalq.tasks.rules import Worked
 from intervalq.testing.simulation.loop import Process, ProcessClock
 from tasks.simulated_network import Line, WakingLine
 
 if TYPE_CHECKING:
     from tasks.simulated_workers import World
+
+SOON = 1.0
+"""Seconds after which a task that was claimed for a caller who is gone has been given back."""
 
 LAST = 1.0
 """Seconds that a call waits beyond its time for an answer that is on its way."""
@@ -26,7 +32,10 @@ class Hand:
         self.dice = world.dice
         self.process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
         self.line = (WakingLine if world.waking else Line)(world.network, self.process)
+        self.line.heard = self._heard
         self.tasks = Tasks(self.line, expiry=world.expiry)
+        self._turns = Random(f"{world.seed}:{name}")
+        self._call: anyio.CancelScope | None = None
 
     async def work(self) -> None:
         """Claim and settle, until the run is over."""
@@ -47,6 +56,7 @@ class Hand:
         lease = dice.choice([None, None, dice.uniform(0.5, 3)])
         since, seconds = now(), dice.choice([0, 0.2, dice.uniform(0, 3)])
         with anyio.move_on_after(dice.choice([100.0, 100.0, dice.uniform(0, 1)])) as scope:
+            self._call = scope
             try:
                 claim = await self.tasks.claim("h", lease=lease, timeout=seconds)
             except TimeoutError:
@@ -57,7 +67,28 @@ class Hand:
                 )
             return claim
         assert scope.cancelled_caught
+        await anyio.sleep(SOON)
+        self._judge_left()
         return None
+
+    def _heard(self, answer: object) -> None:
+        """The caller may leave just when its task is there, before or after it has been handed it."""
+        has_come = isinstance(answer, Worked) and answer.claimed
+        if has_come and self._call is not None and self._turns.random() < 0.3:
+            self._cancel(self._call, self._turns.randrange(5))
+
+    def _cancel(self, call: anyio.CancelScope, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._cancel, call, turns - 1)
+        else:
+            call.cancel()
+
+    def _judge_left(self) -> None:
+        """Nothing is claimed here, where nobody claims or holds anything."""
+        network = self.world.network
+        for row in network.rows() if self.world.judge.calm else ():
+            if row.session is not None and row.session in self.world.judge.sessions_of(self.process):
+                network.broken(f"{self.process.name} has {row.json} claimed, and its caller has left")
 
     async def _hold(self, claim: Claim) -> None:
         world, dice, now = self.world, self.dice, self.world.loop.time

@@ -186,6 +186,10 @@ class Judge:
             if call.session == session:
                 call.lost = self.now()
 
+    def sessions_of(self, process: Process) -> set[str]:
+        """All that a process has had."""
+        return {id_ for id_, who in self._sessions.items() if who is process}
+
     def has(self, process: Process, sessions: set[str]) -> bool:
         """Whether a process still has a session, of those that are there."""
         return any(self._sessions.get(id_) is process for id_ in sessions)

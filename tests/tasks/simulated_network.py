@@ -31,6 +31,8 @@ class Network:
         self.lines: list[str] = []
         self.calls = 0
         self.is_healthy = False
+        self.is_over = False
+        """Nobody looks any more."""
         self.listeners: dict[Callable[[], None], Line] = {}
         self.observe: Callable[[Process, Command[Any], object], None] = lambda *_: None
         """Told of each command that the store has done, and of its answer."""
@@ -46,6 +48,8 @@ class Network:
         self.lines.append(f"{asyncio.get_running_loop().time():10.6f} {text}")
 
     def broken(self, text: str) -> None:
+        if self.is_over:
+            return
         self.violations.append(text)
         self.say(f"BROKEN {text}")
 
@@ -111,6 +115,8 @@ class Line:
         self.network = network
         self.process = process
         self.is_cut = False
+        self.heard: Callable[[object], None] = lambda _: None
+        """Told of each answer as soon as it is there."""
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         assert now is None
@@ -123,9 +129,11 @@ class Line:
             loop.call_later(network.delay(), network.arrive, self, command, reply, context=Context())
         timer = loop.call_later(DEADLINE, _give_up, reply)
         try:
-            return await reply
+            answer = await reply
         finally:
             timer.cancel()
+        self.heard(answer)
+        return answer
 
     async def aclose(self) -> None:
         pass

@@ -99,7 +99,7 @@ class World:
     def __init__(self, mix: Mix, seed: str, loop: WorldLoop) -> None:
         self.loop = loop
         self.mix = mix
-        self.dice = Random(seed)
+        self.dice, self.seed = Random(seed), seed
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
         calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts)
         self.judge = Judge(self.network, loop.time, calm=calm)
@@ -152,11 +152,11 @@ class World:
             worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
         else:
             worker.line.is_cut = True
-            worker.seat.back = self.loop.time() + length
+            worker.seat.back = max(worker.seat.back, self.loop.time() + length)
             self.at(self.loop.time() + length, setattr, worker.line, "is_cut", False)
 
     def _stall(self, worker: Worker, length: float) -> None:
-        worker.seat.back = self.loop.time() + length
+        worker.seat.back = max(worker.seat.back, self.loop.time() + length)
         self.loop.stop_process(worker.process, length)
 
     def has_session(self, process: Process) -> bool:
@@ -292,6 +292,8 @@ class World:
                 self.network.broken(f"poison {number} was done")
 
     async def _sweep(self) -> None:
+        """End what is left, out of the judges' sight: the dead go on in order to end."""
+        self.network.is_over = True
         for _ in range(300):
             everybody: list[Worker | Hand] = [*self.workers, *self.hands]
             left = [task for each in everybody for task in each.process.tasks if not task.done()]

@@ -27,7 +27,8 @@ Mixes
     backlog (nothing but jobs that wait); rows (many slots in a row, in the midst of which processes stop);
     far (a tolerance that is less than the way to the store, and handles that wait until slots have surely
     come); gone (the store is away for longer than jobs wait for it); windows (several limits, units that
-    are settled later, and most faults); all.
+    are settled later, and most faults); reclaims (tickets are reclaimed around the time that others were
+    granted, or the interval grows then); all.
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected, jobs are cancelled,
     time out, fail and are tried again, cost several slots and have priorities, handles close and join, and
     some queues have bursts, a limit of running jobs, a tolerance of their own, or a key.

@@ -70,6 +70,10 @@ class Mix:
     """What handles choose from."""
     withdrawn: float = 0.0
     """The chance of a process that is granted that a job of it is cancelled around then."""
+    reclaimed: float = 0.0
+    """The chance of a grant that all tickets are reclaimed, or a longer interval is set, around then."""
+    new: float = 0.0
+    """The chance of a process that joins to make its handle for a queue that is not there yet."""
     closes: float = 0.05
     """The chance of a handle to be closed while the others go on."""
     exits: bool = False
@@ -204,6 +208,17 @@ MIXES: Final = {
         crashes=0.1,
         closes=0.1,
         steps=1,
+    ),
+    "reclaims": Mix(
+        reclaimed=0.3,
+        new=0.5,
+        interval=(0.001, 0.05),
+        jobs=(20, 60),
+        near=True,
+        way=(0.0001, 0.002),
+        comes=("slot", "run", "add"),
+        bursts=(1, 1, 2, 5),
+        limited=0.2,
     ),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }

@@ -86,6 +86,8 @@ class Network:
         """Stops a process in so many seconds, for so many."""
         self.withdraw: Callable[[Process, float], None] = lambda *_: None
         """Cancels a job of a process in so many seconds."""
+        self.reclaim: Callable[[float], None] = lambda _: None
+        """Somebody reclaims all tickets, or sets a longer interval, in so many seconds."""
         self._mix = mix
         self._random = random
 
@@ -146,6 +148,8 @@ class Network:
             )
         if (answer.granted or answer.begun) and self._happens(line, self._mix.withdrawn):
             self.withdraw(line.process, self._random.uniform(0, 0.06))
+        if (answer.granted or answer.begun) and self._happens(line, self._mix.reclaimed):
+            self.reclaim(self._random.uniform(0, 0.02))
         if not self.loses(line):
             delay, context = self.delay(line, line.route.down), line.process.context
             loop.call_later(delay, line.receive, reply, answer, self.primary, context=context)

@@ -68,6 +68,8 @@ class _Planner:
         if self.likely(0.2):
             joins = self.process("J", {} if self.likely(0.5) else given)
             joins.at = self.moment()
+            if mix.new and self.likely(mix.new):
+                joins.options = {**given, "lookahead": joins.options["lookahead"], "new": True}
             processes.append(joins)
         loops = random.randint(1, mix.loops) if mix.loops else 0
         processes += [self.loop(number, given) for number in range(loops)]

@@ -15,7 +15,14 @@ from intervalq._queue.threads import EARLY
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
-from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound, StoreError
+from intervalq.errors import (
+    ConfigMismatch,
+    IntervalqError,
+    QueueClosed,
+    QueueExists,
+    QueueNotFound,
+    StoreError,
+)
 from intervalq.testing.simulation.facts import ObservedJob
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import CHANGES
@@ -170,6 +177,7 @@ class Users:
                 if shard.is_open(grant):
                     break
                 job.came_late = True
+                shard.leases.ended(grant.ticket)
                 waiter = late(shard, grant, waiter)
         assert shard.state is not None
         self.seen.started(job, grant.ticket, shard.state.generation, grant.due)
@@ -216,5 +224,5 @@ class Users:
                 await queue.configure(**{CHANGES[verb]: amount})  # type: ignore[arg-type]
             else:
                 await getattr(queue, verb)()
-        except (ConfigMismatch, QueueClosed, QueueNotFound, StoreError) as error:
+        except (ConfigMismatch, QueueClosed, QueueExists, QueueNotFound, StoreError) as error:
             self.seen.say(actor.process.name, "fails", type(error).__name__)

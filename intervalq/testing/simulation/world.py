@@ -61,6 +61,7 @@ class World:
         self.users.exits, self.users.gone = self.mix.exits, self._exit
         self.users.closed = self._closed
         self.network.withdraw = self._withdraw
+        self.network.reclaim = self._reclaim
         self.actors: list[Actor] = []
         self.busy = 0  # the sum of theirs
         self.idle: asyncio.Future[None] = loop.create_future()
@@ -162,6 +163,14 @@ class World:
     def _withdraw(self, process: Process, delay: float) -> None:
         """Whoever is first in line may have the slot by then, or not yet."""
         self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
+
+    def _reclaim(self, delay: float) -> None:
+        """The operator makes tickets void whose slots are near, behind slots that are granted."""
+        verb, amount = "reclaim", 0.0
+        if self.dice.random() < 0.2:
+            verb, amount = "configure", round(self.plan.interval * self.dice.uniform(1, 4), 6)
+        operator = self.actors[-1]
+        self._call(self.loop.time() + delay, operator, partial(self.users.verb, operator, verb, amount))
 
     def _take_turns(self, actor: Actor, turn: float) -> None:
         """Take the processor away for a part of each turn, now and in all that follow."""

@@ -5,19 +5,34 @@ from __future__ import annotations
 from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import ObservedJob
 from intervalq.testing.simulation.judges.starts import GRAIN, Findings, named
-from intervalq.testing.simulation.mixes import CHANGES
+from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 
 def fates(seen: Observer, plan: Plan) -> Findings:
-    """Every job of a live process ends once, as it should."""
+    """Every job of a live process ends once, as it should; a handle for a new queue uses no other one."""
+    new = {each.name for each in plan.processes if each.options.get("new") and not plan.keyed}
+    for start in seen.starts:
+        process = start.job.process
+        asked = min(seen.questions[process], default=start.at)
+        if process.name in new and _was_there(seen, process, asked):
+            yield start.at, f"{named(start)} began in a queue that was there before it asked for a new one"
+            break
     for job in seen.jobs:
-        if job.process not in seen.died and (trouble := _trouble(seen, plan, job)):
+        if job.outcome == "QueueExists" and job.process.name in new:
+            if not _was_there(seen, job.process, job.ended):
+                yield job.ended, f"job {job.number} of {job.process.name}: there was no queue"
+        elif job.process not in seen.died and (trouble := _trouble(seen, job)):
             yield job.ended, f"job {job.number} of {job.process.name}: {trouble}"
 
 
-def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
+def _was_there(seen: Observer, process: Process, at: float) -> bool:
+    """Whether others knew of a record by then."""
+    return any(times[0] < at for other, times in seen.attached.items() if other is not process and times)
+
+
+def _trouble(seen: Observer, job: ObservedJob) -> str | None:
     """What is wrong with how a job ended; None: nothing."""
     wanted, starts, outcome = job.plan, len(job.starts), job.outcome
     if outcome is None:
@@ -36,7 +51,7 @@ def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
         "SlotTimeout": wanted.timeout is not None and starts < attempts,
         "StoreTimeout": given_up and starts < attempts,
         "StoreUnavailable": given_up and starts < attempts,
-        "ConfigMismatch": any(verb in CHANGES for _, _, verb, _ in plan.verbs) and starts < attempts,
+        "ConfigMismatch": bool(seen.changes) and starts < attempts,
         "QueueNotFound": job.process.name == "J" and starts < attempts,
     }
     return None if fine.get(outcome, False) else f"{starts} starts, then {outcome}"
