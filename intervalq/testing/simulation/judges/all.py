@@ -110,7 +110,7 @@ def _lines(seen: Observer) -> Findings:
             for first in jobs[:number]:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
-                if (higher == 0 and second.number < first.number) or (
+                if (higher == 0 and second.number < first.number and _handed(began[1]) > began[0].at) or (
                     higher > 0 and second.added < _handed(began[0])
                 ):
                     if _is_undecided(seen, first, second):
