@@ -293,7 +293,7 @@ def progress(seen: Observer, plan: Plan) -> Findings:
     A slot that is too cheap for the job that is next is passed over, which takes a question as well.
     """
     del plan
-    if any(job.plan.cost > 1 for job in seen.jobs):
+    if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
     for at, process, questions in seen.alone:
         if questions == _QUESTIONS + 1:
