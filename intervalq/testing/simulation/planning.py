@@ -66,11 +66,7 @@ class _Planner:
         count = random.randint(2, 5)
         processes = [self.process(chr(ord("A") + number), given) for number in range(count)]
         if self.likely(0.2):
-            joins = self.process("J", {} if self.likely(0.5) else given)
-            joins.at = self.moment()
-            if mix.new and self.likely(mix.new):
-                joins.options = {**given, "lookahead": joins.options["lookahead"], "new": True}
-            processes.append(joins)
+            processes.append(self.newcomer(given))
         loops = random.randint(1, mix.loops) if mix.loops else 0
         processes += [self.loop(number, given) for number in range(loops)]
         busy = processes[:1] if self.likely(0.1) else processes
@@ -141,6 +137,14 @@ class _Planner:
             crash=crash,
             close=(self.moment(), self.likely(0.5)) if self.likely(mix.closes) else None,
         )
+
+    def newcomer(self, given: dict[str, Any]) -> PlannedProcess:
+        """A process that joins later."""
+        joins = self.process("J", {} if self.likely(0.5) else given)
+        joins.at = self.moment()
+        if self.mix.new and self.likely(self.mix.new):
+            joins.options = {**given, "lookahead": joins.options["lookahead"], "new": True}
+        return joins
 
     def loop(self, number: int, given: dict[str, Any]) -> PlannedProcess:
         """A process that dies soon, as the one did that it is begun in the place of."""
