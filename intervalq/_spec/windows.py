@@ -78,6 +78,8 @@ def age(state: State) -> State:
 
     Those behind the last granted one are kept: if that is granted late, they come again.
     """
+    if not state.settings.limits:
+        return state
     clock, late, lag = state.clock(state.last_now), lateness(state), state.lag
 
     def aged(_: int, limit: Limit, use: Usage) -> Usage:
