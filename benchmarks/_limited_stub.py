@@ -6,6 +6,7 @@ It counts in sliding logs, in fixed windows or in token buckets, and refuses wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import math
 import random
@@ -163,7 +164,11 @@ class Stub:
         return True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the calls of one connection, one after the other."""
+        """Answer the calls of one connection, one after the other, until its process ends."""
+        with contextlib.suppress(ConnectionError):
+            await self._serve(reader, writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             now = time.monotonic() + CLOCK
             tokens, bound = map(int, line.split())

@@ -184,7 +184,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
             missed=tuple([slot.ticket for slot in grants.missed]),
             at_once=grants.at_once,
         )
-    if known:
+    if known and grants.missed:
         # A slot that was granted before may have been used: this may be an old request, delivered again.
         state = _give_back(state, tuple(slot for slot in grants.missed if slot.ticket > state.current))
     if state.held_since is not None:

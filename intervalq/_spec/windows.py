@@ -226,6 +226,8 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
 
     Holds may have split the cell of a slot. The slot is in the first part that was over after its grant.
     """
+    if not settled:
+        return state
     over = state.clock(state.last_now) - lateness(state)
 
     def corrected(place: int, limit: Limit, use: Usage) -> Usage:
@@ -247,7 +249,7 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
                 use = use._replace(used=put_used(use.used, (end + state.lag, more, end)))
         return use
 
-    return changed(state, corrected) if settled else state
+    return changed(state, corrected)
 
 
 def revoke(state: State) -> State:
