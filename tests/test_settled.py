@@ -115,6 +115,22 @@ async def test_closing_tells_what_is_settled() -> None:
         slot.settle(tokens=130)
 
 
+@in_virtual_time
+async def test_closing_while_a_difference_is_being_sent_sends_nothing_else() -> None:
+    store = FarStore(delay=0.05)
+    queue = queue_on(store, "1000 tokens/min")
+    async with queue.slot(cost=TOKENS) as slot:
+        slot.settle(tokens=130)
+    while not settled(store):
+        await anyio.sleep(0.001)
+    with anyio.fail_after(MINUTE):
+        await queue.close()
+    calls = len(store.calls)
+    await anyio.sleep(MINUTE)
+    assert [each.more for each in settled(store)] == [(30,)]
+    assert len(store.calls) == calls
+
+
 @pytest.mark.parametrize(("real", "counted"), [(30, {100, 30}), (130, {130, 160})])
 def test_without_an_answer_a_refund_is_sent_once_and_an_overrun_again(real: int, counted: set[int]) -> None:
     """Whether the step was done or not."""

@@ -76,8 +76,11 @@ class Settlements:
             self.at = self._clock.now()
 
     def hurry(self) -> bool:
-        """Allow a request for these alone from now on; returns whether there are any."""
-        self.at = self._clock.now() if self else FOREVER
+        """Allow a request for these alone from now on; returns whether there are any.
+
+        What is being sent needs no other request, unless this one fails.
+        """
+        self.at = self._clock.now() if self._waiting else FOREVER
         return bool(self)
 
     def troubled(self, trouble: Exception) -> None:

@@ -110,7 +110,7 @@ def _lines(seen: Observer) -> Findings:
             for first in jobs[:number]:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
-                if (higher == 0 and second.number < first.number) or (
+                if (higher == 0 and second.number < first.number and _handed(began[1]) > began[0].at) or (
                     higher > 0 and second.added < _handed(began[0])
                 ):
                     if _is_undecided(seen, first, second):
@@ -293,7 +293,7 @@ def progress(seen: Observer, plan: Plan) -> Findings:
     A slot that is too cheap for the job that is next is passed over, which takes a question as well.
     """
     del plan
-    if any(job.plan.cost > 1 for job in seen.jobs):
+    if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
     for at, process, questions in seen.alone:
         if questions == _QUESTIONS + 1:

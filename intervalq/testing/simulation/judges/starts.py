@@ -304,7 +304,7 @@ class Ways:
             for step, by in self._seen.steps
             if step < at
             and any(step < back <= at for _, back in had)
-            and any(back <= step for _, back in had)
+            and any(sent <= step for sent, _ in had)  # an answer under way may be from before it
             and not self.shown(process, step, at)
         )
 
@@ -314,6 +314,7 @@ class Ways:
         earlier = max((at for at, _ in steps if at < step), default=float("-inf"))
         later = min((at for at, _ in steps if at > step), default=float("inf"))
         old = [(sent, back) for sent, back in had if earlier < sent and back <= step]
+        old = old or [(sent, back) for sent, back in had if earlier < sent <= step]
         for sent, back in sorted(had, key=lambda exchange: exchange[1]):
             if sent <= step or back >= later:
                 continue

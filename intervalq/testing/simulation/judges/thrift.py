@@ -76,7 +76,10 @@ def expected(seen: Observer, plan: Plan) -> Findings:
         return
     if _TRIPS * _slowest(seen) > plan.interval:
         return  # a slot may be over by the time that its process knows the clock
-    late = _late_by(plan, min(seen.tolerances.values(), default=0.0))
+    tolerance = min(seen.tolerances.values(), default=0.0)
+    if plan.burst > 1 and _slowest(seen) > tolerance:
+        return  # the first slot of the credit may be over by the time that its process hears of it
+    late = _late_by(plan, tolerance)
     for start in seen.starts:
         ticket = start.job.expects
         if start.job.process.name in late:
@@ -93,7 +96,9 @@ def turns(seen: Observer, plan: Plan) -> Findings:
 
     It waited for two intervals by then, and before the second one was taken, or the first one granted: what
     was taken before it came is used before it. A ticket in the place of one that was missed is no second one,
-    and a process that misses a ticket from before the second one has had its turn.
+    and a process that misses a ticket from before the second one has had its turn. If the first ticket was
+    granted more than an interval before it began, the second one was taken that much ahead of its turn: then
+    a process that began something since has had its turn, too.
     """
     if not _is_calm(seen, plan) or _TRIPS * _slowest(seen) > plan.interval or plan.burst > 1:
         return
@@ -106,10 +111,12 @@ def turns(seen: Observer, plan: Plan) -> Findings:
         for first, second in pairwise(starts):
             taken = max([*seen.issues[second.slot][:1], *(grant.at for grant in first.grants[:1])])
             since = min(first.at - 2 * plan.interval, taken)
+            is_ahead = any(grant.at < first.at - plan.interval for grant in first.grants[:1])
             if any(miss.process is process and miss.at in seen.issues[second.slot] for miss in seen.misses):
                 continue
             for other, others in own.items():
-                if other is process or any(first.at < start.at < second.at for start in others):
+                begin = taken if is_ahead else first.at
+                if other is process or any(begin < start.at < second.at for start in others):
                     continue
                 if any(miss.process is other and _is_turn(seen, miss, since, second) for miss in seen.misses):
                     continue  # it woke too late for its slot, and has lost its turn
