@@ -176,14 +176,15 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     if command.error and command.error >= state.error:  # the largest recently reported error counts
         state = replace(state, error=command.error, error_until=answer.now + ERROR_KEPT)
     state, grants = _use(state, command, answer.now, known=known)
-    answer = replace(
-        answer,
-        healed=healed,
-        granted=tuple(slot.ticket for slot in grants.granted),
-        missed=tuple(slot.ticket for slot in grants.missed),
-        at_once=grants.at_once,
-    )
-    if known:
+    if healed or command.slots:
+        answer = replace(
+            answer,
+            healed=healed,
+            granted=tuple([slot.ticket for slot in grants.granted]),
+            missed=tuple([slot.ticket for slot in grants.missed]),
+            at_once=grants.at_once,
+        )
+    if known and grants.missed:
         # A slot that was granted before may have been used: this may be an old request, delivered again.
         state = _give_back(state, tuple(slot for slot in grants.missed if slot.ticket > state.current))
     if state.held_since is not None:
@@ -240,10 +241,11 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
     earliest = state.clock(now) - state.tolerance - state.credit
     in_time = tuple(slot for slot in slots if slot.due >= earliest)
     granted: list[Slot] = []
-    for slot in in_time:
-        if held or state.held_since is None:  # each grant may be the last one that the limit allows
-            granted.append(slot)
-            state = _go(state, slot, now, command.lease)
+    while len(granted) < len(in_time) and (held or state.held_since is None):
+        # With a limit of running jobs, each grant may be the last one that it allows.
+        some = in_time[len(granted) :][: 1 if state.settings.max_running else None]
+        granted += some
+        state = _go(state, some, now, command.lease)
     kept = {slot.ticket for slot in in_time}
     missed = () if held else tuple(slot for slot in command.slots if slot.ticket not in kept)
     return state, _Grants(tuple(granted), missed, late)
@@ -335,7 +337,7 @@ def _take(
     while begun < near and state.held_since is None:
         begun = begun + 1 if state.settings.max_running else near  # any may be the last of `max_running`
         last = Slot(first + begun - 1, dues[begun - 1], costs[begun - 1])
-        state = _go(state, last, answer.now, command.lease)
+        state = _go(state, (last,), answer.now, command.lease)
     return state, replace(
         answer,
         first=Slot(first, dues[0], costs[0]),
@@ -357,13 +359,16 @@ def _in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
     return [due + start * step for start in starts[: max(0, bisect_right(starts, room) - 1)]]
 
 
-def _go(state: State, slot: Slot, now: int, lease: int) -> State:
-    """Grant a slot. A second grant changes nothing: only the owner of a ticket ever asks for it."""
+def _go(state: State, slots: Sequence[Slot], now: int, lease: int) -> State:
+    """Grant slots. A second grant changes nothing: only the owner of a ticket ever asks for it."""
+    step = state.settings.interval
     # A cost that was issued with a shorter interval may end beyond all numbers.
-    end = min(FOREVER, slot.due + (slot.cost - 1) * state.settings.interval)
-    state = replace(state, current=max(state.current, slot.ticket), current_due=max(state.current_due, end))
+    end = min(FOREVER, max([slot.due + (slot.cost - 1) * step for slot in slots]))
+    ticket = max([slot.ticket for slot in slots])
+    state = replace(state, current=max(state.current, ticket), current_due=max(state.current_due, end))
     if state.settings.max_running:
-        state = _recheck(replace(state, running={**state.running, slot.ticket: now + lease}), now)
+        leases = dict.fromkeys([slot.ticket for slot in slots], now + lease)
+        state = _recheck(replace(state, running={**state.running, **leases}), now)
     return state
 
 

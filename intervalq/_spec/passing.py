@@ -36,11 +36,11 @@ def settle(state: State, now: int) -> State:
             state = resumed(state, end)
     if state.error and state.error_until <= now:
         state = replace(state, error=0, error_until=0)
-    state = replace(
-        state,
-        held_until=0 if state.held_until <= now else state.held_until,
-        running={ticket: until for ticket, until in state.running.items() if until > now},
-    )
+    if 0 < state.held_until <= now:
+        state = replace(state, held_until=0)
+    if state.running:
+        running = {ticket: until for ticket, until in state.running.items() if until > now}
+        state = replace(state, running=running)
     return windows.age(state)
 
 

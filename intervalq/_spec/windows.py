@@ -78,6 +78,8 @@ def age(state: State) -> State:
 
     Those behind the last granted one are kept: if that is granted late, they come again.
     """
+    if not state.settings.limits:
+        return state
     clock, late, lag = state.clock(state.last_now), lateness(state), state.lag
 
     def aged(_: int, limit: Limit, use: Usage) -> Usage:
@@ -224,6 +226,8 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
 
     Holds may have split the cell of a slot. The slot is in the first part that was over after its grant.
     """
+    if not settled:
+        return state
     over = state.clock(state.last_now) - lateness(state)
 
     def corrected(place: int, limit: Limit, use: Usage) -> Usage:
@@ -245,7 +249,7 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
                 use = use._replace(used=put_used(use.used, (end + state.lag, more, end)))
         return use
 
-    return changed(state, corrected) if settled else state
+    return changed(state, corrected)
 
 
 def revoke(state: State) -> State:
