@@ -163,7 +163,7 @@ def test_a_layer_of_pacing_imports_only_lower_ones_and_the_public_doors() -> Non
 
 def test_folders_and_functions_are_small() -> None:
     folders = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
-    assert {folder: count for folder, count in folders.items() if count > 16} == {}
+    assert {folder: count for folder, count in folders.items() if count > 15} == {}
     for path in modules().values():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
