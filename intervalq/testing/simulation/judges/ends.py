@@ -1,4 +1,4 @@
-"""Judges of ends: what becomes of each job, and of a handle that is closed."""
+"""Judges of ends: how each job ends, and what a closed handle still does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intervalq.testing.simulation.plans import Plan
 
 
 def fates(seen: Observer, plan: Plan) -> Findings:
-    """Every job of a live process ends once, as it should."""
+    """Every job of a live process ends once, with an outcome that has a cause."""
     for job in seen.jobs:
         if job.process not in seen.died and (trouble := _trouble(seen, plan, job)):
             yield job.ended, f"job {job.number} of {job.process.name}: {trouble}"
@@ -43,16 +43,16 @@ def _trouble(seen: Observer, plan: Plan, job: ObservedJob) -> str | None:
 
 
 def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
-    """Whether a job was in line when its handle was closed, and let those begin that were.
+    """Whether a job waited when its handle was closed with `drain=True`, and so had to begin.
 
-    One that has begun and is to be tried again is waited for only if it isn't its caller's.
+    A job that is to be retried is waited for only if it was added in the background.
     """
     is_waited_for = job.plan.way == "add" or not job.starts
     return seen.drains[job.process] and job.added < seen.closed[job.process] and is_waited_for
 
 
 def closing(seen: Observer, plan: Plan) -> Findings:
-    """A handle that is closed without waiting for its jobs starts none any more, nor any that comes later."""
+    """A handle that is closed without draining starts no more jobs, and no handle starts jobs added later."""
     del plan
     for process, at in seen.closed.items():
         for start in seen.starts:
