@@ -6,12 +6,12 @@ that lies later, the clock of the key is set back by the difference, as a late g
 coincide, and the later ones of the key move along. So a key that waits for the others is a key that is held,
 and no record knows another key. When the place comes, one step grants both slots.
 
-Places are in the order in which keys ask for them, and a key asks for its next turn when its last slot comes:
-that is deficit round robin. A turn is `weight` slots, or some more if they are so short that a process could
-not ask for each of them. A key that takes slots alone takes as many as it asks for.
+Keys get places in the order in which they request them, and a key requests its next turn when its last slot
+comes: this is deficit round robin. A turn is `weight` slots, or more if slots are too short for a request
+each. A key without rivals gets as many slots as it requests.
 
-The sender remembers its places. Whoever dies leaves them empty, as in any queue, and holds nobody. The
-common queue's pause is every key's pause; that of a key is its own.
+The sender remembers its places. The places of a process that dies stay empty, as its slots would in any
+queue, and delay nobody. A pause of the common queue pauses every key; a pause of a key, only that key.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from intervalq._spec.record import FOREVER, Mark, Settings, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, set_back
 
 TURN: Final = 5_000
-"""How much time the slots of a turn fill at least, times the weight, if several fit in, in microseconds."""
+"""The least duration of a turn per unit of weight, in microseconds, if several slots fit into it."""
 
 _NEVER: Final = -1
-"""How far ahead new tickets are granted if none is to be."""
+"""The value of `reach` with which no new ticket is granted."""
 
 
 class Place(NamedTuple):
@@ -84,12 +84,12 @@ class KeyedAnswer(NamedTuple):
     """What a command on a key did."""
 
     answer: Answer
-    """As if the key were a queue of its own, which is held while the common one is. If it is refused, and has
-    no state, the settings of the common record are others than the sender's."""
+    """As if the key were a queue of its own that is held while the common one is. A refused answer without a
+    state means that the settings of the common record differ from the sender's."""
     common: State | None
     """The common record after the step; None: there is none."""
     places: tuple[Place, ...] = ()
-    """The common slots of those that were listed or granted: the sender gives them when it asks again."""
+    """The common slots of the listed or granted slots; the sender repeats them with its next request."""
 
 
 def apply_keyed(
@@ -168,7 +168,7 @@ def _paced(
 def _advance(
     state: State | None, common: State, command: Advance, known: Common, now: int
 ) -> tuple[State | None, State, Answer, tuple[Place, ...]]:
-    """Do the step as if the key were alone; what it grants must be granted by the common queue, too."""
+    """Do the step as if the key were alone, then request the granted slots from the common queue, too."""
     if known.release and known.generation == common.generation:
         common = _applied(common, Advance(generation=known.generation, release=known.release), now)[0]
     present = None if state is None else settle(state, now)
@@ -230,7 +230,7 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
 
 
 def shares(settings: Settings) -> bool:
-    """Whether keys can be under one rate with these settings: no slot is handed out with others."""
+    """Whether keys can be under one rate with these settings: no slot is granted together with others."""
     return settings.burst == 1 and not settings.max_running and not settings.limits
 
 
@@ -258,7 +258,7 @@ class _Got(NamedTuple):
 def _places(
     common: State, command: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
 ) -> tuple[State, _Got]:
-    """Ask for the places of wanted slots, or take places for them that aren't before the given instant."""
+    """Request the known places of slots, or take new places that aren't before the given instant."""
     run, instant = wanted
     had = _known_places(common, known, run)
     late = 0 if known.mark is None else known.mark.late_total
@@ -289,7 +289,7 @@ def _places(
 
 
 def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """The places of the first of these slots, as far as they directly follow each other as these do."""
+    """The known places of the first of these slots, as far as they follow each other like the slots."""
     if known.generation != common.generation:
         return ()
     places = dict(known.places)

@@ -78,6 +78,19 @@ class Store(Protocol):
         ...
 
 
+def checked_store(store: Store) -> Store:
+    """An object that was given as a store of queues.
+
+    Raises:
+        InvalidOption: it is no such store, for example one for durable tasks.
+    """
+    if not hasattr(store, "apply") or not hasattr(store, "names"):
+        raise InvalidOption(
+            f"store={short(store)} holds no queues: give a URL, a path or a store of queues like MemoryStore"
+        )
+    return store
+
+
 @runtime_checkable
 class Pairing(Protocol):
     """A store that can do one step on two records, which keys under one rate need (`each`)."""

@@ -56,11 +56,11 @@ class _Slot(Slot):
 
     def __init__(self, queue: asynchronous.IntervalQueue, shard: Shard, grant: Grant) -> None:
         self._queue, self._shard = queue, shard
-        self.become(grant)
+        self._grant = grant
 
-    def tell(self, took: Mapping[str, int]) -> None:
+    def _settle(self, took: Mapping[str, int]) -> None:
         async def settle() -> None:
-            self._queue._settle(self._shard, self, took)
+            self._queue._settle(self._shard, self._grant, took)
 
         BACKGROUND.call(settle)
 
@@ -120,15 +120,15 @@ class IntervalQueue:
                 except Exception as error:
                     asked = wait_after_error(plan.retry_after, error, bare=plan.adapts)
                     if asked is not None:
-                        self._heed(slot, asked)
+                        self._heed(slot._grant, asked)
                     if attempt > plan.retries:
                         raise
                 else:
-                    settle_by(plan.settle, result, slot.tell, self.name)
+                    settle_by(plan.settle, result, slot._settle, self.name)
                     if plan.retry_after:
                         asked = wait_after_result(plan.retry_after, result, bare=plan.adapts)
                         if asked is not None:
-                            self._heed(slot, asked)
+                            self._heed(slot._grant, asked)
                     return result
             if not asked:  # a cool-down is pause enough
                 time.sleep(backoff(attempt, plan.backoff))
@@ -198,7 +198,7 @@ class IntervalQueue:
                 yield slot
             except Exception as error:
                 if (asked := wait_after_error(plan.retry_after, error, bare=plan.adapts)) is not None:
-                    self._heed(slot, asked)
+                    self._heed(slot._grant, asked)
                 raise
 
     @contextmanager

@@ -54,7 +54,7 @@ SAME: Final = Path(__file__).with_suffix(".txt")
 RULES: Final = ("rules",)
 SHARD: Final = (
     "_timing.estimates", "_shard.leases", "_shard.grants", "_shard.store_time", "_shard.planner",
-    "_shard.dispatcher", "_shard.answers", "_shard.connection", "_shard.conversation", "_shard.returning",
+    "_shard.dispatcher", "_shard.answers", "_shard.connection", "_shard.conversation",
     "_shard.wait_queue", "_shard.listener", "_shard.shard", "_shard.settlements", "_shard.deadlines",
     "_shard.last_start", "_shard.warnings",
 )  # fmt: skip

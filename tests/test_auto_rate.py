@@ -109,7 +109,7 @@ async def test_starts_keep_their_distance_while_the_interval_changes_from_answer
         while anyio.current_time() < until:
             try:
                 async with queue.slot() as slot:
-                    began.append((anyio.current_time(), slot.range.step / 1e6))
+                    began.append((anyio.current_time(), slot._grant.range.step / 1e6))
                     await anyio.sleep(0.05)
                     refuse_some(slot.ticket)
             except Refused:

@@ -25,6 +25,7 @@ from intervalq.errors import (
     WrongLoop,
 )
 from intervalq.store import open_store
+from intervalq_stores.memory.tasks import MemoryTaskStore
 from virtual_store import FarStore, in_virtual_time
 
 
@@ -57,6 +58,15 @@ def test_settings_that_make_no_sense_are_refused_at_once(
 ) -> None:
     with pytest.raises(error):
         IntervalQueue("q", **options)
+
+
+def test_an_option_of_the_wrong_kind_is_refused_with_the_remedy() -> None:
+    for interval in ("20/s", "5 per hour"):
+        with pytest.raises(InvalidInterval, match="is a rate, not an interval: give it as the rate"):
+            IntervalQueue("q", interval=interval)
+    wrong: Any = MemoryTaskStore()
+    with pytest.raises(InvalidOption, match=r"MemoryTaskStore.* holds no queues: give a URL"):
+        IntervalQueue("q", interval=1, store=wrong)
 
 
 def test_a_name_is_checked_at_once_and_so_is_a_key() -> None:

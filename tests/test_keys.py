@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intervalq import IntervalQueue
-from intervalq._queue.keys import shown, token
+from intervalq._keys.names import shown, token
 from intervalq.cli._options import queue_of
 from intervalq.errors import InvalidName
 from intervalq.store import open_store

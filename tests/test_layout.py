@@ -11,7 +11,7 @@ from pathlib import Path
 
 import intervalq
 import intervalq_stores
-from intervalq import IntervalQueue, errors
+from intervalq import IntervalQueue, Job, Slot, errors
 from intervalq.tasks import Claim, Task, Tasks
 
 ROOT = Path(__file__).parent.parent
@@ -163,7 +163,7 @@ def test_a_layer_of_pacing_imports_only_lower_ones_and_the_public_doors() -> Non
 
 def test_folders_and_functions_are_small() -> None:
     folders = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
-    assert {folder: count for folder, count in folders.items() if count > 16} == {}
+    assert {folder: count for folder, count in folders.items() if count > 15} == {}
     for path in modules().values():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -264,7 +264,9 @@ def test_classes_for_users_show_only_what_users_need() -> None:
     tasks += " try_claim wait_empty worker"
     task = "at attempt change claimant claims created delete depend error id key modified queue value version"
     claim = f"{task} ack commit in_progress nak open release term"
-    for kind, names in ((IntervalQueue, handle), (Tasks, tasks), (Task, task), (Claim, claim)):
+    job, slot = "attempt cancel done due ticket", "due settle ticket"
+    kinds = ((IntervalQueue, handle), (Job, job), (Slot, slot), (Tasks, tasks), (Task, task), (Claim, claim))
+    for kind, names in kinds:
         assert {name for name in dir(kind) if not name.startswith("_")} == {*names.split()}, kind
 
 

@@ -103,7 +103,7 @@ async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> No
 
     await queue.run(job)
     first = start(queue, job, (), queue._plan())
-    begin = first.waiter.start
+    begin = first._waiter.start
     assert begin is not None
 
     def add() -> None:
@@ -113,7 +113,7 @@ async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> No
         asyncio.get_running_loop().call_soon(add)  # the next thing, before the first one's task has looked
         begin()
 
-    first.waiter.start = begin_and_add
+    first._waiter.start = begin_and_add
     with anyio.fail_after(100):
         assert await first == 1
         assert await later[0] == 1

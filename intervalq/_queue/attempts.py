@@ -45,7 +45,7 @@ async def run(
     If there is no slot for another attempt, the error that says so is raised, with the failure as its cause.
     """
     attempt, error = 1, None
-    waiter = job.waiter if job is not None else plan.waiter(in_thread=in_thread)
+    waiter = job._waiter if job is not None else plan.waiter(in_thread=in_thread)
     while True:
         try:
             grant, result, error = await _attempt(queue, function, plan, waiter, job, in_thread=in_thread)
@@ -82,13 +82,13 @@ async def _attempt(
     """One start in one slot: that, and the function's result, or its error."""
     while True:
         if job is not None:
-            job.waiter = waiter
+            job._waiter = waiter
             if waiter.again:
-                await waits_again(queue._shard(), job.awaited_by)
+                await waits_again(queue._shard(), job._awaited_by)
         shard, grant = await queue._acquire(waiter, plan.timeout)
         held = None
         if shard.connection.is_limited:
-            held = hold(shard, tuple if job is None else partial(getattr, job, "awaited_by"))
+            held = hold(shard, tuple if job is None else partial(getattr, job, "_awaited_by"))
         try:
             if not in_thread:
                 if job is not None:
@@ -119,17 +119,17 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
     in_thread = not is_async(call)
     shard = queue._shard()
     job: RunningJob[Any] = RunningJob(shard, plan.waiter(in_thread=in_thread), queue._jobs)
-    shard.enter(job.waiter)  # not in the task, so that jobs begin in the order in which they were added
+    shard.enter(job._waiter)  # not in the task, so that jobs begin in the order in which they were added
     queue._jobs[job] = None
     work = partial(run, queue, call, plan, job, in_thread=in_thread)
     context = copy_context()
-    context.run(HOLDING.set, ())  # the caller of `add` need not wait for the job: see `Job.awaited_by`
+    context.run(HOLDING.set, ())  # the caller of `add` need not wait for the job: see `Job._awaited_by`
 
     def begin() -> None:
         context.run(spawn, job.carry, work)
 
     if plan.timeout is None:
-        job.waiter.start = begin  # a job that waits for its slot needs no task for it
+        job._waiter.start = begin  # a job that waits for its slot needs no task for it
     else:
         begin()
     return job

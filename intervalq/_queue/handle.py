@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intervalq._keys.each import MAX_WEIGHT, NO_PACE, SHARED
+from intervalq._keys.names import shown, token
 from intervalq._keys.store import KeyStore
 from intervalq._queue.job import RunningJob
-from intervalq._queue.keys import shown, token
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import Callers
 from intervalq._shard.shard import Shard

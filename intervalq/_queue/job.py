@@ -31,8 +31,7 @@ class Job(Generic[R]):
     """How many times the function was started so far."""
     done = False
     """Whether the job has ended: with a result, with an error, or cancelled."""
-    awaited_by: Held = ()
-    """Internal: the slots that are held by those who wait for this job."""
+    _awaited_by: Held = ()  # the slots held by code that waits for this job
     _slot: Grant | None = None
     _slot_of: Waiter | None = None
     _scope: anyio.CancelScope | None = None
@@ -46,8 +45,7 @@ class Job(Generic[R]):
 
     def __init__(self, shard: Shard, waiter: Waiter, kept: dict[Any, None]) -> None:
         self._shard = shard
-        self.waiter = waiter
-        """Internal: the place in line of the latest attempt."""
+        self._waiter = waiter  # the place in the wait queue of the latest attempt
         self._kept = kept  # until it ends, so that closing can wait for it
 
     @property
@@ -73,9 +71,9 @@ class Job(Generic[R]):
         self._seen = True
         if self.done:
             return
-        if self.waiter.start is not None:  # it has no task yet
-            self.waiter.start = None
-            self._shard.leave(self.waiter)
+        if self._waiter.start is not None:  # it has no task yet
+            self._waiter.start = None
+            self._shard.leave(self._waiter)
             self._error = JobCancelled(self._shard.queue)
             self._end()
             return
@@ -88,15 +86,15 @@ class Job(Generic[R]):
     async def _wait(self) -> R:
         self._seen = True
         if not self.done and (held := held_here()):
-            self.awaited_by += held
+            self._awaited_by += held
             try:
-                async with waiting(self._shard, held, lambda: self.waiter.gone):
+                async with waiting(self._shard, held, lambda: self._waiter.gone):
                     await self._end_of_it()
             finally:  # code that gives up waiting can end before this job does
-                left = list(self.awaited_by)
+                left = list(self._awaited_by)
                 for slot in held:
                     left.remove(slot)
-                self.awaited_by = tuple(left)
+                self._awaited_by = tuple(left)
         await self._end_of_it()
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
@@ -122,9 +120,9 @@ class Job(Generic[R]):
             self._when_done()
 
     def _place(self) -> Slot | Grant | None:
-        if self._slot is not None and self._slot_of is self.waiter:
+        if self._slot is not None and self._slot_of is self._waiter:
             return self._slot
-        return self._shard.expected(self.waiter)
+        return self._shard.expected(self._waiter)
 
 
 class RunningJob(Job[R]):
@@ -132,7 +130,7 @@ class RunningJob(Job[R]):
 
     def begins(self, slot: Grant) -> None:
         """Note that an attempt begins."""
-        self._slot, self._slot_of = slot, self.waiter
+        self._slot, self._slot_of = slot, self._waiter
         self.attempt += 1
 
     async def carry(self, work: Callable[[], Awaitable[R]]) -> None:
@@ -163,9 +161,9 @@ class RunningJob(Job[R]):
         Raises the error that kept the job from being queued. If its slot comes too late for it, that is the
         job's own error, as when it has waited for too long.
         """
-        if self.waiter.error is None:
+        if self._waiter.error is None:
             await self._shard.placed()
-        if self.waiter.error is not None:
+        if self._waiter.error is not None:
             await self._end_of_it()
         if self.done and self.attempt == 0 and self._error is not None:
             if isinstance(self._error, SlotTimeout):

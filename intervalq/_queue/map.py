@@ -117,8 +117,8 @@ class _Feed:
     def is_running(self) -> bool:
         """Whether the next result needs no further slot; unknown, and False, before the first job."""
         if self._ready:
-            return self._ready[0].done or self._ready[0].waiter.gone
-        return self._begun and all(job.waiter.gone for job in self._unread)
+            return self._ready[0].done or self._ready[0]._waiter.gone
+        return self._begun and all(job._waiter.gone for job in self._unread)
 
     def stop(self) -> None:
         """Read no more items, and cancel jobs whose results were not yielded."""

@@ -50,7 +50,7 @@ class Options:
 
     name: str
     key: str | None
-    """As the name of the record has it: see `intervalq._queue.keys`."""
+    """As the name of the record has it: see `intervalq._keys.names`."""
     store_url: str | None = field(repr=False)  # with its secrets
     interval: int | None
     """With an automatic rate: the longest one."""

@@ -27,7 +27,7 @@ from intervalq._spec.limits import Limit
 from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidOption, short
-from intervalq.store import DocumentStore, Store
+from intervalq.store import DocumentStore, Store, checked_store
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -127,16 +127,15 @@ class IntervalQueue(Control):
         start: bool = True,
         each: Rate | None = None,
     ) -> None:
-        by_url = store is None or isinstance(store, str | os.PathLike)
+        if isinstance(store, os.PathLike):
+            store = os.fspath(store)
         checked = options(
             name,
             interval=interval,
             rate=rate,
             floor=floor,
             ceiling=ceiling,
-            store_url=os.fspath(cast("str | os.PathLike[str]", store))
-            if by_url and store is not None
-            else None,
+            store_url=store if isinstance(store, str) else None,
             burst=burst,
             lookahead=lookahead,
             tolerance=tolerance,
@@ -153,7 +152,7 @@ class IntervalQueue(Control):
             start=start,
             each=each,
         )
-        super().__init__(checked, None if by_url else cast("Store", store))
+        super().__init__(checked, None if store is None or isinstance(store, str) else checked_store(store))
 
     # --- jobs ---------------------------------------------------------------------------------------
 

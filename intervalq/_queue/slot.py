@@ -16,13 +16,28 @@ from intervalq._shard.shard import Shard
 from intervalq._timing.retry_after import wait_after_error
 
 
-class Slot(Grant, ABC):
+class Slot(ABC):
     """The slot that a job runs in."""
 
-    __slots__ = ("_settled",)
+    __slots__ = ("_grant", "_settled")
 
+    _grant: Grant
+    """Set when the job has it."""
     _settled: bool
-    """Set once it is."""
+    """Set once it is settled."""
+
+    @property
+    def ticket(self) -> int:
+        """The job's place in the queue: a number that never goes back."""
+        return self._grant.ticket
+
+    @property
+    def due(self) -> float:
+        """The slot on the store's clock, in seconds since 1970; if used at once, the time of the grant.
+
+        It is later if it would otherwise be too close to the previous start.
+        """
+        return self._grant.due
 
     def settle(self, **units: int) -> None:
         """Say what the job really took of limits, now that this is known: `slot.settle(tokens=834)`.
@@ -39,16 +54,16 @@ class Slot(Grant, ABC):
             QueueClosed: the handle was closed.
             ForkedError: this process was forked from the one that has the slot.
         """
-        if not hasattr(self, "range"):
+        if not hasattr(self, "_grant"):
             raise RuntimeError("there is no slot to settle yet: settle it in the body of slot(), or later")
         if hasattr(self, "_settled"):
             raise RuntimeError("this slot is settled already: settle all units of a job in one call")
-        self.tell(units)
+        self._settle(units)
         self._settled = True
 
     @abstractmethod
-    def tell(self, took: Mapping[str, int]) -> None:
-        """Internal: note what the job took."""
+    def _settle(self, took: Mapping[str, int]) -> None:
+        """Note what the job took."""
 
     def __repr__(self) -> str:
         return f"Slot(ticket={self.ticket}, due={self.due!r})"
@@ -81,7 +96,7 @@ class ComingSlot(Slot):
             _, grant = await self._queue._acquire(plan.waiter(), plan.timeout)
             self._shard = shard
             self._held = hold(shard)
-        self.become(grant)
+        self._grant = grant
         return self
 
     async def __aexit__(
@@ -96,13 +111,13 @@ class ComingSlot(Slot):
             if leases is not None and (leases.running or leases.lost):
                 leases.ended(self.ticket)
 
-    def tell(self, took: Mapping[str, int]) -> None:
+    def _settle(self, took: Mapping[str, int]) -> None:
         shard = self._shard or self._queue._shard_here
         assert shard is not None  # it has a slot
-        self._queue._settle(shard, self, took)
+        self._queue._settle(shard, self._grant, took)
 
     async def _heed(self, error: Exception) -> None:
         """Cool the queue down if an error that leaves the body requests it."""
         usual = self._queue._usual
         if (asked := wait_after_error(usual.retry_after, error, bare=usual.adapts)) is not None:
-            await heed(self._queue, self, asked)
+            await heed(self._queue, self._grant, asked)

@@ -21,8 +21,7 @@ from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grants
 from intervalq._shard.leases import LEASE, Leases
 from intervalq._shard.listener import Listener
-from intervalq._shard.planner import Ask, Situation, next_question, plan
-from intervalq._shard.returning import Returning
+from intervalq._shard.planner import Ask, Returning, Situation, next_question, plan
 from intervalq._shard.settlements import Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import WaitQueue

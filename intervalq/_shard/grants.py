@@ -157,10 +157,6 @@ class Grant:
         self.shift = granted.shift
         """By how much it moved because earlier jobs began late."""
 
-    def become(self, other: Grant) -> None:
-        """Stand for the same slot as another grant: for subclasses with other constructors."""
-        self.range, self.ticket, self.shift, self.clear = other.range, other.ticket, other.shift, other.clear
-
     @property
     def at_once(self) -> bool:
         """Whether it may be used before it comes."""

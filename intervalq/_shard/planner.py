@@ -45,6 +45,10 @@ _RIDE: Final = 50_000
 _BEGUN: Final = 300
 """How long after its slot, in microseconds, a job has begun and its caller may be back, without delays."""
 
+_ENOUGH: Final = 3
+"""How many times in a row a caller must come back before a ticket is taken ahead for it: an unsteady one
+wastes one slot in this many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -313,3 +317,38 @@ def _reach(now: Situation, asked: int, notice: int) -> int:
         is_last = own is not None and own.ticket == last
     reach = now.time.together(now.state) if is_last or now.state is None else now.time.lead()
     return max(reach, notice)
+
+
+class Returning:
+    """Whether a shard's only caller comes back in time for a ticket that was taken ahead for it.
+
+    A shard with one caller that comes again and again would send two requests per job: for a ticket, and for
+    the grant of its slot. If others keep the queue busy, and the caller has been back before the slot of the
+    next ticket came near, that ticket is taken with the request for the previous grant: one request per job.
+    If the caller stays away, the slot stays empty.
+    """
+
+    def __init__(self) -> None:
+        self.ticket = 0
+        """The ticket that was taken ahead and is still unused; 0: none."""
+        self._times = 0
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether to take the next ticket before anybody wants it."""
+        return self._times >= _ENOUGH
+
+    def came(self, time: StoreTime, state: State | None, at: int) -> None:
+        """Note that a caller came while nobody waited: in time for the next ticket's slot, or not."""
+        if state is not None:
+            in_time = time.clock.surely(state.due + state.held_total) - at > time.together(state)
+            self._times = self._times + 1 if in_time else 0
+            self.ticket = 0
+
+    def took(self, ticket: int) -> None:
+        """Note that a ticket was taken ahead."""
+        self.ticket = ticket
+
+    def stayed_away(self) -> None:
+        """Note that nobody came before the grant of its slot had to be requested."""
+        self._times = self.ticket = 0

@@ -1,4 +1,4 @@
-"""A record whose interval finds the server's limit: it becomes shorter step by step, and longer by a cut."""
+"""Adapts the interval of a record to a server's limit: it shortens gradually, and a cut lengthens it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from intervalq._spec.record import FOREVER, State
 def grown(state: State, clock: int) -> State:
     """The record with the interval for the next slots, which may be shorter than that of the last ones.
 
-    If a slot was free before now, and nobody took it, the curve moves on by that time.
-    With the interval, the tolerance becomes shorter. The next slots move by as much, because the job in the
-    last one may be late by the tolerance of before.
+    If nobody took a free slot, the curve is delayed by the idle time. The tolerance shrinks with the
+    interval: the next slots move back by the difference, because the job in the last slot still has the old
+    tolerance.
     """
     auto, pace, settings = state.settings.auto, state.pace, state.settings
     if auto is None or pace is None:
@@ -34,8 +34,8 @@ def grown(state: State, clock: int) -> State:
 def refused(state: State, command: Hold) -> tuple[State, int]:
     """The record after a server may have refused a start, and for how long to hold it.
 
-    If a ticket was refused that was issued after the last cut, the interval becomes longer, and tickets that
-    aren't granted are revoked, as by a longer interval that somebody configures.
+    If the refused ticket was issued after the last cut, the interval becomes longer, and ungranted tickets
+    are revoked, as when somebody configures a longer interval.
     """
     auto, pace, refusal = state.settings.auto, state.pace, command.refusal
     if auto is None or pace is None or refusal is None or command.generation != state.generation:

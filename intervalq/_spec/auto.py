@@ -26,18 +26,19 @@ _RETURN_STARTS: Final = 320
 """That time, in starts at the refused rate; at least."""
 
 _FASTER: Final = 4
-"""The return from a deep cut takes so many times less, and so does the time to double the refused rate."""
+"""The factor by which the return from a deep cut is faster, and by which the time to double is shorter."""
 
 _FIRST: Final = 2_000_000
-"""Before the first cut, the rate doubles in this time, in microseconds, or two starts if they are rarer."""
+"""The time in which the rate doubles before the first cut, in microseconds; at least two starts."""
 
 _EARLY: Final = 16
-"""A refusal in the first such part of the time to return shows that the limit is much lower."""
+"""A refusal within this fraction (1/16) of the time to return shows that the limit is much lower."""
 
 SETTLED: Final = 1_000_000
 """After such a refusal the queue is held for this long, in microseconds, or longer if the server says so.
 
-What the server counts has piled up: it would refuse whatever comes, which says nothing about the limit."""
+The requests that the server counted have piled up: it would refuse any request, which says nothing about the
+limit."""
 
 _SCALE: Final = 65_536
 _STEPS: Final = 1_024
@@ -60,7 +61,7 @@ class Pace(NamedTuple):
     base: int
     """The interval right after the cut, or at first."""
     cut_at: int
-    """The queue's clock at the cut; later, by the time in which nobody took a slot since."""
+    """The queue's clock at the cut, plus the time since then in which nobody took a slot."""
     cut_ticket: int
     """The last ticket that had been issued. A refusal of this or an earlier one is part of the same event."""
 
@@ -92,14 +93,14 @@ def interval_at(auto: Auto, pace: Pace, due: int) -> int:
 def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal) -> tuple[int, int]:
     """The peak and the base of the pace after a refusal.
 
-    It takes a twelfth off the rate. At first, and soon after another cut, it takes half: then the
-    rate was far from the limit, and isn't to return to it. The rate is that of a second before: servers count
-    what came in a time, so if the rate rises fast, it has passed the limit before anything is refused.
+    A cut lowers the rate by a twelfth. The first cut, and one soon after another, halves it: the rate was far
+    above the limit then, and must not return to it. The refused rate is that of a second before, because
+    servers count requests over time: a fast rising rate passes the limit before the first refusal.
 
     Args:
         auto: the bounds.
-        pace: that of before.
-        interval: the shortest one by which slots were handed out so far.
+        pace: the pace before the refusal.
+        interval: the interval of the latest slots, which is the shortest so far.
         refusal: the start that was refused.
     """
     refused = max(interval, interval_at(auto, pace, refusal.due - SETTLED))
@@ -111,7 +112,7 @@ def cut(auto: Auto, pace: Pace, interval: int, refusal: Refusal) -> tuple[int, i
 
 
 def is_early(pace: Pace, refusal: Refusal) -> bool:
-    """Whether a start was refused that soon after a cut, or before the first one."""
+    """Whether a start was refused soon after a cut, or before the first one."""
     return not pace.peak or refusal.due - pace.cut_at < _time_to_return(pace.peak) // _EARLY
 
 

@@ -75,7 +75,13 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
 
 
 def interval(value: object) -> int:
-    """An interval between starts, in microseconds: from 1 microsecond to a year."""
+    """An interval between starts, in microseconds: from 1 microsecond to a year.
+
+    Raises:
+        InvalidInterval: it is no duration, or out of range.
+    """
+    if isinstance(value, str) and re.search(r"/|\bper\b", value):
+        raise InvalidInterval(value, "is a rate, not an interval: give it as the rate instead")
     return duration(value, least=MICROSECOND, what="interval")
 
 

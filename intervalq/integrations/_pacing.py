@@ -31,18 +31,18 @@ def queue_of(queue: Q, key: str | None) -> Q:
     return queue if key is None else queue[key]
 
 
-async def heed(queue: _Refused, slot: Grant, status: int, headers: Mapping[str, Any]) -> None:
+async def heed(queue: _Refused, grant: Grant, status: int, headers: Mapping[str, Any]) -> None:
     """Cool a queue down if a response requests it, and cut an automatic rate if it is a refusal.
 
     The caller gets the response in any case.
     """
     if (wait := wait_in_response(status, headers, bare=True)) is not None:
         with suppress(IntervalqError):  # such as a closed queue; the next request raises it
-            await queue._refused(slot, wait)
+            await queue._refused(grant, wait)
 
 
-def heed_blocking(queue: _BlockingRefused, slot: Grant, status: int, headers: Mapping[str, Any]) -> None:
+def heed_blocking(queue: _BlockingRefused, grant: Grant, status: int, headers: Mapping[str, Any]) -> None:
     """The same as `heed`, for blocking code."""
     if (wait := wait_in_response(status, headers, bare=True)) is not None:
         with suppress(IntervalqError):  # as above
-            queue._refused(slot, wait)
+            queue._refused(grant, wait)

@@ -38,7 +38,7 @@ class PacedMiddleware:
         async with queue.slot() as slot:
             response = await handler(request)
             try:
-                await heed(queue, slot, response.status, response.headers)
+                await heed(queue, slot._grant, response.status, response.headers)
             except BaseException:
                 response.close()
                 raise

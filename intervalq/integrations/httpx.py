@@ -80,7 +80,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         response: httpx.Response,
     ) -> None:
         """Apply what a response requests of the queue."""
-        await heed(queue, slot, response.status_code, response.headers)
+        await heed(queue, slot._grant, response.status_code, response.headers)
 
     def _heed_blocking(
         self,
@@ -89,7 +89,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         response: httpx.Response,
     ) -> None:
         """The same as `_heed`, for blocking code."""
-        heed_blocking(queue, slot, response.status_code, response.headers)
+        heed_blocking(queue, slot._grant, response.status_code, response.headers)
 
     async def aclose(self) -> None:
         """Close the transport, but not the queue."""

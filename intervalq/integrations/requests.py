@@ -51,5 +51,5 @@ class PacedAdapter(HTTPAdapter):
         blocking = queue_of(blocking, None if self._key is None else self._key(request))
         with blocking.slot() as slot:
             response = super().send(request, *args, **options)
-            heed_blocking(blocking, slot, response.status_code, response.headers)
+            heed_blocking(blocking, slot._grant, response.status_code, response.headers)
             return response

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from intervalq._backends import TASKS, backend
+from intervalq.errors import InvalidOption, short
 from intervalq.store import sound_url
 from intervalq.tasks._spec.commands import Command, Work, Worked
 from intervalq.tasks._spec.row import Row
@@ -47,6 +48,20 @@ class TaskStore(Protocol):
     async def aclose(self) -> None:
         """Close all connections. The store connects again when it is used again."""
         ...
+
+
+def checked_task_store(store: TaskStore) -> TaskStore:
+    """An object that was given as a store of tasks.
+
+    Raises:
+        InvalidOption: it is no such store, for example one for queues.
+    """
+    if hasattr(store, "names") or not hasattr(store, "apply"):
+        kind = "holds queues or ledgers, not tasks" if hasattr(store, "names") else "is no store"
+        raise InvalidOption(
+            f"store={short(store)} {kind}: give Tasks a URL, a path or a store of tasks like MemoryTaskStore"
+        )
+    return store
 
 
 class Transaction(Protocol):

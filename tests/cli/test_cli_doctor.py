@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from cli.command_line import CommandLine
 from intervalq.cli._doctor import spark as _doctor_spark
 from intervalq.errors import JavaNotFound
 from intervalq.spark._runtime.java import Java
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_good_store(intervalq: CommandLine) -> None:
@@ -29,6 +32,8 @@ def test_for_programs(intervalq: CommandLine) -> None:
     assert abs(found["clock_offset"]) < 1
     assert {advice["level"] for advice in found["advice"]} <= {"ok", "warning"}
     assert found["extras"]["cli"].startswith("click ")
+    named = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
+    assert {*found["extras"]} == named - {"all"}
 
 
 @pytest.mark.parametrize("given", ["an option", "the environment", "the default"])

@@ -162,8 +162,8 @@ def test_the_page_is_complete_in_itself(judged: Audit, tmp_path: Path) -> None:
 
 def test_names_do_nothing_to_a_page_or_a_terminal(judged: Audit) -> None:
     from intervalq.spark._audit.kinds import Example
-    from intervalq.spark._audit.report_page import page
-    from intervalq.spark._audit.report_text import place
+    from intervalq.spark._audit.report.page import page
+    from intervalq.spark._audit.report.text import place
 
     found = judged.violations["gap_short"]
     found.examples.insert(0, Example("<b>\x1b[31m", 1, None))

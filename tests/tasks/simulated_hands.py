@@ -12,7 +12,7 @@ from intervalq.errors import ClaimLost, StoreError
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
 from intervalq.testing.simulation.loop import Process, ProcessClock
-from tasks.simulated_network import Line, WakingLine
+from tasks.simulated_network import Connection, WakingConnection
 
 if TYPE_CHECKING:
     from tasks.simulated_workers import World
@@ -31,9 +31,9 @@ class Hand:
         self.world = world
         self.dice = world.dice
         self.process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
-        self.line = (WakingLine if world.waking else Line)(world.network, self.process)
-        self.line.heard = self._heard
-        self.tasks = Tasks(self.line, expiry=world.expiry)
+        self.connection = (WakingConnection if world.waking else Connection)(world.network, self.process)
+        self.connection.heard = self._heard
+        self.tasks = Tasks(self.connection, expiry=world.expiry)
         self._turns = Random(f"{world.seed}:{name}")
         self._call: anyio.CancelScope | None = None
 

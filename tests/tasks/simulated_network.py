@@ -33,7 +33,7 @@ class Network:
         self.is_healthy = False
         self.is_over = False
         """Nobody looks any more."""
-        self.listeners: dict[Callable[[], None], Line] = {}
+        self.listeners: dict[Callable[[], None], Connection] = {}
         self.observe: Callable[[Process, Command[Any], object], None] = lambda *_: None
         """Told of each command that the store has done, and of its answer."""
         self._random = random
@@ -69,7 +69,7 @@ class Network:
     def loses(self) -> bool:
         return not self.is_healthy and self._random.random() < self._lost
 
-    def arrive(self, line: Line, command: Command[Any], reply: asyncio.Future[Any]) -> None:
+    def arrive(self, connection: Connection, command: Command[Any], reply: asyncio.Future[Any]) -> None:
         """A command reaches the store, whether somebody still waits for the answer or not."""
         answer: object = None
         try:
@@ -77,16 +77,16 @@ class Network:
         except IntervalqError as error:
             answer = error
         self.calls += 1
-        self.say(f"{line.process.name} {command} -> {answer}")
+        self.say(f"{connection.process.name} {command} -> {answer}")
         self.check()
-        self.observe(line.process, command, answer)
+        self.observe(connection.process, command, answer)
         brings = isinstance(command, Modify) or (isinstance(command, Work) and command.settled)
         if brings and not isinstance(answer, IntervalqError):
             for wake, other in self.listeners.items():
                 if not self.loses():
                     self._later(self.delay(), wake, other.process.context)
         if not self.loses():
-            self._later(self.delay(), lambda: _answer(reply, answer), line.process.context)
+            self._later(self.delay(), lambda: _answer(reply, answer), connection.process.context)
 
     def check(self) -> None:
         """What must hold at any time."""
@@ -96,18 +96,18 @@ class Network:
                 lines.setdefault((row.queue, row.key), []).append(row)
             if row.session is not None and self.store._tasks.table.session(row.session) is None:
                 self.broken(f"{row.id} is claimed by a session that is no more")
-        for name, line in lines.items():
-            line.sort(key=lambda row: row.place)
-            if [row.waiting for row in line] != [False] + [True] * (len(line) - 1):
-                self.broken(f"the line of {name} is not fed: {line}")
-            if any(row.session is not None for row in line[1:]):
+        for name, rows in lines.items():
+            rows.sort(key=lambda row: row.place)
+            if [row.waiting for row in rows] != [False] + [True] * (len(rows) - 1):
+                self.broken(f"the inbox of {name} is not fed: {rows}")
+            if any(row.session is not None for row in rows[1:]):
                 self.broken(f"two tasks of {name} are claimed")
 
     def _later(self, delay: float, action: Callable[[], None], context: Context) -> None:
         asyncio.get_running_loop().call_later(delay, action, context=context)
 
 
-class Line:
+class Connection:
     """One process's way to the store: the store of its handle."""
 
     def __init__(self, network: Network, process: Process) -> None:
@@ -139,8 +139,8 @@ class Line:
         pass
 
 
-class WakingLine(Line):
-    """A line to a store that tells its sessions of new tasks."""
+class WakingConnection(Connection):
+    """A connection to a store that wakes its sessions when there are new tasks."""
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:

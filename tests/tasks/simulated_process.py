@@ -15,7 +15,7 @@ from intervalq.errors import DependencyError, StoreError
 from intervalq.tasks import Claim, Reject, Retry, Tasks
 from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock
-from tasks.simulated_network import Line, WakingLine
+from tasks.simulated_network import Connection, WakingConnection
 
 if TYPE_CHECKING:
     from tasks.simulated_workers import World
@@ -33,8 +33,8 @@ class Worker:
         self.world = world
         clock = ProcessClock(dice.randrange(10**12), dice.uniform(-200, 200), lambda: 0.0)
         self.process = Process(name, clock)
-        self.line = (WakingLine if world.waking else Line)(world.network, self.process)
-        self.tasks = Tasks(self.line, expiry=world.expiry)
+        self.connection = (WakingConnection if world.waking else Connection)(world.network, self.process)
+        self.tasks = Tasks(self.connection, expiry=world.expiry)
         self.run_task: asyncio.Task[None] | None = None
         self.seat = world.judge.seats[self.process]
         self.is_on = False

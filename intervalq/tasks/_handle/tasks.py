@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import EllipsisType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio import lowlevel
@@ -34,7 +34,7 @@ from intervalq.tasks.rules import (
     Select,
     Sessions,
 )
-from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore
+from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore, checked_task_store
 
 log: Final = logging.getLogger("intervalq")
 
@@ -73,7 +73,7 @@ class Tasks(Workers):
             a codec are read as they are. None: values are stored as JSON.
 
     Raises:
-        InvalidInterval, InvalidOption: at once.
+        InvalidInterval, InvalidOption: at once; also if `store` is an object that holds queues or ledgers.
         UnknownStore, MissingExtra, StoreError: at first use.
     """
 
@@ -85,10 +85,11 @@ class Tasks(Workers):
         max_bytes: int = _values.MAX_BYTES,
         codec: Codec | None = None,
     ) -> None:
-        by_url = store is None or isinstance(store, str | os.PathLike)
+        if isinstance(store, os.PathLike):
+            store = os.fspath(store)
         super().__init__(
-            os.fspath(cast("str", store)) if by_url and store is not None else None,
-            None if by_url else cast("TaskStore", store),
+            store if isinstance(store, str) else None,
+            None if store is None or isinstance(store, str) else checked_task_store(store),
             parse.duration(expiry, least=100_000, most=3_600_000_000, what="expiry") / 1e6,
             _values.Form(whole("max_bytes", max_bytes, 2, 1 << 28), checked_codec(codec)),
         )

@@ -1,4 +1,4 @@
-"""`python -m intervalq.testing.simulation`: run schedules, show how it goes, and sum up."""
+"""`python -m intervalq.testing.simulation`: runs schedules, shows progress, and prints a summary."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from intervalq.testing.simulation.mixes import MIXES
 from intervalq.testing.simulation.run import Run, simulate
 
 _TAIL: Final = 40
-"""Lines of the trace that are shown of a broken schedule."""
+"""How many lines of the trace are shown for a schedule that broke a promise."""
 
 _REPORTED: Final = 5
-"""Broken schedules that are shown with their traces."""
+"""How many such schedules are shown with their traces."""
 
 
 def main(arguments: list[str] | None = None, planted: Planted = nullcontext) -> int:
-    """Run what the command line asks for, with something planted; 1: a promise was broken."""
+    """Run what the command line asks for, with a planted bug if given. Returns 1 if a promise was broken."""
     wanted = _parsed(arguments)
     if wanted.trace:
         with planted():
@@ -56,13 +56,15 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m intervalq.testing.simulation",
         description="Run queues in simulated time under faults, and check every promise.",
     )
-    parser.add_argument("--mix", choices=list(MIXES), help="of faults; without: each of them")
+    parser.add_argument("--mix", choices=list(MIXES), help="the mix of faults (default: every mix)")
     parser.add_argument(
-        "--schedules", type=int, help="how many of each mix, one a seed; 1000, or 1 with --seed"
+        "--schedules", type=int, help="schedules per mix, one per seed (default: 1000, or 1 with --seed)"
     )
-    parser.add_argument("--seed", type=int, help="of the first schedule")
-    parser.add_argument("--trace", action="store_true", help="print all that happens in one schedule")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many work at it")
+    parser.add_argument("--seed", type=int, help="the seed of the first schedule")
+    parser.add_argument("--trace", action="store_true", help="print every event of one schedule")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="how many processes run schedules"
+    )
     return parser.parse_args(arguments)
 
 
@@ -104,7 +106,7 @@ def _sum_up(tallies: list[Tally], seconds: float) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Shows on standard error how far it is: a bar where rich is installed, else a line now and then."""
+    """Show progress on standard error: a bar if rich is installed, else a line every five seconds."""
     try:
         from rich.console import Console  # noqa: PLC0415 - an extra
         from rich.progress import Progress  # noqa: PLC0415

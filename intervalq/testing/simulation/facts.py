@@ -1,4 +1,4 @@
-"""What is known of a simulated world, by true time: plain facts for the judges."""
+"""What was observed in a simulated world, in true time: plain data for the judges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intervalq.testing.simulation.plans import PlannedJob
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ObservedJob:
-    """A job, and what became of it."""
+    """A job and how it went."""
 
     number: int
     process: Process
@@ -20,37 +20,37 @@ class ObservedJob:
     added: float
     starts: list[Start] = field(default_factory=list)
     cancelled: bool = False
-    """Its caller wanted no more of it."""
+    """Whether its caller cancelled it."""
     outcome: str | None = None
     ended: float = 0.0
     came_late: bool = False
     """Its thread came too late for a slot, and waited for another one."""
     expects: int | None = None
-    """The ticket that its caller was told when the job was queued."""
+    """The ticket that its caller was given when the job was queued."""
     placed: float | None = None
-    """When its caller was told; None: it isn't one that is."""
+    """When `add` returned to its caller; None: the job was not added by `add`, or `add` has not returned."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Start:
-    """The first instruction of a job. `grants` are those of its ticket that its process had heard of."""
+    """The first instruction of a job. `grants` are those of its ticket that its process had received."""
 
     at: float
     job: ObservedJob
     ticket: int
     record: str
-    """Which record the ticket is of."""
+    """The record that issued the ticket."""
     grants: list[Grant]
     took: dict[str, int] = field(default_factory=dict)
-    """What it said in the end that it had taken of windows; else it is what its job was to take."""
+    """What the job settled in the end, by unit; empty: its estimate counts."""
     since: float
-    """How long ago its slot was, as it was told, by the store's clock in seconds."""
+    """The time since the slot that it was given, in seconds of the store's clock."""
     ended: float = float("inf")
     """When the job's function ended."""
 
     @property
     def slot(self) -> tuple[str, int]:
-        """Which ticket of which record."""
+        """The record and the ticket."""
         return self.record, self.ticket
 
 
@@ -64,27 +64,27 @@ class Grant:
     process: Process
     settings: Settings
     slot: float
-    """When the slot comes, by the store's clock and its rate as they were at the grant."""
+    """The instant of the slot, computed from the store's clock and its rate at the grant."""
     at_once: bool
-    """The job may begin before the slot comes, as soon as the answer is there."""
+    """Whether the job may begin before its slot, as soon as the answer arrives."""
     latest: float
-    """Until when the job may begin by the settings, in seconds after the slot: tolerance and burst credit."""
+    """How long after the slot the job may begin, in seconds: tolerance and burst credit."""
     notice: float
-    """How long its owner said that a job needs to begin, in seconds."""
+    """The notice that its process gave: the time that a job needs to begin, in seconds."""
     unaware: bool
-    """Its owner had not heard of a hold or a step of the clock that moved the slot, and asked too early."""
+    """Whether its process requested it too early, not knowing of a hold or step that moved the slot."""
     heard: float | None = None
-    """When its owner heard of it; None: never."""
+    """When its process received it; None: never."""
 
     @property
     def opens(self) -> float:
-        """From when the job may begin."""
+        """When the job may begin at the earliest."""
         return min(self.at, self.slot) if self.at_once else self.slot
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Miss:
-    """A ticket that was asked about too late, or that was void."""
+    """A ticket whose grant was requested too late, or that was revoked."""
 
     at: float
     process: Process
@@ -105,76 +105,77 @@ class Violation:
 
 @dataclass(kw_only=True, eq=False)
 class Facts:
-    """All that was written down."""
+    """All facts of one schedule. Instants are true time in seconds unless stated otherwise."""
 
     jobs: list[ObservedJob] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     grants: dict[tuple[str, int], list[Grant]] = field(default_factory=lambda: defaultdict(list))
     errors: list[tuple[float, str, float, float]] = field(default_factory=list)
-    """When a record began to say by how much shards may be wrong about its clock, how much that is, and
-    the smallest tolerance that it or one before it has had, in seconds."""
+    """Each change of a record's error: the instant, the record, by how much shards may be wrong about the
+    store's clock, and the smallest tolerance of any record so far, both in seconds."""
     reports: list[tuple[float, Process | None]] = field(default_factory=list)
-    """Who asked when in the steps of `errors`."""
+    """For each item of `errors`: when the request was sent, and by which process."""
     asked: dict[Process, float] = field(default_factory=dict)
-    """When each process asked last."""
+    """When each process last sent a request."""
     tolerances: dict[str, float] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
-    """The tickets up to which each record said that they are dead."""
+    """The highest revoked ticket of each record."""
     revoked_at: dict[float, dict[str, int]] = field(default_factory=dict)
-    """The same, when the store lost writes."""
+    """The same at each loss of writes, by its instant."""
     readings: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """What the clock of each record's queue read, late grants taken off, in seconds."""
+    """Readings of the clock of each record's queue, without late grants, in seconds."""
     limits: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Since when each record has had which limit of running jobs; 0: none."""
+    """Changes of `max_running` of each record; 0: none."""
     leases: list[tuple[float, float]] = field(default_factory=list)
-    """When a lease was longer than any before, and how long it was from then on, in seconds."""
+    """The instants at which the longest lease so far grew, and its new length in seconds."""
     leased: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the store last counted each ticket's job as running."""
     copies: bool = False
-    """Whether requests may reach the store twice: one that comes late renews a lease of a job that ended."""
+    """Whether requests may reach the store twice: a late copy renews the lease of a job that has ended."""
     overtaken: set[Process] = field(default_factory=set)
-    """Whose renewals of leases may have reached the store when they had given them up, and asked again: then
-    a lease is renewed of a job that ended meanwhile."""
+    """Processes of which a renewal of leases reached the store after they had given it up: it may have
+    renewed the lease of a job that had ended by then."""
     reclaims: int = 0
     issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When each ticket was issued: more than once only when the store forgot it."""
+    """When each ticket was issued: more than once only if the store lost it."""
     own: dict[Process, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(dict))
     """When each ticket was last issued to a process."""
     ahead: dict[tuple[str, int], float] = field(default_factory=dict)
-    """How far ahead its slot was then, in seconds."""
+    """How far ahead the slot of each ticket was when it was issued, in seconds."""
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Its slot."""
+    """The slot of each ticket, on the queue's clock in microseconds."""
     settled: dict[tuple[str, int], float] = field(default_factory=dict)
-    """When the store was told first that the job of a slot, on the queue's clock, took more than it said."""
+    """When the store first learned that a job took more than its estimate, by record and slot."""
     repeated: float = float("inf")
-    """When a question that gave units of windows back reached the store for the second time."""
+    """When a request that gave units back reached the store for the second time."""
     clocks: dict[str, int] = field(default_factory=dict)
-    """What the clock of each record's queue read last."""
+    """The last reading of the clock of each record's queue."""
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     withdrawn: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """When a question was sent whose caller gave it up, and when that was: others wait behind it."""
+    """Requests whose sender was cancelled: when each was sent, and when it was cancelled."""
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
-    """When a process last heard of its slots, and what the record was then."""
+    """When each process last got an answer about its slots, and the record in it."""
     questions: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When a process sent something to the store."""
+    """When each process sent a request, or tried to."""
     released: list[tuple[float, Process]] = field(default_factory=list)
-    """When a process that believed the queue held, and had asked nothing, was told that it is not."""
+    """When a process that believed the queue to be held, and had no request in flight, learned otherwise."""
     stalls: list[tuple[float, float, Process]] = field(default_factory=list)
-    """From when until when a process did not run."""
+    """When a process stopped, when it went on, and which one."""
     attached: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When a process heard of the record."""
+    """When each process received the record."""
     failures: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When a process could not reach the store."""
+    """When requests of each process failed."""
     unanswered: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """The same, of what it asked for jobs that wait."""
+    """The same for `Advance`, which is sent for waiting jobs."""
     taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
-    """The tickets that a process got, less those that it gave back, and how many slots each has."""
+    """The tickets of each process that it has not given back, each with its number of slots."""
     misses: list[Miss] = field(default_factory=list)
     shown: set[Process] = field(default_factory=set)
-    """Who was shown by an answer that the store lost something. A request that made a record, and reaches the
-    store again after that was lost, makes another of the same name: it shows only by its counters."""
+    """Processes that got an answer which showed that the store had lost writes. If a request that created a
+    record reaches the store again after the loss, the new record has the same name: only its counters
+    differ."""
     holds: list[tuple[float, float]] = field(default_factory=list)
-    """When each began and how long it was meant to be, in seconds."""
+    """When each hold began, and its requested length in seconds."""
     resumes: list[float] = field(default_factory=list)
     changes: list[float] = field(default_factory=list)
     """When the settings were changed."""
@@ -183,27 +184,27 @@ class Facts:
     losses: list[float] = field(default_factory=list)
     """When the store lost writes."""
     failovers: list[float] = field(default_factory=list)
-    """When it fell back to an older copy that had the record."""
+    """Losses at which the store fell back to an older copy that had the record."""
     died: dict[Process, float] = field(default_factory=dict)
     closed: dict[Process, float] = field(default_factory=dict)
     drains: dict[Process, bool] = field(default_factory=dict)
-    """Whether jobs that waited when a handle was closed were to begin."""
+    """For each closed handle: whether it was to start the jobs that waited."""
     exited: dict[Process, float] = field(default_factory=dict)
-    """When a process ended by itself, its handle being closed."""
+    """When a process ended after its handle was closed."""
     violations: list[Violation] = field(default_factory=list)
     calls: int = 0
     alone: list[tuple[float, Process, int]] = field(default_factory=list)
-    """Questions of a process in which alone jobs wait, each with how many in a row it was."""
+    """Requests of the only process with waiting jobs, each with its number in the series."""
     wanted: float = 0.0
-    """How many slots passed while jobs waited and the queue was not held."""
+    """How many slots there were while jobs waited and the queue was not held."""
 
     def may_run(self, start: Start) -> int:
-        """How many jobs might run with a start: by the limit at its grant, or by a larger one since."""
+        """How many jobs may run at a start: the limit at its grant, or a larger one since then."""
         grant = start.grants[-1]
         since = [most for at, most in self.limits[start.record] if grant.at < at <= start.at]
         return max([grant.settings.max_running, *since])
 
     @property
     def limited(self) -> bool:
-        """Whether there was a limit of running jobs at some time."""
+        """Whether any record ever had `max_running`."""
         return any(most for limits in self.limits.values() for _, most in limits)

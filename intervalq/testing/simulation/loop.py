@@ -13,15 +13,15 @@ from intervalq._timing.clock import CLOCK
 from intervalq.testing.virtual import Stuck, VirtualLoop
 
 OWNER: Final[ContextVar[Process]] = ContextVar("simulated_process")
-"""Whose step this is; the world's own steps have none."""
+"""The process that the current step belongs to; steps of the world itself have none."""
 
 
 class Process:
     """One simulated process: its steps run one after the other, or not at all while it is stopped.
 
-    Every callback of an event loop carries the context that it was made in, so the context tells whose it
-    is. Those of a stopped process are kept aside, in order, while time and the others go on; this is what
-    SIGSTOP does. A dead one's are kept for ever: it releases nothing, and tells nobody.
+    Every callback of an event loop carries the context in which it was created, which identifies its process.
+    Callbacks of a stopped process are kept, in order, while time and the other processes go on, as with
+    SIGSTOP. Those of a dead process are kept forever: it releases nothing and notifies nobody.
     """
 
     def __init__(self, name: str, clock: ProcessClock) -> None:
@@ -31,7 +31,7 @@ class Process:
         self.stops = 0
         self.steps = 0
         self.traps: dict[int, Callable[[], None]] = {}
-        """What happens to the process just before its n-th step."""
+        """Actions by step number; each runs just before that step of the process."""
         self.tasks: list[SimulatedTask] = []
         self.kept: deque[asyncio.Handle] = deque()
         self.context: Context = copy_context()
@@ -44,11 +44,11 @@ class Process:
         return self.dead or self.stops > 0
 
     def revive(self) -> None:
-        """Let a process run again, whatever stopped it."""
+        """Let the process run again, whatever stopped it."""
         self.dead, self.stops, self.traps = False, 0, {}
 
     def trap(self, steps: int, action: Callable[[], None]) -> None:
-        """Do something just before the process takes its n-th step from now."""
+        """Run an action just before the process's n-th step from now."""
         self.traps[self.steps + steps] = action
 
     def keeps(self, handle: asyncio.Handle) -> bool:
@@ -64,12 +64,12 @@ class Process:
 
 
 class ProcessClock:
-    """A process's own clock: it began anywhere, runs a little fast or slow, and its timers are a little late.
+    """A process's own clock: it starts anywhere, runs a little fast or slow, and has slightly late timers.
 
     Args:
-        base: what it read when the world began, in microseconds.
-        ppm: by how many millionths it runs fast.
-        lateness: gives how late the next timer is, in seconds.
+        base: its reading at the start of the run, in microseconds.
+        ppm: how fast it runs, in parts per million; negative: slow.
+        lateness: returns how late the next timer is, in seconds.
     """
 
     goes_on = False
@@ -116,12 +116,12 @@ class SimulatedTask(asyncio.Task[Any]):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def __repr__(self) -> str:  # cancel scopes of anyio print tasks, which takes long otherwise
+    def __repr__(self) -> str:  # anyio's cancel scopes call repr() on tasks; the default one is slow
         return f"<task {self._number}>"
 
 
 class WorldLoop(VirtualLoop):
-    """A `VirtualLoop` that asks each step's process whether it may run."""
+    """A `VirtualLoop` that runs a step only if its process isn't stopped."""
 
     def __init__(self, horizon: float) -> None:
         super().__init__(horizon)
@@ -147,7 +147,7 @@ class WorldLoop(VirtualLoop):
         return task
 
     def stop_process(self, process: Process, seconds: float) -> None:
-        """Keep a process from running for a while."""
+        """Stop a process for a time in seconds."""
         process.stops += 1
         self.call_later(seconds, self._go_on, process, context=Context())
 
@@ -156,7 +156,7 @@ class WorldLoop(VirtualLoop):
         self.release(process)
 
     def release(self, process: Process) -> None:
-        """Let the steps run that were kept, unless the process is stopped for another reason."""
+        """Run the kept steps, unless the process is stopped for another reason."""
         if not process.stopped:
             ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
             ready.extendleft(reversed(process.kept))
@@ -169,17 +169,17 @@ class WorldLoop(VirtualLoop):
             for _, _, timer in self._timers
         )
 
-    def call_at(  # type: ignore[override] # the base class tells more of its arguments than there is to tell
+    def call_at(  # type: ignore[override] # the base class has a more precise type for `args`
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As in any loop, but quicker, and in order where instants are the same."""
+        """As in any loop, but faster; timers of the same instant run in the order in which they were set."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._set += 1
         heapq.heappush(self._timers, (when, self._set, timer))
         return timer
 
     def _run_once(self) -> None:
-        # The base class's own, less what waits for the outside world, plus the processes.
+        # As in the base class, without I/O, and with a check whether the step's process may run.
         ready: deque[Any] = self._ready  # type: ignore[attr-defined]
         timers = self._timers
         while timers and timers[0][2]._cancelled:  # noqa: SLF001
@@ -200,4 +200,4 @@ class WorldLoop(VirtualLoop):
                     handle._run()  # noqa: SLF001
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The base class counts these, to clean up now and then; runs are short enough without."""
+        """Do nothing: the base class counts these to remove them, but runs are too short to need it."""

@@ -1,4 +1,4 @@
-"""Many schedules, on one or several processors, and what they gave together."""
+"""Runs many schedules, in one or several processes, and adds up their figures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Final, TypeAlias
 from intervalq.testing.simulation.run import Run, simulate
 
 _CHUNK: Final = 50
-"""So many schedules are run in a row before anybody hears of them."""
+"""How many schedules a process runs before it returns their figures."""
 
 _SHOWN: Final = 3
-"""Of so many broken schedules of a chunk the traces are kept; they are long."""
+"""How many traces of broken schedules are kept per chunk: they are long."""
 
 
 Planted: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""What is changed while schedules run, to see that it is found."""
+"""Plants a bug while schedules run, to see that the judges find it."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Tally:
     wanted: float = 0.0
     waited: float = 0.0
     seconds: float = 0.0
-    """Virtual ones."""
+    """Virtual seconds."""
     broken: list[Run] = field(default_factory=list)
 
     def add(self, run: Run) -> None:
@@ -61,7 +61,7 @@ class Tally:
                 run.lines.clear()
 
     def merge(self, other: Tally) -> None:
-        """Count all the schedules of another one."""
+        """Add the figures of another tally."""
         sums = (
             "schedules",
             "jobs",
@@ -80,17 +80,17 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """How many slots were used, of those there were while jobs waited and the queue was not held."""
+        """The share of slots that were used while jobs waited and the queue was not held."""
         return self.used / self.wanted if self.wanted else 0.0
 
     @property
     def calls_a_job(self) -> float:
-        """Commands to the store."""
+        """Commands to the store, per job."""
         return self.calls / self.jobs if self.jobs else 0.0
 
     @property
     def wait(self) -> float:
-        """Seconds that a job waited, on average."""
+        """The average wait of a job, in seconds."""
         return self.waited / self.starts if self.starts else 0.0
 
 
@@ -106,14 +106,14 @@ def several(mix: str, seeds: range, *, planted: Planted = nullcontext) -> Tally:
 def in_chunks(
     mixes: list[str], seeds: range, *, planted: Planted = nullcontext, processes: int = 1
 ) -> Iterator[Tally]:
-    """Run the schedules of several mixes; gives figures of a chunk at a time, as they come."""
+    """Run the schedules of several mixes, and yield the figures of each chunk when it is done."""
     chunks = [(mix, seeds[first : first + _CHUNK]) for mix in mixes for first in range(0, len(seeds), _CHUNK)]
     if processes == 1:
         for mix, part in chunks:
             yield several(mix, part, planted=planted)
         return
     context = multiprocessing.get_context("spawn")
-    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=ignore)
     try:
         pending: list[Future[Tally]] = [
@@ -127,7 +127,7 @@ def in_chunks(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of jobs that failed and were meant to: they come when garbage is collected."""
+    """Suppress warnings about jobs that fail on purpose; they are logged when garbage is collected."""
     logger = logging.getLogger("intervalq")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""The mixes of faults: how often which of them happens."""
+"""The mixes of faults: which faults happen, and how often."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """How often which fault happens; every mix also has pauses, cancelled jobs, closed handles and so on."""
+    """How often each fault happens. Every mix also has pauses, cancelled jobs, closed handles and so on."""
 
     slow: float = 0.0
     """The share of messages that take 0.1 to 2.5 s longer."""
     lost: float = 0.0
-    """The share of requests, and again of answers and wake-ups, that get lost."""
+    """The share of requests, of answers, and of wake-ups that are lost."""
     again: float = 0.0
     """The share of requests that reach the store twice, the second time up to 2 s later."""
     outages: int = 0
-    """The most times that one process can't reach the store for a while."""
+    """The maximum number of outages of each process's connection to the store."""
     away: tuple[float, float] = (0.05, 8)
-    """For how long, in seconds."""
+    """How long an outage lasts, in seconds."""
     stalls: int = 0
-    """The most times that one process doesn't run for a while."""
+    """The maximum number of stalls of each process."""
     interrupted: float = 0.0
-    """The chance of a process that is granted to stop around then, for up to three intervals."""
+    """The chance that a process stops around the time of a grant to it, for up to three intervals."""
     taken: float = 0.0
-    """The share of the time in which processes don't run: each has its processor for the rest, by turns."""
+    """The share of time in which a process is not scheduled: it runs in turns for the rest."""
     late: float = 0.0
-    """Timers are late by up to so many intervals."""
+    """The maximum lateness of timers, in intervals. 0: up to 2 ms."""
     crashes: float = 0.0
-    """The chance of a process to die."""
+    """The chance that a process dies."""
     steps: int = 0
-    """The most times that the store's clock is set forward or back."""
+    """The maximum number of steps of the store's clock, forward or back."""
     step: tuple[float, float] = (0.05, 5)
-    """By how much, in seconds."""
+    """The size of a step, in seconds."""
     losses: int = 0
-    """The most times that the store loses writes: a failover to an older copy, or all records."""
+    """The maximum number of times that the store falls back to an older copy, or to no records."""
     interval: tuple[float, float] = (0.05, 2.0)
-    """Between which bounds the interval lies, in seconds."""
+    """The range of the interval, in seconds."""
     jobs: tuple[int, int] = (4, 41)
-    """And the number of jobs."""
+    """The range of the number of jobs."""
     near: bool = False
-    """All processes are near to the store."""
+    """Whether all processes are close to the store."""
     comes: tuple[str, ...] = ("slot", "run")
-    """Then how jobs come that come one soon after the other."""
+    """With `near`: the methods by which jobs are added that follow each other closely."""
     way: tuple[float, float] | None = None
-    """How long a message takes on the shortest way and on the longest, in seconds; None: 0.1 ms to 40 ms."""
+    """The range of the one-way latency, in seconds. None: 0.1 ms to 40 ms."""
     bursts: tuple[int, ...] = ()
-    """Bursts to choose from; none: 2 or 3 now and then, else 1."""
+    """Bursts to choose from. Empty: mostly 1, sometimes 2 or 3."""
     limited: float = 0.2
-    """The chance of a limit of running jobs."""
+    """The chance that the queue has `max_running`."""
     takes: tuple[float, float] | None = None
-    """How long jobs run, in seconds; None: some intervals at most."""
+    """The range of the run time of jobs, in seconds. None: at most a few intervals."""
     ppm: float = 200.0
-    """By how many millionths clocks run fast or slow at most."""
+    """How fast or slow clocks run at most, in parts per million."""
     changes: int = 0
-    """The most times that interval, burst and limit are changed, beside what other mixes do."""
+    """The maximum number of changes of interval, burst and limit, beside those in every mix."""
     loops: int = 0
-    """The most processes more that join, and die soon."""
+    """The maximum number of additional processes that join and die soon."""
     callers: tuple[int, ...] = ()
-    """Of how many callers each process has one number: each wants the next slot once its last job ended."""
+    """How many callers a process may have. A caller requests its next slot when its last job has ended."""
     thinks: tuple[float, float] = (0.0, 0.0)
-    """How many intervals a caller takes in between."""
+    """How long a caller pauses between two jobs, in intervals."""
     threads: float = 0.0
-    """The share of jobs that are plain functions, and begin in a thread."""
+    """The share of jobs that are plain functions, which begin in a thread."""
     cancelled: float = 0.06
     """The share of jobs that are cancelled after a while, unless they have begun."""
     lookaheads: tuple[int | None, ...] = (1, 3, 16, None)
-    """What handles choose from."""
+    """The values of `lookahead` to choose from."""
     withdrawn: float = 0.0
-    """The chance of a process that is granted that a job of it is cancelled around then."""
+    """The chance that a job of a process is cancelled around the time of a grant to it."""
     reclaimed: float = 0.0
-    """The chance of a grant that all tickets are reclaimed, or a longer interval is set, around then."""
+    """The chance that all tickets are reclaimed, or the interval grows, around the time of a grant."""
     new: float = 0.0
-    """The chance of a process that joins to make its handle for a queue that is not there yet."""
+    """The chance that a process that joins creates its handle with `new=True`."""
     closes: float = 0.05
-    """The chance of a handle to be closed while the others go on."""
+    """The chance that a handle is closed while the others go on."""
     exits: bool = False
     """A process is no more once its handle is closed, as at the end of a program."""
     verbs: bool = True
@@ -83,13 +83,14 @@ class Mix:
     tolerances: tuple[float, float] | None = None
     """Between which shares of the interval the tolerance lies; None: it is given now and then, and is any."""
     strict: float = 0.0
-    """The share of handles that wait until a slot has surely come."""
+    """The share of handles with `strict=True`."""
     measured: float = 0.0
-    """A store's driver says when it sent and received, and takes up to so many seconds beside that."""
+    """How long the store's driver is busy before sending and after receiving, at most, in seconds. If not 0,
+    it reports the times of sending and receiving (`Answer.trip`)."""
     longer: float = 1.0
-    """How many times as long faults go on as the interval alone would make the jobs last."""
+    """The factor by which the run is longer than the jobs need at the interval."""
     windows: bool = False
-    """Queues have windows beside their interval, and jobs take units of them that are settled later."""
+    """Whether queues also have limits, of whose units jobs settle the real amount later."""
 
 
 MIXES: Final = {
@@ -225,4 +226,4 @@ MIXES: Final = {
 """The mixes by name."""
 
 CHANGES: Final = {"configure": "interval", "burst": "burst", "limit": "max_running"}
-"""The verbs that change a setting, and which."""
+"""The verbs that change a setting, each with the setting."""

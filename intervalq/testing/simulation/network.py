@@ -1,4 +1,4 @@
-"""The store of a simulated world, the ways to it, and what goes wrong on them."""
+"""The store of a simulated world, the network between it and the processes, and the faults of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ URL = "simulated://store"
 
 
 class Records(DocumentStore):
-    """The one store: a dictionary under the verbs of every document store, and a clock that can be set."""
+    """The store: a dictionary of records behind `DocumentStore`, with a clock that can be stepped."""
 
     def __init__(self, base: int, ppm: float) -> None:
         self.url = URL
@@ -58,7 +58,7 @@ class Records(DocumentStore):
         return answer
 
     def lose(self, age: float | None) -> None:
-        """Fall back to a copy that is so many seconds old; None: to nothing."""
+        """Fall back to a copy that is `age` seconds old. None: to no records at all."""
         then = asyncio.get_running_loop().time() - (age or 0.0)
         later = [states for at, states in self._copies if at > then]
         if age is None:
@@ -78,96 +78,102 @@ class Network:
         self.records = records
         self.observer = observer
         self.is_healthy = False
-        """No faults any more."""
+        """Whether the faults have ended."""
         self.primary = 0
-        """How many times the store failed over."""
-        self.listeners: dict[Callable[[], None], Line] = {}
+        """How many times the store has failed over."""
+        self.listeners: dict[Callable[[], None], Connection] = {}
         self.interrupt: Callable[[Process, float, float], None] = lambda *_: None
-        """Stops a process in so many seconds, for so many."""
+        """Stops a process after a delay, for a time; both in seconds."""
         self.withdraw: Callable[[Process, float], None] = lambda *_: None
-        """Cancels a job of a process in so many seconds."""
+        """Cancels a job of a process after a delay in seconds."""
         self.reclaim: Callable[[float], None] = lambda _: None
-        """Somebody reclaims all tickets, or sets a longer interval, in so many seconds."""
+        """Reclaims all tickets, or sets a longer interval, after a delay in seconds."""
         self._mix = mix
         self._random = random
 
-    def delay(self, line: Line, way: tuple[float, float]) -> float:
+    def delay(self, connection: Connection, way: tuple[float, float]) -> float:
         """How long one message takes."""
         delay = self._random.uniform(*way)
         if (
-            not (self.is_healthy or line.is_good)
+            not (self.is_healthy or connection.is_good)
             and self._mix.slow
             and self._random.random() < self._mix.slow
         ):
             delay += self._random.uniform(0.1, 2.5)
         return delay
 
-    def loses(self, line: Line) -> bool:
-        """Whether one message gets lost."""
-        return self._happens(line, self._mix.lost)
+    def loses(self, connection: Connection) -> bool:
+        """Whether the next message is lost."""
+        return self._happens(connection, self._mix.lost)
 
-    def repeats(self, line: Line) -> bool:
-        """Whether one request reaches the store twice."""
-        return self._happens(line, self._mix.again)
+    def repeats(self, connection: Connection) -> bool:
+        """Whether the next request reaches the store twice."""
+        return self._happens(connection, self._mix.again)
 
     def lag(self) -> float:
         """How much later a request arrives for the second time."""
         return self._random.choice((0.0, 0.002, 0.05, 0.5, 2.0)) * self._random.random()
 
-    def busy(self, line: Line) -> float:
-        """How long its driver is busy with a message, in seconds."""
-        most = 0.0 if self.is_healthy or line.is_good else self._mix.measured
+    def busy(self, connection: Connection) -> float:
+        """How long the driver is busy with a message, in seconds."""
+        most = 0.0 if self.is_healthy or connection.is_good else self._mix.measured
         return self._random.uniform(0, most) if most else 0.0
 
-    def _happens(self, line: Line, share: float) -> bool:
-        return bool(share) and not (self.is_healthy or line.is_good) and self._random.random() < share
+    def _happens(self, connection: Connection, share: float) -> bool:
+        return bool(share) and not (self.is_healthy or connection.is_good) and self._random.random() < share
 
     def resume(self, queue: str) -> None:
-        """Somebody ends all pauses."""
+        """End every hold, as an operator would."""
         self.observer.say("store", "resumes")
         self.observer.resumes.append(asyncio.get_running_loop().time())
         if _now(self.records.apply(queue, Resume())).woken:
             self.wake()
 
-    def arrive(self, line: Line, command: Command, reply: asyncio.Future[Answer], primary: int) -> None:
-        """A command reaches the store, whether somebody still waits for the answer or not."""
+    def arrive(
+        self, connection: Connection, command: Command, reply: asyncio.Future[Answer], primary: int
+    ) -> None:
+        """Apply a command that reached the store, whether or not its sender still waits for the answer."""
         if self.is_cut_short(primary):
             return
         if reply.done() and isinstance(command, Finish):
-            self.observer.overtaken.add(line.process)
+            self.observer.overtaken.add(connection.process)
         loop = asyncio.get_running_loop()
-        before = self.records.states.get(line.queue)
-        answer = _now(self.records.apply(line.queue, command))
-        self.observer.stepped(line.process, command, before, self.records.states.get(line.queue), answer)
+        before = self.records.states.get(connection.queue)
+        answer = _now(self.records.apply(connection.queue, command))
+        self.observer.stepped(
+            connection.process, command, before, self.records.states.get(connection.queue), answer
+        )
         if answer.woken:
             self.wake()
-        if (answer.granted or answer.begun) and self._happens(line, self._mix.interrupted):
+        if (answer.granted or answer.begun) and self._happens(connection, self._mix.interrupted):
             interval = answer.state.settings.interval / 1e6 if answer.state is not None else 0.0
             self.interrupt(
-                line.process, self._random.uniform(0, 0.05), interval * self._random.uniform(0.1, 3)
+                connection.process, self._random.uniform(0, 0.05), interval * self._random.uniform(0.1, 3)
             )
-        if (answer.granted or answer.begun) and self._happens(line, self._mix.withdrawn):
-            self.withdraw(line.process, self._random.uniform(0, 0.06))
-        if (answer.granted or answer.begun) and self._happens(line, self._mix.reclaimed):
+        if (answer.granted or answer.begun) and self._happens(connection, self._mix.withdrawn):
+            self.withdraw(connection.process, self._random.uniform(0, 0.06))
+        if (answer.granted or answer.begun) and self._happens(connection, self._mix.reclaimed):
             self.reclaim(self._random.uniform(0, 0.02))
-        if not self.loses(line):
-            delay, context = self.delay(line, line.route.down), line.process.context
-            loop.call_later(delay, line.receive, reply, answer, self.primary, context=context)
+        if not self.loses(connection):
+            delay, context = self.delay(connection, connection.route.down), connection.process.context
+            loop.call_later(delay, connection.receive, reply, answer, self.primary, context=context)
 
     def is_cut_short(self, primary: int) -> bool:
         """Whether a message is lost because the store failed over while it was on its way."""
         return primary != self.primary and self._random.random() < 0.5
 
     def wake(self) -> None:
-        """Tell those that listen that a hold ended."""
+        """Send a wake-up to every listener: a hold has ended."""
         loop = asyncio.get_running_loop()
-        for wake, line in self.listeners.items():
-            if not self.loses(line):
-                loop.call_later(self.delay(line, line.route.down), wake, context=line.process.context)
+        for wake, connection in self.listeners.items():
+            if not self.loses(connection):
+                loop.call_later(
+                    self.delay(connection, connection.route.down), wake, context=connection.process.context
+                )
 
 
-class Line:
-    """One process's way to the store: the `Store` of its handle."""
+class Connection:
+    """The `Store` of one process's handle: its connection to the simulated store."""
 
     def __init__(self, network: Network, process: Process, route: Route, queue: str) -> None:
         self.url = URL
@@ -217,7 +223,7 @@ class Line:
         return answer
 
     def receive(self, reply: asyncio.Future[Answer], answer: Answer, primary: int) -> None:
-        """An answer is there, perhaps too late."""
+        """Deliver an answer, unless it was lost or comes too late."""
         if not self.network.is_cut_short(primary) and not reply.done():
             reply.set_result(answer)
 
@@ -229,8 +235,8 @@ class Line:
         """See `Store.aclose`."""
 
 
-class WakingLine(Line):
-    """A line to a store that tells held shards when a hold ends."""
+class WakingConnection(Connection):
+    """A connection to a store that sends wake-ups when a hold ends."""
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -241,7 +247,7 @@ class WakingLine(Line):
         event = anyio.Event()
 
         def wake() -> None:
-            if wake in self.network.listeners:  # else it comes late, when nobody listens any more
+            if wake in self.network.listeners:  # else the wake-up is late, and nobody listens any more
                 self.network.observer.woken(self.process)
             event.set()
 
@@ -263,7 +269,7 @@ def _give_up(reply: asyncio.Future[Answer]) -> None:
 
 
 def _now(step: Coroutine[Any, Any, R]) -> R:
-    """The result of a coroutine that waits for nothing."""
+    """The result of a coroutine that never suspends."""
     try:
         step.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Writes down what happens in a simulated world, by true time: what the judges go by, and the trace."""
+"""Records what happens in a simulated world, in true time: the facts for the judges, and the trace."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from intervalq.testing.simulation.plans import PlannedJob
 from intervalq.testing.simulation.trace import Trace
 
 _SITS_OUT: Final = 29.0
-"""Seconds of a hold after which a process begins to wait anew, and asks by itself soon."""
+"""Seconds after which a held process polls the store by itself, whether or not a wake-up comes."""
 
 
 class Observer(Facts):
-    """Writes down all that happens in one schedule.
+    """Records all events of one schedule.
 
-    `time` gives the true time in seconds, `rate` is how fast the store's clock runs.
+    Args:
+        time: returns the true time in seconds.
+        rate: how fast the store's clock runs; 1: at the true rate.
     """
 
     def __init__(self, time: Callable[[], float], rate: float = 1.0) -> None:
@@ -38,21 +40,21 @@ class Observer(Facts):
         self.time = time
         self.rate = rate
         self.store: Callable[[], int] = lambda: 0
-        """What the store's clock reads."""
+        """Returns the reading of the store's clock."""
         self.trace = Trace()
         self.late = 0
         """How many slots were granted late."""
         self._waiting: set[ObservedJob] = set()
-        self._unaware: list[Command] = []  # sent by a process that had not heard of a record yet
+        self._unaware: list[Command] = []  # sent by a process that did not know the record yet
         self._ticked = 0.0
         self._pace: tuple[bool, int] | None = None
         self._in_row = 0
         self._under_way: Counter[Process] = Counter()
-        self._held: dict[Process, float] = {}  # since when those that asked believe that the queue is held
-        self._late: list[tuple[float, Command]] = []  # granted late, and when; not what the store has lost
-        self._refunds: list[Command] = []  # that gave units of windows back
+        self._held: dict[Process, float] = {}  # since when each process believes that the queue is held
+        self._late: list[tuple[float, Command]] = []  # late grants that the store has not lost
+        self._refunds: list[Command] = []  # commands that gave units of limits back
         self._granted: dict[int, tuple[Answer, list[Grant]]] = {}  # by the identity of their answers
-        self._names: dict[Process, str | None] = {}  # of the record that each heard of last
+        self._names: dict[Process, str | None] = {}  # the name of the record that each process saw last
 
     # --- what happens -------------------------------------------------------------------------------
 
@@ -61,7 +63,7 @@ class Observer(Facts):
         self.trace.add(self.time(), who, what, *more)
 
     def violated(self, what: str, at: float | None = None) -> None:
-        """A promise was broken."""
+        """Record a broken promise."""
         self.violations.append(Violation(self.time() if at is None else at, what))
 
     def added(self, process: Process, plan: PlannedJob) -> ObservedJob:
@@ -75,7 +77,7 @@ class Observer(Facts):
         return job
 
     def started(self, job: ObservedJob, ticket: int, generation: str, due: float) -> None:
-        """A job's first instruction; `due` is when its slot is, as it was told."""
+        """A job's first instruction is about to run; `due` is the slot that the job was given."""
         self._tick()
         self._in_row = 0
         self._waiting.discard(job)
@@ -106,14 +108,14 @@ class Observer(Facts):
         self.say(job.process.name, "ends", job.number, outcome)
 
     def dies(self, process: Process) -> None:
-        """A process is no more."""
+        """A process died."""
         self._tick()
         self.died[process] = self.time()
         self._waiting = {job for job in self._waiting if job.process is not process}
         self.say(process.name, "dies")
 
     def sent(self, process: Process, command: Command, *, lost: bool) -> None:
-        """A command is on its way."""
+        """A process sent a command."""
         self.calls += 1
         if process not in self.known:
             self._unaware.append(command)
@@ -123,12 +125,12 @@ class Observer(Facts):
         self.say(process.name, "asks", command, "(lost)" if lost else "")
 
     def tried(self, process: Process) -> None:
-        """A process asks something, perhaps where there is no way to the store."""
+        """A process tries to send a request, perhaps without a connection to the store."""
         self.questions[process].append(self.time())
         self._under_way[process] += 1
 
     def answered(self, process: Process, command: Command, answer: Answer, sent: float) -> None:
-        """An answer is taken in."""
+        """A process received an answer."""
         self.exchanges[process].append((sent, self.time()))
         for grant in self._granted.pop(id(answer), (answer, []))[1]:
             grant.heard = self.time()
@@ -157,35 +159,35 @@ class Observer(Facts):
         self.say(process.name, "hears")
 
     def woken(self, process: Process) -> None:
-        """A process is told that the queue goes on."""
+        """A process learned that the queue is no longer held."""
         since = self._held.get(process)
         if since is not None and self.time() - since < _SITS_OUT and not self._under_way[process]:
             self.released.append((self.time(), process))
 
     def stalled(self, process: Process, seconds: float) -> None:
-        """A process does not run for a while."""
+        """A process stops for a while."""
         self.stalls.append((self.time(), self.time() + seconds, process))
         self.say(process.name, "stalls", f"{seconds:.6f} s")
 
     def failed(self, process: Process, command: Command) -> None:
-        """No answer came."""
+        """A process gave up a request: no answer came in time."""
         self._in_row = 0
         self._under_way[process] = max(0, self._under_way[process] - 1)
-        self._held.pop(process, None)  # for it waits to try again
+        self._held.pop(process, None)  # it waits before the next attempt
         self.failures[process].append(self.time())
         if isinstance(command, Advance):
             self.unanswered[process].append(self.time())
         self.say(process.name, "gives up")
 
     def withdrew(self, process: Process, sent: float) -> None:
-        """Whoever asked something waits for the answer no longer."""
+        """The sender of a request was cancelled while it waited for the answer."""
         self._under_way[process] = max(0, self._under_way[process] - 1)
         self.withdrawn[process].append((sent, self.time()))
 
     def stepped(
         self, process: Process, command: Command, before: State | None, after: State | None, answer: Answer
     ) -> None:
-        """The store did a step."""
+        """The store applied a command."""
         self._tick()
         state = answer.state
         if state is not None:
@@ -209,8 +211,8 @@ class Observer(Facts):
     def _note(self, process: Process, command: Command, answer: Answer, state: State) -> None:
         now = self.time()
         key = self.trace.name(state.generation)
-        clock = state.clock(answer.now) + state.late_total  # it goes back for late grants only
-        if not isinstance(command, Inspect):  # a look leaves nothing behind, not even when it was
+        clock = state.clock(answer.now) + state.late_total  # the clock goes back only for late grants
+        if not isinstance(command, Inspect):  # an inspection stores nothing, not even the time
             if clock < self.clocks.get(key, clock):
                 self.violated(f"the queue's clock went back by {self.clocks[key] - clock} us")
             self.clocks[key] = clock
@@ -272,7 +274,7 @@ class Observer(Facts):
             self.changes.append(now)
 
     def _note_hold(self, state: State, store: int) -> None:
-        """A hold that ends by itself is never longer than it was meant to be, whatever clocks do."""
+        """A hold that ends by itself is never longer than requested, whatever clocks do."""
         if 0 < state.held_until < FOREVER:
             most = max((length for _, length in self.holds if length < float("inf")), default=0.0)
             if (left := (state.held_until - store) / 1e6) > most + 1e-6:
@@ -352,7 +354,7 @@ class Observer(Facts):
         self._late.append((self.time(), command))
 
     def _count(self, process: Process, command: Command, *, lost: bool) -> None:
-        """Count the questions of a process that has all the jobs that wait, with nothing in its way."""
+        """Count the consecutive requests of the only process with waiting jobs."""
         alone = all(job.process is process for job in self._waiting)
         if lost or not alone:
             self._in_row = 0

@@ -1,4 +1,4 @@
-"""What one seed makes of a mix: the plan of one run."""
+"""Makes the plan of one run from a mix and a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intervalq.testing.simulation.windows import add_windows
 
 
 def plan(mix: Mix, seed: str) -> Plan:
-    """What the seed makes of a mix."""
+    """The plan of a mix for a seed; the same one each time."""
     planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
     if mix.windows:
         add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
@@ -32,7 +32,7 @@ class _Planner:
         self.slow_jobs = self.likely(0.3)
         self.max_running = random.choice((1, 1, 2, 3)) if self.likely(mix.limited) else None
         self.backlog = self.likely(0.5)
-        if self.interval < 0.05:  # else all would be over within a round trip
+        if self.interval < 0.05:  # else the whole run would fit into one round trip
             self.length += self.spread(0.01, 0.5)
 
     def likely(self, chance: float) -> bool:
@@ -43,7 +43,7 @@ class _Planner:
         return max(1e-6, round(self.interval * of, 6))
 
     def spread(self, low: float, high: float) -> float:
-        """As often between 1 and 2 as between 10 and 20."""
+        """A random value, log-uniform: as often between 1 and 2 as between 10 and 20."""
         return float(low * (high / low) ** self.random.random())
 
     def moment(self) -> float:
@@ -83,13 +83,13 @@ class _Planner:
         losses = [(self.moment(), self.loss()) for _ in range(random.randint(0, mix.losses))]
         verbs = self.verbs(names)
         for at, _ in losses:
-            # The news may come with the answer to any command: some ask before their jobs do.
+            # The answer to any command may show the loss: some processes inspect the queue before.
             soon = [name for name in names for _ in range(random.choice((0, 1, 2)))]
             verbs += [
                 (max(0, at + random.uniform(-0.05, self.interval)), name, "inspect", 0) for name in soon
             ]
         longest = max((length for process in processes for _, _, length in process.stalls), default=0.0)
-        if mix.away[0] > 10:  # else the end of all faults cuts the outages short
+        if mix.away[0] > 10:  # else outages may be cut short by the end of all faults
             longest = mix.away[1]
         return Plan(
             interval=self.interval,
@@ -147,21 +147,21 @@ class _Planner:
         return joins
 
     def loop(self, number: int, given: dict[str, Any]) -> PlannedProcess:
-        """A process that dies soon, as the one did that it is begun in the place of."""
+        """A process that dies soon after its start, like the one before it: a crash loop."""
         process = self.process(f"L{number}", given)
         process.at = self.moment()
         process.crash = process.at + self.spread(0.001, 1.0), self.random.randint(1, 60)
         return process
 
     def stream(self, process: PlannedProcess) -> None:
-        """Some of a process's jobs come one soon after the other: for the later ones slots may be ready."""
+        """Let some of a process's jobs follow each other closely: later ones may find a slot ready."""
         at, gap = self.moment(), self.interval * self.spread(0.02, 5)
         for job in process.jobs[self.random.randint(0, 10) :]:
             job.at = at = max(at, process.at + 1e-6) + gap
             job.way, job.retries = self.random.choice(self.mix.comes), 0
 
     def call(self, process: PlannedProcess) -> None:
-        """A process's jobs are those of some callers: each comes back when its last job has ended."""
+        """Assign a process's jobs to callers, of which each returns when its last job has ended."""
         random, jobs = self.random, process.jobs
         jobs.sort(key=lambda job: job.at)
         callers, longest = random.choice(self.mix.callers), random.uniform(*self.mix.thinks)
@@ -217,7 +217,7 @@ class _Planner:
         if not self.mix.verbs:
             return verbs
         if self.likely(0.25):
-            # By the operator: a shard's pause might come after the end of all faults, for ever.
+            # By the operator: a slow process's pause might arrive after the end of all faults, and never end.
             at = self.moment()
             verbs += [(at, None, "pause", 0), (at + self.spread(0.01, 6), None, "resume", 0)]
         if self.likely(0.2):

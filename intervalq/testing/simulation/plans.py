@@ -1,4 +1,4 @@
-"""What is settled before a simulated run begins: its processes, their jobs and their faults."""
+"""The plan of a simulated run: its processes, their jobs and their faults."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from intervalq import Limit
 
 @dataclass(slots=True, kw_only=True)
 class Route:
-    """The way between a process and the store, one way each, in seconds."""
+    """The network route between a process and the store: one-way latencies in seconds."""
 
     up: tuple[float, float]
     down: tuple[float, float]
     deadline: float
-    """When an answer that has not come is given up."""
+    """After how many seconds a request without an answer is given up."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PlannedJob:
-    """One job: when it is added, how, and what becomes of it."""
+    """One job: when and how it is added, and how it ends."""
 
     at: float
     way: str
@@ -31,11 +31,11 @@ class PlannedJob:
     """How many of its attempts raise."""
     retries: int = 0
     units: dict[str, int] = field(default_factory=dict)
-    """What it takes of windows, as estimated when it is added."""
+    """What it is estimated to take of limits, by unit."""
     took: dict[str, int] = field(default_factory=dict)
-    """What it turns out to have taken, where that is said when it ends."""
+    """What it really takes, by unit, if it settles that at its end."""
     plain: bool = False
-    """Without options of its own."""
+    """Whether it has no options of its own."""
     timeout: float | None = None
     cancelled_after: float | None = None
 
@@ -54,38 +54,38 @@ class PlannedProcess:
     """When it joins."""
     jobs: list[PlannedJob] = field(default_factory=list)
     callers: list[tuple[list[PlannedJob], list[float]]] = field(default_factory=list)
-    """The jobs of each, one after the other, and how long it takes in between, in seconds."""
+    """The jobs of each caller in order, and its pauses between them, in seconds."""
     close: tuple[float, bool] | None = None
     """When its handle is closed, and whether that drains."""
     outages: list[tuple[float, float]] = field(default_factory=list)
     stalls: list[tuple[float, int, float]] = field(default_factory=list)
-    """From when on, before which step, for how long."""
+    """Stalls: each begins before the n-th step after an instant, and lasts so many seconds."""
     turn: float | None = None
-    """The processor is taken away once in so many seconds; None: never."""
+    """The period, in seconds, in which the processor is taken away once; None: never."""
     crash: tuple[float, int] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """All that is settled before a run begins."""
+    """Everything that is decided before a run begins."""
 
     interval: float
     burst: int
     max_running: int | None
     tolerance: float | None
     limits: tuple[Limit, ...]
-    """Windows beside the interval."""
+    """Limits beside the interval."""
     waking: bool
     """Whether the store can wake held shards."""
     store_base: int
     store_ppm: float
     processes: list[PlannedProcess]
     keyed: bool
-    """Whether it is the queue of one key, whose record may be forgotten."""
+    """Whether the queue is that of a key, whose record is ephemeral."""
     verbs: list[tuple[float, str | None, str, float]]
-    """When who (None: an operator, in a process of his own) pauses, resumes, and so on, and how."""
+    """Operations on the queue: instant, process (None: that of the operator), verb and argument."""
     steps: list[tuple[float, float]]
     losses: list[tuple[float, float | None]]
-    """When the store loses writes, and how old the copy is that it falls back to; None: nothing is left."""
+    """When the store loses writes, and how old the copy is to which it falls back; None: all are lost."""
     ends: float
     """When the faults end."""

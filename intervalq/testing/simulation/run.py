@@ -13,15 +13,15 @@ from intervalq.testing.simulation.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run gave."""
+    """The result of one run."""
 
     mix: str
     seed: int
     violations: list[Violation]
     digest: str
-    """Of the trace."""
+    """A digest of the trace; empty unless the trace was requested."""
     lines: list[str] = field(repr=False)
-    """The trace; empty unless it was asked for or a promise was broken."""
+    """The trace; empty unless it was requested or a promise was broken."""
     jobs: int
     starts: int
     used: int
@@ -29,7 +29,7 @@ class Run:
     wanted: float
     """How many slots there were while jobs waited."""
     waited: float
-    """Seconds that jobs waited for their first starts, all together."""
+    """The sum of the waits of all jobs for their first starts, in seconds."""
     given_up: int
     late: int
     """How many slots were granted late."""
@@ -41,9 +41,9 @@ class Run:
 def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
     """Run one schedule, and judge it."""
     logger = logging.getLogger("intervalq")
-    quiet, logger.disabled = logger.disabled, True  # the faults are meant
+    quiet, logger.disabled = logger.disabled, True  # the faults are intended
     dice = random.getstate()
-    random.seed(f"{mix}:{seed}:shards")  # theirs is the one in the module
+    random.seed(f"{mix}:{seed}:shards")  # shards use the generator of the module `random`
     loop = WorldLoop(horizon=1e6)
     try:
         world = World(mix, seed, loop)

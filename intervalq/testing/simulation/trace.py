@@ -1,4 +1,4 @@
-"""The trace of a run: what happened, in lines that people can read and that are the same in every run."""
+"""The trace of a run as readable lines, which are the same each time the run is repeated."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Finish
 
 
 class Trace:
-    """Takes in what happens, and puts it into words when somebody asks."""
+    """Collects events, and formats them only when they are requested."""
 
     def __init__(self) -> None:
         self._events: list[tuple[float, str, str, tuple[object, ...]]] = []
         self._names: dict[str, str] = {}
 
     def add(self, at: float, who: str, what: str, *more: object) -> None:
-        """Something happened."""
+        """Add an event."""
         self._events.append((at, who, what, more))
 
     def name(self, generation: str) -> str:
-        """A record's generation, which is random, by a name that is not."""
+        """A repeatable name for a record's generation, which is random."""
         return self._names.setdefault(generation, f"g{len(self._names) + 1}")
 
     def lines(self) -> list[str]:
-        """All of it."""
+        """All events, one per line."""
         return [
             f"{at:11.6f}  {who:9} {what:8} {' '.join(map(self._word, more))}".rstrip()
             for at, who, what, more in self._events
         ]
 
     def digest(self) -> str:
-        """Tells two traces apart."""
+        """A digest by which traces are compared."""
         return hashlib.blake2b("\n".join(self.lines()).encode(), digest_size=12).hexdigest()
 
     def _word(self, thing: object) -> str:

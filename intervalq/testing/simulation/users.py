@@ -1,11 +1,11 @@
-"""What the users of queues do in a simulated world, by the same methods as in a real one."""
+"""The users of queues in a simulated world, who call the same methods as real ones."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
@@ -26,28 +26,28 @@ from intervalq.errors import (
 from intervalq.testing.simulation.facts import ObservedJob
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.mixes import CHANGES
-from intervalq.testing.simulation.network import Line
+from intervalq.testing.simulation.network import Connection
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import PlannedJob
 
 
 class JobError(Exception):
-    """What jobs raise that are to fail."""
+    """Raised by jobs that are planned to fail."""
 
 
 class Actor:
     """A process with its handle."""
 
-    def __init__(self, process: Process, line: Line, queue: IntervalQueue) -> None:
+    def __init__(self, process: Process, connection: Connection, queue: IntervalQueue) -> None:
         self.process = process
-        self.line = line
+        self.connection = connection
         self.queue = queue
         self.shard: Shard | None = None
-        self.begins: Grant | None = None  # the slot that was accepted last
-        self.busy = 0  # calls of users that have not come back
+        self.begins: Grant | None = None  # the grant that was accepted last
+        self.busy = 0  # calls of users that have not returned
 
     def open(self) -> Shard:
-        """The handle's shard, in the process's context; what it accepts is noted."""
+        """The handle's shard, opened in the process's context; grants that jobs accept are recorded."""
         if self.shard is None:
             self.shard = shard = self.queue._shard()
             accept, take_ready = shard.dispatcher.accept, shard.dispatcher.take_ready
@@ -68,24 +68,24 @@ class Actor:
 
 
 def _as_it_is(took: dict[str, int] | None) -> dict[str, int] | None:
-    """What a job says that it took."""
+    """The settlement of a job that returns what it took."""
     return took
 
 
 class Users:
-    """Each of these is called in the actor's process."""
+    """What users do. Each method is called in the process of the actor that it gets."""
 
     def __init__(self, seen: Observer) -> None:
         self.seen = seen
         self.exits = False
         """Whether processes end when their handles are closed."""
         self.gone: Callable[[Actor], None] = lambda _: None
-        """Called with one that does."""
+        """Called with an actor whose process ends."""
         self.closed: Callable[[Actor], None] = lambda _: None
-        """Called with one whose handle has been closed."""
+        """Called with an actor whose handle has been closed."""
         self._scopes: dict[ObservedJob, anyio.CancelScope] = {}  # of the jobs that have not ended
         self.over = False
-        """Nobody looks any more."""
+        """Whether the run has been judged: nothing is recorded any more."""
 
     async def job(self, actor: Actor, planned: PlannedJob) -> None:
         """Add a job, wait for it, perhaps cancel it."""
@@ -101,25 +101,25 @@ class Users:
             try:
                 outcome = await self._outcome(actor, job)
             finally:
-                if cancelling is not None:  # it would count as a timer of a process that is idle
+                if cancelling is not None:  # else it would count as a timer of an idle process
                     cancelling.cancel()
                 del self._scopes[job]
                 if not self.over:
                     self.seen.ended(job, outcome)
 
     async def caller(self, actor: Actor, jobs: list[PlannedJob], thinks: list[float]) -> None:
-        """Add jobs one after the other, each when the one before has ended."""
+        """Add jobs one after the other, each after the previous one has ended."""
         for planned, seconds in zip(jobs, thinks, strict=True):
             await self.job(actor, planned)
             await anyio.sleep(seconds)
 
     async def _outcome(self, actor: Actor, job: ObservedJob) -> str:
         async def body() -> dict[str, int] | None:
-            go, shard = actor.begins, actor.shard
-            assert go is not None
+            grant, shard = actor.begins, actor.shard
+            assert grant is not None
             assert shard is not None
             assert shard.state is not None
-            self.seen.started(job, go.ticket, shard.state.generation, go.due)
+            self.seen.started(job, grant.ticket, shard.state.generation, grant.due)
             try:
                 if job.plan.takes:
                     await anyio.sleep(job.plan.takes)
@@ -154,7 +154,7 @@ class Users:
                 await self._in_thread(actor, job)
             else:
                 async with actor.queue.slot(**timing) as slot:
-                    actor.begins = cast("Grant", slot)
+                    actor.begins = slot._grant
                     if took := await body():
                         with suppress(QueueClosed):  # then the estimate counts
                             slot.settle(**took)
@@ -163,7 +163,7 @@ class Users:
         return "done"
 
     async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:
-        """What `attempts` and `threads` do for a plain function, whose thread is a while of virtual time."""
+        """Run a plain function as `attempts` and `threads` do, with virtual time instead of a thread."""
         wanted, clock = job.plan, actor.process.clock
         waiter = Waiter(wanted.priority, wanted.cost, EARLY)
         with actor.queue._callers.waiting(lambda call: call()):
@@ -194,7 +194,7 @@ class Users:
             scope.cancel()
 
     def cancel_first(self, process: Process) -> None:
-        """The job of a process that waits for longest is cancelled."""
+        """Cancel the job of a process that has waited longest."""
         waiting = [job for job in self._scopes if job.process is process and not job.starts]
         if waiting:
             self._cancel(waiting[0], self._scopes[waiting[0]])

@@ -1,4 +1,4 @@
-"""Windows of a planned run: several limits that bind, and what its jobs take of them."""
+"""Limits of a planned run that take effect, and what its jobs take of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _UNITS: Final = ("starts", "starts", "tokens", "bytes")
 
 
 def add_windows(plan: Plan, random: Random) -> None:
-    """Give a plan one to three windows that bind, and its jobs units of them."""
+    """Give a plan one to three limits that take effect, and let its jobs take units of them."""
     units = random.sample(_UNITS, random.randint(1, 3))
     plan.limits = tuple(_limit(plan.interval, unit, place, random) for place, unit in enumerate(units))
     for process in plan.processes:
         process.options["limits"] = plan.limits
-        # One that brings no settings of its own could not say what its jobs take.
+        # A handle without settings of its own couldn't state what its jobs take.
         process.options.setdefault("interval", plan.interval)
         for name in ("burst", "max_running", "tolerance"):
             process.options.setdefault(name, getattr(plan, name))
@@ -26,9 +26,9 @@ def add_windows(plan: Plan, random: Random) -> None:
 
 
 def _limit(interval: float, unit: str, place: int, random: Random) -> Limit:
-    """A window of some intervals, in which fewer jobs start than these would allow.
+    """A limit whose window has several intervals, but allows fewer starts than these.
 
-    In a cell of the longest, several slots lie.
+    The cells of the longest windows contain several slots.
     """
     steps = random.choice((3, 6, 12, 25, 50, 400))
     window = max(64e-6, round(interval * steps * random.uniform(0.8, 1.2), 6)) + place * 1e-6
@@ -51,7 +51,7 @@ def _take(job: PlannedJob, limits: tuple[Limit, ...], random: Random) -> None:
 
 
 def _took(units: int, random: Random) -> int:
-    """What a job takes that said it would take so much: mostly less, and now and then more."""
+    """What a job with this estimate really takes: mostly less, sometimes more."""
     if random.random() < 0.1:
         return units + random.randint(1, 20)
     return random.choice((0, units // 2, units, random.randint(0, units)))

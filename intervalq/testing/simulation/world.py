@@ -17,7 +17,7 @@ from intervalq import IntervalQueue
 from intervalq.testing.simulation.judges.all import judge
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from intervalq.testing.simulation.mixes import MIXES
-from intervalq.testing.simulation.network import Line, Network, Records, WakingLine
+from intervalq.testing.simulation.network import Connection, Network, Records, WakingConnection
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.planning import plan
 from intervalq.testing.simulation.plans import PlannedProcess, Route
@@ -29,17 +29,17 @@ _KEY: Final = "key"
 _NEAR: Final = Route(up=(0.0002, 0.001), down=(0.0002, 0.001), deadline=5.0)
 
 _TIMER: Final = 0.002
-"""Seconds by which the timers of a healthy machine are late at most."""
+"""The maximum lateness of timers once faults have ended, in seconds."""
 
 _PATIENCE: Final = 50.0
-"""Seconds, beside the slots, that a queue may take to recover: time-outs, pauses between attempts to reach
-the store, polls of held shards, cool-downs, and the leases of dead processes."""
+"""How long a queue may take to recover, beside the slots, in seconds: timeouts, pauses between attempts to
+reach the store, polls of held shards, cool-downs, and leases of dead processes."""
 
 _TOLD: Final = 7.0
-"""Seconds after the last job, in which the store hears that it ended: some more than a time-out."""
+"""Seconds after the last job within which the store must know that it ended: a timeout and a margin."""
 
 _QUIET: Final = 100.0
-"""Seconds after the last job, in which whatever still runs must end."""
+"""Seconds after the last job within which every task and timer must end."""
 
 
 class World:
@@ -63,7 +63,7 @@ class World:
         self.network.withdraw = self._withdraw
         self.network.reclaim = self._reclaim
         self.actors: list[Actor] = []
-        self.busy = 0  # the sum of theirs
+        self.busy = 0  # the sum of `busy` of all actors
         self.idle: asyncio.Future[None] = loop.create_future()
         self.ended = 0.0
 
@@ -73,10 +73,10 @@ class World:
         lateness = planned.lateness
         clock = ProcessClock(planned.base, planned.ppm, lambda: self._lateness(lateness))
         process = Process(planned.name, clock)
-        kind = WakingLine if self.plan.waking else Line
-        line = kind(self.network, process, planned.route, self.queue)
-        queue = IntervalQueue(QUEUE, store=line, backoff=0.02, **planned.options)
-        actor = Actor(process, line, queue[_KEY] if self.plan.keyed else queue)
+        kind = WakingConnection if self.plan.waking else Connection
+        connection = kind(self.network, process, planned.route, self.queue)
+        queue = IntervalQueue(QUEUE, store=connection, backoff=0.02, **planned.options)
+        actor = Actor(process, connection, queue[_KEY] if self.plan.keyed else queue)
         self.actors.append(actor)
         return actor
 
@@ -111,7 +111,7 @@ class World:
         operator = self._actor(
             PlannedProcess(name="operator", options={}, route=_NEAR, base=7, ppm=0.0, lateness=0.0001)
         )
-        operator.line.is_good = True
+        operator.connection.is_good = True
         by_name = {actor.process.name: actor for actor in self.actors}
         for when, who, verb, amount in self.plan.verbs:
             actor = operator if who is None else by_name[who]
@@ -122,7 +122,7 @@ class World:
             self._at(when, self._lose, age)
 
     def _call(self, instant: float, actor: Actor, user: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """At an instant, a user in the actor's process calls something."""
+        """Let a user in the actor's process make a call at an instant."""
         self.busy += 1
         actor.busy += 1
 
@@ -148,7 +148,7 @@ class World:
 
     def _cut(self, actor: Actor, is_cut: bool) -> None:
         if self.loop.time() < self.plan.ends or not is_cut:
-            actor.line.is_cut = is_cut
+            actor.connection.is_cut = is_cut
             self.seen.say(actor.process.name, "is cut off" if is_cut else "is back")
 
     def _stall(self, actor: Actor, seconds: float) -> None:
@@ -161,7 +161,7 @@ class World:
         self._at(self.loop.time() + delay, self._stall, actor, seconds)
 
     def _withdraw(self, process: Process, delay: float) -> None:
-        """Whoever is first in line may have the slot by then, or not yet."""
+        """Cancel the first waiting job after a delay, by when it may or may not have its slot."""
         self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
 
     def _reclaim(self, delay: float) -> None:
@@ -173,7 +173,7 @@ class World:
         self._call(self.loop.time() + delay, operator, partial(self.users.verb, operator, verb, amount))
 
     def _take_turns(self, actor: Actor, turn: float) -> None:
-        """Take the processor away for a part of each turn, now and in all that follow."""
+        """Take the processor away for a part of this turn and of each later one."""
         if self.loop.time() < self.plan.ends:
             self.loop.stop_process(actor.process, turn * self.mix.taken)
             self._at(self.loop.time() + turn, self._take_turns, actor, turn)
@@ -183,7 +183,7 @@ class World:
             self._end(actor, actor.busy)
 
     def _exit(self, actor: Actor) -> None:
-        self._end(actor, actor.busy - 1)  # the call that closed the handle comes back by itself
+        self._end(actor, actor.busy - 1)  # the call that closed the handle returns by itself
 
     def _end(self, actor: Actor, calls: int) -> None:
         actor.process.dead = True
@@ -202,7 +202,7 @@ class World:
     # --- the run ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """From the first job to the verdict."""
+        """Run the schedule from its first job to the verdict."""
         self._prepare()
         await self._until(self.plan.ends)
         self._heal()
@@ -229,14 +229,14 @@ class World:
         await reached
 
     def _heal(self) -> None:
-        """The end of all faults: the network is as it should be, and somebody resumes."""
+        """End all faults: repair the network, and resume the queue."""
         self.network.is_healthy = True
         for actor in self.actors:
-            actor.line.is_cut = False
+            actor.connection.is_cut = False
         self.network.resume(self.queue)
 
     def _deadline(self) -> float:
-        """By when all jobs must have ended: the tickets that are out, a slot for each job, and some."""
+        """When all jobs must have ended: after outstanding tickets, the slots of all jobs, and a margin."""
         now, state = self.records.now(), self.records.states.get(self.queue)
         interval = round(self.plan.interval * 1e6)
         outstanding = 0
@@ -261,7 +261,7 @@ class World:
         return self.loop.time() + (outstanding + 10 * interval) / 1e6 + passed + takes + _PATIENCE
 
     def _windows(self) -> float:
-        """How long all jobs may wait for room in windows, in seconds: each may be half empty as it binds."""
+        """How long all jobs may wait for limits, in seconds: a half empty window may delay a job."""
         jobs, total = [job for each in self.plan.processes for job in each.jobs], 0.0
         for limit in self.plan.limits:
             units = sum(
@@ -294,9 +294,9 @@ class World:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
 
     def _leases(self) -> None:
-        """Where nothing runs any more, the store has been told so of all that lives and could tell it.
+        """When nothing runs any more, the store knows that of every live process that could reach it.
 
-        A handle that can't reach it while it is closed leaves it to the leases to lapse.
+        A handle that can't reach the store while it is being closed leaves its leases to expire.
         """
         state, seen = self.records.states.get(self.queue), self.seen
         if state is None or seen.losses or seen.copies or seen.steps:
@@ -314,7 +314,7 @@ class World:
                 self.seen.violated(f"nothing runs, and ticket {ticket} counts as running")
 
     def _closed(self, actor: Actor) -> None:
-        """A handle that has been closed has told of all its jobs that had ended."""
+        """A handle that has been closed has reported all of its jobs that had ended."""
         state, seen, process = self.records.states.get(self.queue), self.seen, actor.process
         if state is None or seen.losses or seen.failures[process] or seen.copies:
             return
@@ -327,7 +327,7 @@ class World:
                 )
 
     def _reports(self) -> None:
-        """A handle says that its store lost its record if, and only if, that happened."""
+        """A handle reports that its store lost its record if and only if that happened."""
         gone = [at for at in self.seen.losses if at not in self.seen.failovers]
         for actor in self.actors:
             process = actor.process
@@ -349,17 +349,17 @@ class World:
                 self.seen.violated(f"{process.name} does not say that its store lost its record")
 
     async def _sweep(self) -> None:
-        """End what is left, out of the judges' sight: what is dropped while it waits complains."""
+        """End the remaining tasks after the verdict: tasks that are destroyed while pending log errors."""
         for _ in range(200):
             left = [task for actor in self.actors for task in actor.process.tasks if not task.done()]
             if not left:
                 return
             for actor in self.actors:
-                actor.line.is_cut = True
+                actor.connection.is_cut = True
                 actor.process.revive()
                 self.loop.release(actor.process)
             await anyio.lowlevel.checkpoint()
             for task in left:
-                # One that has not begun would complain that it never did.
+                # Cancelling a coroutine that has not begun would warn that it was never awaited.
                 if inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED:  # type: ignore[arg-type]
                     task.cancel()

@@ -1,4 +1,4 @@
-"""The judges: what an observer wrote down against the promises, with no knowledge of how they are kept."""
+"""The judges: compare what was observed with the promises, without knowing how these are kept."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 _QUESTIONS: Final = 24
-"""So many commands at most does a lone caller need to begin: for a ticket, for the next one, about its slot,
-and once more as it woke late. Before each, five may only sharpen what it knows of the clock."""
+"""The most commands that a lone caller needs until it begins: for a ticket, for the next one, for the grant,
+and for another grant if it woke late. Before each, up to five may only improve the estimate of the clock."""
 
 FAR: Final = float("inf")
 
 _TURN: Final = 20e-6
-"""Seconds that a turn of the event loop takes, at least."""
+"""A lower bound of one iteration of the event loop, in seconds."""
 
 _TIMERS: Final = 0.1
-"""Seconds by which a process asks earlier because its timers are late, at most."""
+"""The most that a process brings its requests forward because its timers are late, in seconds."""
 
 _THREAD: Final = EARLY / 1e6
-"""Seconds before its slot at which a thread has it, so that no job that comes then is before it."""
+"""How long before its slot a thread gets it, in seconds: later jobs can't overtake it from then on."""
 
 
 def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
-    for court in (
+    for rule in (
         starts,
         announced,
         surely,
@@ -65,19 +65,19 @@ def judge(seen: Observer, plan: Plan) -> None:
         turns,
         windows,
     ):
-        for at, what in court(seen, plan):
+        for at, what in rule(seen, plan):
             seen.violated(what, at)
     seen.violations.sort(key=lambda violation: violation.at)
 
 
 def starts(seen: Observer, plan: Plan) -> Findings:
-    """Each start is in its slot, and as far from others as is promised; excuses are counted."""
+    """Each start is in its slot, and the promised distance from others; excuses are counted."""
     yield from Starts(seen, plan).judged()
     yield from candour(seen)
 
 
 def order(seen: Observer, plan: Plan) -> Findings:
-    """Slots are used in ticket order, by every shard; jobs of one shard and priority in the order added."""
+    """All shards use slots in ticket order; jobs of one shard and priority begin in the order added."""
     judge_of_starts = Starts(seen, plan)
     by_record: dict[str, list[Start]] = defaultdict(list)
     for start in seen.starts:
@@ -90,7 +90,7 @@ def order(seen: Observer, plan: Plan) -> Findings:
                 continue
             latest = _late(seen, plan, later)
             if 3 * judge_of_starts.error(earlier.at, later) > plan.interval:
-                continue  # the record says that nothing of the spacing holds
+                continue  # the record states that no spacing is guaranteed
             ahead = min((grant.slot - grant.opens for grant in earlier.grants), default=0.0)
             apart = (seen.dues.get(earlier.slot, 0) - seen.dues.get(later.slot, 0)) / 1e6
             if apart - ahead * (1 + plan.store_ppm / 1e6) >= latest:
@@ -106,7 +106,7 @@ def _lines(seen: Observer) -> Findings:
     for jobs in by_process.values():
         for number, second in enumerate(jobs):
             if second.came_late:
-                continue  # the one behind it had the next slot by then
+                continue  # the job behind it had the next slot by then
             for first in jobs[:number]:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
@@ -119,10 +119,10 @@ def _lines(seen: Observer) -> Findings:
 
 
 def _is_undecided(seen: Observer, first: ObservedJob, second: ObservedJob) -> bool:
-    """Whether one of them had not joined the line when it came, so that the other may begin before it.
+    """Whether one of two jobs joined the wait queue after it was added, so that the other may begin first.
 
-    The store may be asked first if a job can begin in time; and a thread's joins in the next turn of the
-    loop.
+    With a timeout, the store may be asked first whether a job can begin in time; and the job of a thread
+    joins in the next iteration of the event loop.
     """
     if second.plan.way == "thread" and first.added <= second.added + _TURN:
         return True
@@ -131,7 +131,7 @@ def _is_undecided(seen: Observer, first: ObservedJob, second: ObservedJob) -> bo
 
 
 def _handed(start: Start) -> float:
-    """When a job was handed its slot at the earliest: a thread has it early, and may begin late in it."""
+    """When a job got its slot at the earliest: a thread gets it early, and may begin late in it."""
     if start.job.plan.way != "thread":
         return start.at
     return start.at - _THREAD - max((grant.latest for grant in start.grants), default=0.0)
@@ -146,18 +146,18 @@ def places(seen: Observer, plan: Plan) -> Findings:
         if not start.grants:
             yield start.at, f"{named(start)} was never granted"
         times[start.slot] += 1
-        # a failover makes the store issue numbers again that it forgot
+        # after a failover, the store may issue lost numbers again
         if times[start.slot] > max(1, len(seen.issues[start.slot])):
             yield start.at, f"{named(used[start.slot])} and {named(start)} used the same slot"
         used[start.slot] = start
 
 
 def holds(seen: Observer, plan: Plan) -> Findings:
-    """While the queue is held nothing begins, except what was granted before, and that soon."""
+    """While the queue is held, only jobs with an earlier grant begin, and soon."""
     for begin, length in seen.holds:
         ends = [at for at in (*seen.resumes, *seen.losses) if at > begin]
         if length < float("inf"):
-            # a step of the clock moves what is measured on it
+            # a step of the clock moves the end of the hold
             ends.append(begin + length / (1 + plan.store_ppm / 1e6) - sum(max(0, by) for _, by in seen.steps))
         end = min(ends)
         for start in seen.starts:
@@ -176,11 +176,11 @@ def holds(seen: Observer, plan: Plan) -> Findings:
 
 
 def limits(seen: Observer, _: Plan) -> Findings:
-    """With `max_running`, no more jobs of one record run than may, however long they take.
+    """With `max_running`, no more jobs of one record run than allowed, however long they take.
 
-    Those of a process that can't renew its leases count for ten seconds, and so do those of a dead one. What
-    began before the store lost writes, or before a step of its clock by seconds, is not counted. Where it
-    issued a ticket again that it had lost, two jobs have one lease: it counts until the first of them ends.
+    Jobs of a process that can't renew its leases, or that died, count for ten seconds. Jobs that began before
+    the store lost writes, or before a step of its clock by seconds, don't count. If the store issued a lost
+    ticket again, two jobs share a lease, which counts until the first of them ends.
     """
     disturbed = [*seen.losses, *(at for at, by in seen.steps if by > LEASE / 4e6)]
     by_record: dict[str, list[tuple[float, int, Start]]] = defaultdict(list)
@@ -188,7 +188,7 @@ def limits(seen: Observer, _: Plan) -> Findings:
         if not start.grants or not start.grants[-1].settings.max_running:
             continue
         granted = start.grants[-1].at
-        freed = [at for at, most in seen.limits[start.record] if not most]  # from then on nothing is counted
+        freed = [at for at, most in seen.limits[start.record] if not most]  # nothing counts after that
         end = min([start.ended, *(at for at in (*disturbed, *freed) if at >= granted)])
         end = min(end, seen.died.get(start.job.process, FAR))
         end = min(end, _out_of_reach(seen, start.job.process, start.at) + LEASE / 1e6)
@@ -206,14 +206,14 @@ def limits(seen: Observer, _: Plan) -> Findings:
 
 
 def _end_of_lease(seen: Observer, start: Start) -> float:
-    """When the lease ends of a job whose ticket was issued to others as well; at once, if it is another's."""
+    """When the lease of a ticket that was issued twice ends; at once, if another job has the lease."""
     beside = [other for other in seen.starts if other.slot == start.slot and other.ended > start.at]
     first = min(beside, key=lambda other: other.at)
     return min(other.ended for other in beside) if first is start else start.at
 
 
 def _out_of_reach(seen: Observer, process: Process, since: float) -> float:
-    """When a process had the last answer before it could not reach the store for long, or did not run."""
+    """When a process got its last answer before a long outage or stall."""
     heard = [at for sent, at in seen.exchanges[process] if at >= since - LEASE / 1e6]
     times = [since, *(at for at in heard if at > since)]
     gaps = [
@@ -226,7 +226,7 @@ def _out_of_reach(seen: Observer, process: Process, since: float) -> float:
 
 
 def leases(seen: Observer, plan: Plan) -> Findings:
-    """The jobs of a process that dies count as running for ten seconds at most, whenever it dies."""
+    """Whenever a process dies, its jobs count as running for at most ten more seconds."""
     del plan
     for at, length in seen.leases:
         if length > LEASE / 1e6 + GRAIN:
@@ -235,16 +235,17 @@ def leases(seen: Observer, plan: Plan) -> Findings:
 
 
 def _is_kept(seen: Observer, process: Process, begin: float, end: float) -> bool:
-    """Whether something kept a process from talking to the store: it didn't run, or an answer took long."""
+    """Whether a process couldn't talk to the store for a while: it was stopped, or an answer took long."""
     if any(who is process and since < end and until > begin for since, until, who in seen.stalls):
         return True
     return any(begin < back <= end and back - sent > LEASE / 1e7 for sent, back in seen.exchanges[process])
 
 
 def clocks(seen: Observer, plan: Plan) -> Findings:
-    """The queue's clock goes with the store's, but for pauses: they move slots by their own length.
+    """The queue's clock follows the store's, except in pauses, which move slots by their length.
 
-    Late grants and a limit of running jobs are taken off, and so is what a step of the store's clock moves.
+    Late grants don't count. Records with `max_running`, and times after a step of the store's clock, are not
+    judged.
     """
     rate = 1 + plan.store_ppm / 1e6
     ends = [at for at, _ in seen.steps] + seen.losses
@@ -253,7 +254,7 @@ def clocks(seen: Observer, plan: Plan) -> Findings:
             continue
         for (first, before), (second, after) in pairwise(readings):
             if any(first <= at <= second for at in ends) or any(at < second for at in ends):
-                break  # when a pause ends that was begun on another clock is hard to tell from outside
+                break  # the end of a pause that began before the step is not known from outside
             passed = (second - first - _held(seen, plan, first, second)) * rate
             if abs(after - before - passed) > 2 * GRAIN:
                 yield second, f"the clock of {record} went by {after - before:.6f} s in {passed:.6f} s"
@@ -261,9 +262,9 @@ def clocks(seen: Observer, plan: Plan) -> Findings:
 
 
 def costs(seen: Observer, plan: Plan) -> Findings:
-    """A job that costs several slots takes them all.
+    """A job that costs several slots takes all of them.
 
-    Where the store can be reached and forgets nothing; and a pause forgives what is still owed.
+    Not judged if the store was unreachable or lost writes, or after a pause, which cancels slots to skip.
     """
     del plan
     if seen.losses or seen.holds:
@@ -276,9 +277,9 @@ def costs(seen: Observer, plan: Plan) -> Findings:
 
 
 def misses(seen: Observer, plan: Plan) -> Findings:
-    """A slot is missed only when it is past its tolerance, with all holds since it was issued taken off."""
+    """A slot is missed only when its tolerance is over, not counting holds since it was issued."""
     if seen.limited or seen.steps or seen.losses:
-        return  # what the queue's clock reads is hard to tell from outside
+        return  # the reading of the queue's clock is not known from outside
     for miss in seen.misses:
         issued = seen.issues[miss.slot][0]
         rate = 1 + plan.store_ppm / 1e6
@@ -288,9 +289,9 @@ def misses(seen: Observer, plan: Plan) -> Findings:
 
 
 def progress(seen: Observer, plan: Plan) -> Findings:
-    """Where nobody else waits and nothing is in its way, a process asks a few times until a job begins.
+    """Without rivals and obstacles, a process needs only a few requests until a job begins.
 
-    A slot that is too cheap for the job that is next is passed over, which takes a question as well.
+    Not judged if jobs cost several slots: a slot too cheap for the next job is skipped by a request.
     """
     del plan
     if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
@@ -301,11 +302,11 @@ def progress(seen: Observer, plan: Plan) -> Findings:
 
 
 def fairness(seen: Observer, plan: Plan) -> Findings:
-    """A job that is first in its process's line lets others begin no more jobs than they may hold tickets.
+    """While a job is the first in its process's wait queue, each other process starts few jobs.
 
-    Judged where nothing was in the way of its process, which asks faster than slots follow each other. What
-    others took before its own ticket was issued comes first: `lookahead` of each, and as many again for what
-    they take while its question is on its way. Who wakes too late for a slot that it was granted waits anew.
+    Judged if nothing obstructed the process, and its round trips are shorter than the interval. Tickets that
+    others took before its own are used first: up to `lookahead` of each, and as many again that they take
+    while its request is in flight. A process that wakes too late for its slot waits again.
     """
     if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
         return
@@ -318,7 +319,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
         lost = _lost_last(seen, process, start.at, lateness[process.name])
         first = max(start.job.added, ahead.get(process, 0.0), lost)
         ahead[process] = start.at
-        # One that stood still came too late for slots and waits again; it may see so itself, without asking.
+        # A stalled process is too late for its slots and waits again; it may see that without a request.
         if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
             continue
         if (
@@ -343,7 +344,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
 
 
 def _lost_last(seen: Observer, process: Process, until: float, lateness: float) -> float:
-    """When the last slot was over that a process did not use, with timers that are later than it lasted."""
+    """When the last slot ended that a process missed because its timers are later than the slot is long."""
     used = {start.slot for start in seen.starts}
     return max(
         (
@@ -370,21 +371,21 @@ def _held(seen: Observer, plan: Plan, begin: float, end: float) -> float:
 
 
 def _lead(seen: Observer, process: Process, at: float) -> float:
-    """How long before its slot a process may be granted: by its slowest round trip and its timers."""
+    """How long before its slot a grant may come: by the slowest round trip of the process, and its timers."""
     had = [back - sent for sent, back in seen.exchanges[process] if back <= at]
     return max(0.05, 2 * max(had, default=0.0)) + _TIMERS
 
 
 def _late(seen: Observer, plan: Plan, start: Start) -> float:
-    """How late after its slot a job may begin: the tolerance, burst credit, and what the record adds."""
-    wrong = 3 * Starts(seen, plan).error(start.at, start)  # one begins later, another earlier
+    """How long after its slot a job may begin: tolerance, burst credit, and the error in the record."""
+    wrong = 3 * Starts(seen, plan).error(start.at, start)  # one job begins later, another one earlier
     return max((grant.latest for grant in start.grants), default=0.0) + wrong
 
 
 def _outlived(seen: Observer, start: Start) -> bool:
-    """Whether a start is on a ticket that was issued before the store lost writes, and perhaps what it wrote.
+    """Whether the ticket of a start was issued before the store lost writes, perhaps including that ticket.
 
-    It may clash with tickets that the store issued in its place, or brought back to life.
+    It may conflict with tickets that the store issued or revived after that.
     """
     issued = min(seen.issues[start.slot], default=start.at)
     return any(issued <= at <= start.at for at in seen.losses)

@@ -1,4 +1,4 @@
-"""Judges of ends: what becomes of each job, and of a handle that is closed."""
+"""Judges of ends: how each job ends, and what a closed handle still does."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from intervalq.testing.simulation.plans import Plan
 
 
 def fates(seen: Observer, plan: Plan) -> Findings:
-    """Every job of a live process ends once, as it should; a handle for a new queue uses no other one."""
+    """Every job of a live process ends once, with an outcome that has a cause.
+
+    A handle with `new=True` starts no job in a queue that existed before its first request.
+    """
     new = {each.name for each in plan.processes if each.options.get("new") and not plan.keyed}
     for start in seen.starts:
         process = start.job.process
         asked = min(seen.questions[process], default=start.at)
         if process.name in new and _was_there(seen, process, asked):
-            yield start.at, f"{named(start)} began in a queue that was there before it asked for a new one"
+            yield start.at, f"{named(start)} began in a queue that existed before its request for a new one"
             break
     for job in seen.jobs:
         if job.outcome == "QueueExists" and job.process.name in new:
@@ -58,16 +61,16 @@ def _trouble(seen: Observer, job: ObservedJob) -> str | None:
 
 
 def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
-    """Whether a job was in line when its handle was closed, and let those begin that were.
+    """Whether a job waited when its handle was closed with `drain=True`, and so had to begin.
 
-    One that has begun and is to be tried again is waited for only if it isn't its caller's.
+    A job that is to be retried is waited for only if it was added in the background.
     """
     is_waited_for = job.plan.way == "add" or not job.starts
     return seen.drains[job.process] and job.added < seen.closed[job.process] and is_waited_for
 
 
 def closing(seen: Observer, plan: Plan) -> Findings:
-    """A handle that is closed without waiting for its jobs starts none any more, nor any that comes later."""
+    """A handle that is closed without draining starts no more jobs, and no handle starts jobs added later."""
     del plan
     for process, at in seen.closed.items():
         for start in seen.starts:

@@ -1,4 +1,4 @@
-"""Judges of slots: what jobs are told of theirs, and handles that wait until they have surely come."""
+"""Judges of the slots that jobs are given, and of handles with `strict=True`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.2
-"""Seconds, beside some round trips, for what takes no time where nothing is in the way."""
+"""How long a step without obstacles may take, beside some round trips, in seconds."""
 
 _LULL: Final = 1.0
-"""Seconds after which a process has no tickets any more for jobs that might have come."""
+"""Seconds after which a process without jobs has no unused tickets left."""
 
 
 def announced(seen: Observer, plan: Plan) -> Findings:
-    """The slot that a job is told is the one that it begins in: it has come, and is within its tolerance.
+    """The slot that a job is given is the one in which it begins: it has come, and its tolerance isn't over.
 
-    Where the slot may be used before it comes, what is told is when it was granted: that may be long ago.
+    With a grant that may be used before its slot, the job is given the instant of the grant, which may be
+    long past.
     """
     if seen.steps:
         return  # the slot was on another clock
@@ -28,7 +29,7 @@ def announced(seen: Observer, plan: Plan) -> Findings:
     for start in seen.starts:
         if not start.grants:
             continue
-        known = blur(seen, start.job.process, start.at)  # a process can't tell it better
+        known = blur(seen, start.job.process, start.at)  # a process can't know it more precisely
         wrong = starts.error(start.grants[-1].at, start)
         late = max(grant.latest for grant in start.grants) + known + 2 * wrong + GRAIN
         if start.since < -max(known, wrong) - GRAIN:
@@ -38,7 +39,7 @@ def announced(seen: Observer, plan: Plan) -> Findings:
 
 
 def void(seen: Observer, plan: Plan) -> Findings:
-    """A ticket from before the store's clock was stepped back isn't used by who asks and knows of that."""
+    """A process that knows of a backward step of the store's clock uses no ticket from before it."""
     del plan
     ways = Ways(seen)
     for start in seen.starts:
@@ -52,9 +53,9 @@ def void(seen: Observer, plan: Plan) -> Findings:
 
 
 def placed(seen: Observer, plan: Plan) -> Findings:
-    """Where nothing is in its way, who adds a job is told soon, held or not; and of a ticket, if it is alone.
+    """Without obstacles, `add` returns soon, even while the queue is held; a lone job has a ticket then.
 
-    Judged of tickets only where nothing moves, or is given up.
+    Tickets are judged only if nothing moves slots, and no job is cancelled.
     """
     disturbed = (
         seen.holds, seen.limited, seen.losses, seen.steps, seen.reclaims, seen.changes, seen.stalls,
@@ -67,7 +68,7 @@ def placed(seen: Observer, plan: Plan) -> Findings:
         if plan.processes[0].turn is not None or _stood_still(seen, process, job.added, at):
             continue
         had = [back - sent for sent, back in seen.exchanges[process]]
-        # A question without an answer is in its way: a process asks one at a time.
+        # A request without an answer delays it: a process sends one at a time.
         behind = sum(max(0.0, min(end, at) - max(job.added, sent)) for sent, end in seen.withdrawn[process])
         if at - job.added - behind > 8 * max(had, default=0.0) + _SOON:
             yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
@@ -81,7 +82,7 @@ def _stood_still(seen: Observer, process: Process, begin: float, end: float) -> 
 
 
 def _is_first(seen: Observer, job: ObservedJob, at: float) -> bool:
-    """Whether no other job of its process was in line from a while before a job was added to an instant."""
+    """Whether no other job of its process waited at an instant, or shortly before this job was added."""
     for other in seen.jobs:
         if other.process is job.process and other is not job and other.added <= at:
             left = other.starts[-1].at if other.starts else other.ended
@@ -91,7 +92,7 @@ def _is_first(seen: Observer, job: ObservedJob, at: float) -> bool:
 
 
 def surely(seen: Observer, plan: Plan) -> Findings:
-    """A handle that is to wait until its slots have surely come starts nothing before, however far it is."""
+    """A handle with `strict=True` starts no job before its slot, however far away the store is."""
     strict = {each.name for each in plan.processes if each.options.get("strict")}
     if seen.steps:
         return

@@ -1,8 +1,8 @@
-"""Judges of starts: each against its slot, and all against each other, in true time.
+"""Judges of starts: each one against its slot, and all against each other, in true time.
 
-A start is in time from its slot until the tolerance after it. What a slot is comes from the store: the step
-that granted it fixed it on the store's clock. The only other allowance is what the record itself says at that
-time (`inspect().spacing`): by how much far shards may be wrong. Whether they may is judged, too.
+A start is in time from its slot until its tolerance is over. The slot is the one that the store fixed on its
+clock in the step that granted it. The only other allowance is the error that the record states at that time
+(`inspect().spacing`): by how much shards far from the store may be wrong. `candour` judges that error, too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 GRAIN: Final = 10e-6
-"""Readings are rounded to microseconds, a few times over."""
+"""Allowance for readings that are rounded to microseconds several times, in seconds."""
 
 AGEING: Final = 2 / 2_000
-"""By so much a second what is known of another clock gets worse: both may run 500 ppm fast or slow."""
+"""How fast the estimate of another clock gets worse, in seconds per second: both may be off by 500 ppm."""
 
 _UNSEEN: Final = 1.0
-"""Seconds for which a step of the store's clock may go unseen."""
+"""How long a step of the store's clock may stay unnoticed, in seconds."""
 
 Findings = Iterator[tuple[float, str]]
 
@@ -35,13 +35,13 @@ class Fault:
 
     at: float
     left: int = 1
-    """Starts that it may still excuse."""
+    """How many starts it may still excuse."""
     by: float = 0.0
     """How far the clock was stepped, in seconds; 0: writes were lost."""
 
 
 class Starts:
-    """The starts of one run before the judges. Excuses are counted over all of its judgements.
+    """Judges the starts of one run. Excuses are counted over all of its judgements.
 
     Args:
         seen: what was observed.
@@ -58,7 +58,7 @@ class Starts:
         self._excused: set[int] = set()
 
     def judged(self) -> Findings:
-        """Every start out of its slot, and every start too near to those before it, but for the excused."""
+        """Every start outside its slot or too close to an earlier one, except the excused ones."""
         early: dict[int, str] = {}
         for start in self._seen.starts:
             if trouble := self._out_of_slot(start):
@@ -75,10 +75,10 @@ class Starts:
             yield from self._too_near(self._by_ticket(starts))
 
     def _by_ticket(self, starts: list[Start]) -> list[Start]:
-        """Starts in the order of their tickets, but for those that were issued when writes were lost.
+        """Starts in ticket order, except where a loss of writes makes tickets incomparable.
 
-        Those of a burst may begin in any order, and so may those of shards whose clocks are known to less
-        than an interval. What lies between two slots is told by their tickets.
+        Jobs of a burst may begin in any order, and so may those of shards that know the store's clock worse
+        than to an interval. The distance of two slots follows from their tickets.
         """
         ordered: list[Start] = []
         for start in starts:
@@ -89,21 +89,16 @@ class Starts:
         return ordered
 
     def _is_before(self, start: Start, other: Start) -> bool:
-        """Whether a start that came after another one was on an earlier ticket than that."""
+        """Whether a later start has an earlier ticket than another one."""
         if start.record != other.record or start.ticket >= other.ticket:
             return False
         issued = min([start.at, *self._seen.issues[start.slot], *self._seen.issues[other.slot]])
         return not any(issued <= at <= start.at for at in self._seen.losses)
 
-    @property
-    def excused(self) -> int:
-        """How many starts were excused."""
-        return len(self._excused)
-
     def _beside(self, loss: float) -> int:
-        """How many starts were on tickets that the store took for others because of what it lost.
+        """How many starts had tickets that the store, because of a loss, mistook for others.
 
-        It issued them once more, or had forgotten that they were dead, or its new record knows none of them.
+        It issued them again, or had lost their revocation.
         """
         seen = self._seen
         again = sum(issues[0] < loss < issues[-1] for issues in seen.issues.values())
@@ -115,13 +110,13 @@ class Starts:
         return again
 
     def _granted_before(self, step: float) -> int:
-        """How many starts were in slots that had been granted before a step of the clock."""
+        """How many starts had slots that were granted before a step of the clock."""
         return sum(
             bool(start.grants) and start.grants[-1].at <= step < start.at for start in self._seen.starts
         )
 
     def _is_of_lost_record(self, start: Start) -> bool:
-        """Whether a job began that was granted before its record was gone, when there was a new one."""
+        """Whether a job began after its record was lost, with a grant from before that."""
         seen, granted = self._seen, max((grant.at for grant in start.grants), default=start.at)
         gone = [at for at in seen.losses if at not in seen.failovers]
         return any(granted <= at <= start.at for at in gone)
@@ -129,9 +124,9 @@ class Starts:
     # --- one start against its slot -----------------------------------------------------------------
 
     def _out_of_slot(self, start: Start) -> str | None:
-        """What is wrong with when a job began; None: it began in a slot that was granted to it."""
+        """What is wrong with the instant of a start; None: it is in a slot that was granted to the job."""
         if not start.grants:
-            return None  # that is another judge's
+            return None  # `places` reports that
         error = self.error(start.grants[-1].at, start)
         begins = [grant.opens for grant in start.grants]
         ends = [max(self._over(grant), self._end(start, grant)) for grant in start.grants]
@@ -146,13 +141,13 @@ class Starts:
         return f"{named(start)} began {start.at - ends[-1]:.6f} s after its slot was over"
 
     def _over(self, grant: Grant) -> float:
-        """When a slot is over: its tolerance is a time on the store's clock."""
+        """When a slot is over: its tolerance is measured on the store's clock."""
         return grant.slot + grant.latest / self._rate
 
     def _end(self, start: Start, grant: Grant) -> float:
-        """Until when a job may begin that moves the slots behind its own: the end of the last one in a row.
+        """The latest instant for a job that moves the slots behind its own: the end of the last of them.
 
-        These must have been granted to the same process by then, and may have been granted again since.
+        These must directly follow each other, and must have been granted to the same process by then.
         """
         if grant.settings.burst > 1:
             return 0.0
@@ -171,11 +166,11 @@ class Starts:
             last, ticket = behind[-1], ticket + 1
 
     def error(self, since: float, start: Start) -> float:
-        """By how much shards may be wrong about the clock, as the record said from then on until a start."""
+        """The largest error of the store's clock that the record stated between an instant and a start."""
         return self.error_of(start.record, since, start.at)
 
     def error_of(self, name: str, since: float, until: float) -> float:
-        """The same for any instants."""
+        """The largest error that a record stated between two instants."""
         worst = known = 0.0
         for at, record, error, _ in self._seen.errors:
             if record == name and at <= until:
@@ -186,12 +181,12 @@ class Starts:
     # --- all starts against each other --------------------------------------------------------------
 
     def _too_near(self, starts: list[Start]) -> Findings:
-        """Starts in a row take an interval each, less the tolerance; twice that if they are more than two.
+        """Consecutive starts are an interval each apart, less the tolerance, or twice that for more than two.
 
-        With a burst, as many intervals less as may begin at once. Where the settings changed, the smaller
-        interval counts between two starts, and the larger burst and tolerance for all.
+        With a burst, it is an interval less for each job that may begin at once. After a change of settings,
+        the smaller interval counts between two starts, and the larger burst and tolerance for all.
         """
-        kept: list[tuple[Start, float]] = []  # each with the time that all starts before it take
+        kept: list[tuple[Start, float]] = []  # each with the sum of the intervals before it
         for start in starts:
             paid = kept[-1][1] + _step(kept[-1][0], start) if kept else 0.0
             near = next((each for each in self._candidates(kept) if self._lacks(each, start, paid) > 0), None)
@@ -201,7 +196,7 @@ class Starts:
             if self._excuses(near[0], start):
                 fault = self._between(near[0], start)
                 if fault is not None and _granted(start) <= fault < start.at and _granted(near[0]) > fault:
-                    continue  # this is the one that is out of place
+                    continue  # this start is the one out of place
                 kept = [(start, 0.0)]
                 continue
             gap, lacks = start.at - near[0].at, self._lacks(near, start, paid)
@@ -213,11 +208,11 @@ class Starts:
 
     @staticmethod
     def _candidates(kept: list[tuple[Start, float]]) -> Iterator[tuple[Start, float]]:
-        """The last start, and of all before it the one that asks for most: it came latest for its place."""
+        """The last start, and the one before it that demands the most: the latest one for its place."""
         if kept:
             yield kept[-1]
         if len(kept) > 1:
-            # settings may differ between them: of each kind the latest
+            # settings may differ between starts: the latest one for each
             worst: dict[tuple[float, int], tuple[Start, float]] = {}
             for each in kept:
                 kind = _latest(each[0]), _burst(each[0])
@@ -226,7 +221,7 @@ class Starts:
             yield from worst.values()
 
     def _lacks(self, earlier: tuple[Start, float], start: Start, paid: float) -> float:
-        """By how much a start is too near to an earlier one, in seconds; 0 or less: it is not."""
+        """By how much a start is too close to an earlier one, in seconds; 0 or less: it isn't."""
         first, before = earlier
         burst = max(_burst(first), _burst(start))
         interval = max(_interval(first), _interval(start))
@@ -247,11 +242,11 @@ class Starts:
         return next((fault.at for fault in self._faults if begin <= fault.at <= start.at), None)
 
     def _excuses(self, first: Start, start: Start) -> bool:
-        """Whether a fault excuses this start: one for each, however many promises that start breaks.
+        """Whether a fault excuses this start. A fault excuses a start once, whatever promises that breaks.
 
-        It must have happened since the tickets were issued, or shortly before: a step that is no longer than
-        the way to the store is seen late. It excuses no start in a slot that was granted before it, if its
-        process was shown the step in between.
+        The fault must have happened since the tickets were issued, or shortly before: a step shorter than the
+        latency is noticed late. It excuses no start with a grant from before it if an answer had shown the
+        step to the process.
         """
         if id(start) in self._excused:
             return True
@@ -267,7 +262,7 @@ class Starts:
         return False
 
     def _knew(self, start: Start, fault: Fault) -> bool:
-        """Whether a job began in a slot that was granted before a step of the clock that was known of."""
+        """Whether a start had a grant from before a step of the clock of which its process knew."""
         granted = start.grants[-1].at if start.grants else start.at
         return (
             granted < fault.at < start.at
@@ -277,16 +272,16 @@ class Starts:
 
 
 class Ways:
-    """What processes can tell of steps of the store's clock, by the round trips that they had."""
+    """What processes can know of steps of the store's clock from their round trips."""
 
     def __init__(self, seen: Observer) -> None:
         self._seen = seen
         self._shown: dict[tuple[Process, float], float] = {}
 
     def shown(self, process: Process, step: float, at: float) -> bool:
-        """Whether an answer must have shown a step by then: it contradicts one from before the step.
+        """Whether an answer must have shown a step by an instant, because it contradicts an earlier answer.
 
-        Two bounds of a clock overlap as long as it was stepped by no more than both are wide.
+        The bounds from two answers overlap if the step is no longer than both bounds together are wide.
         """
         key = process, step
         if key not in self._shown:
@@ -294,9 +289,9 @@ class Ways:
         return self._shown[key] < at
 
     def unseen(self, process: Process, at: float) -> float:
-        """By how much a process may be wrong about the clock because of steps that it can't tell from delays.
+        """By how much a process may be wrong about the clock because it can't tell steps from delays.
 
-        Its bounds are narrowed by what was known before such a step, until that has aged.
+        Bounds from before such a step narrow the later ones until they have aged.
         """
         had = self._seen.exchanges[process]
         return sum(
@@ -325,10 +320,10 @@ class Ways:
 
 
 def candour(seen: Observer) -> Findings:
-    """A shard says that it may be wrong only if it is too far away, and by no more than that.
+    """A shard reports an error only if it is too far from the store, and none larger than follows from that.
 
-    The length of the best round trip is what a process can't know better, and that knowledge ages; since a
-    step of the clock, the worst one counts, for nobody knows which of them are void.
+    A process can't know the clock better than to its shortest round trip, and its knowledge ages. After a
+    step of the clock the longest round trip counts, because nobody knows which of them are from before it.
     """
     for (at, record, error, least), (asked, process) in zip(seen.errors, seen.reports, strict=True):
         if process is None:
@@ -343,9 +338,13 @@ def candour(seen: Observer) -> Findings:
 
 
 def blur(seen: Observer, process: Process, at: float, *, answered: bool = True) -> float:
-    """How badly a process may know the store's clock: what the round trips that it had allow, at worst.
+    """The largest error with which a process may know the store's clock, by its round trips so far.
 
-    `answered`: an answer that comes at that very instant counts.
+    Args:
+        seen: what was observed.
+        process: whose error.
+        at: the instant.
+        answered: whether an answer that arrives at that very instant counts.
     """
     stepped = max((step for step, _ in seen.steps if step <= at), default=None)
     had = [(sent, back) for sent, back in seen.exchanges[process] if back < at or (answered and back == at)]
@@ -358,7 +357,7 @@ def blur(seen: Observer, process: Process, at: float, *, answered: bool = True) 
 
 
 def named(start: Start) -> str:
-    """A start in words."""
+    """A description of a start."""
     job, ticket = start.job, f"ticket {start.ticket} of {start.record}"
     return f"job {job.number} of {job.process.name} ({ticket}, at {start.at:.6f})"
 
@@ -380,7 +379,7 @@ def _latest(start: Start) -> float:
 
 
 def _tolerance(start: Start) -> float:
-    """How late a job may begin, without what a burst allows beside that."""
+    """How late a job may begin, without burst credit."""
     return max(
         (grant.latest - (grant.settings.burst - 1) * grant.settings.interval / 1e6 for grant in start.grants),
         default=0.0,
@@ -388,5 +387,5 @@ def _tolerance(start: Start) -> float:
 
 
 def _step(first: Start, start: Start) -> float:
-    """How long the slots of one start take before the next one."""
+    """The time from one start to the next by the cost of the first."""
     return first.job.plan.cost * min(_interval(first), _interval(start))

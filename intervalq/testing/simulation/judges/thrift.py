@@ -1,4 +1,4 @@
-"""Judges of thrift: where nothing goes wrong, no slot passes empty while jobs wait, and few questions do."""
+"""Judges of efficiency: without faults, no slot stays empty while jobs wait, and few requests are sent."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 _AHEAD: Final = 4
-"""A caller that came back at once so many times may stay away the next time: its slot passes empty."""
+"""How many times a caller comes back for each time that it may stay away, which leaves a slot empty."""
 
 _TRIPS: Final = 12
-"""In so many round trips a process can learn the store's clock, take a ticket and ask about its slot."""
+"""The round trips in which a process can learn the store's clock, take a ticket and request its grant."""
 
 _EACH: Final = 3
-"""Questions for a job at most: for a ticket, about its slot, and now and then to know the clock better."""
+"""The most requests per job: for its ticket, its grant, and sometimes a better estimate of the clock."""
 
 _SHORT: Final = 0.001
-"""Seconds: with shorter intervals, a process looks at the store's clock again before many of its slots."""
+"""The interval, in seconds, below which a process reads the store's clock again before many slots."""
 
 _FIRST: Final = 8
-"""Questions until a process knows the store's clock."""
+"""The requests that a process sends until it knows the store's clock."""
 
 _LOOKS: Final = 5
-"""So many times in a row a process looks at the store's clock that knows it too badly for the tolerance."""
+"""How often a process reads the store's clock in a row if its estimate is too bad for the tolerance."""
 
 _SILENT: Final = 0.25
-"""Seconds: after so long without an answer, a process may look at the store's clock before it asks."""
+"""Seconds without an answer after which a process may read the store's clock before its next request."""
 
 _LATE: Final = 0.01
-"""Seconds: timers of healthy processes, and microseconds that are rounded."""
+"""Allowance for timers of processes without faults, and for rounding, in seconds."""
 
 
 def wasted(seen: Observer, plan: Plan) -> Findings:
-    """While a job waits, starts follow each other by an interval and the tolerance at most.
+    """While a job waits, two consecutive starts are at most an interval and the tolerance apart.
 
-    The job must have come before the earlier start: an interval is then long enough to ask for the next slot.
+    The job must have been added before the earlier start, so that an interval is enough to get the next slot.
     """
     if not _is_calm(seen, plan):
         return
@@ -55,11 +55,11 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
         step = settings.interval / 1e6 / rate
         far = 3 * blur(seen, second.job.process, second.at)
         if far > 2 * second.grants[-1].latest:
-            continue  # too far away: it asks more, and waits, or begins when its slot may have come
-        # A slot that is granted at once may be used before it comes.
+            continue  # too far away: it sends more requests, or begins when its slot may have come
+        # A slot that is granted with `at_once` may be used before it comes.
         slot = max([first.at, *(grant.slot for grant in first.grants if grant.at_once)])
         over = second.at - slot - step - second.grants[-1].latest - _LATE
-        # One begins earlier, another later, by as much as they know the store's clock.
+        # One job may begin earlier, another later, by their errors of the store's clock.
         over -= max(3 * known.error(first.at, second), far)
         over -= _looks(seen, second.job.process) * _slowest(seen)
         if over > 0 and step > enough and _waits(seen, first.at, second.at):
@@ -71,7 +71,7 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
 
 
 def expected(seen: Observer, plan: Plan) -> Findings:
-    """A job begins with the ticket that its caller was told, where no job came before it later."""
+    """A job begins with the ticket that its caller was given, unless a later job could overtake it."""
     if not _is_calm(seen, plan) or seen.misses or len({job.plan.priority for job in seen.jobs}) > 1:
         return
     if _TRIPS * _slowest(seen) > plan.interval:
@@ -92,13 +92,13 @@ def expected(seen: Observer, plan: Plan) -> Findings:
 
 
 def turns(seen: Observer, plan: Plan) -> Findings:
-    """With a `lookahead` of one, processes take turns: none begins twice while another one's job waits.
+    """With a `lookahead` of one, processes take turns: none starts two jobs while another's job waits.
 
-    It waited for two intervals by then, and before the second one was taken, or the first one granted: what
-    was taken before it came is used before it. A ticket in the place of one that was missed is no second one,
-    and a process that misses a ticket from before the second one has had its turn. If the first ticket was
-    granted more than an interval before it began, the second one was taken that much ahead of its turn: then
-    a process that began something since has had its turn, too.
+    That job must have waited for two intervals, and since before the second ticket was taken or the first one
+    granted, because tickets that were taken before are used before. A ticket that replaces a missed one
+    doesn't count as a second one, and a process that misses an earlier ticket has had its turn. If the first
+    ticket was granted more than an interval before its job began, the second one was taken that much ahead
+    of its turn: then a process that has started a job since has had its turn, too.
     """
     if not _is_calm(seen, plan) or _TRIPS * _slowest(seen) > plan.interval or plan.burst > 1:
         return
@@ -125,7 +125,7 @@ def turns(seen: Observer, plan: Plan) -> Findings:
 
 
 def _is_turn(seen: Observer, miss: Miss, since: float, second: Start) -> bool:
-    """Whether a missed ticket was before that of a start, though it may be missed only afterwards."""
+    """Whether a missed ticket precedes that of a start, even if it was missed only afterwards."""
     if since <= miss.at <= second.at:
         return True
     is_before = miss.slot[0] == second.record and miss.slot[1] < second.ticket
@@ -138,10 +138,10 @@ def _is_waiting(seen: Observer, process: Process, begin: float, end: float) -> b
 
 
 def asked(seen: Observer, plan: Plan) -> Findings:
-    """A process asks a few times for a job at most, once more when nobody waits any more, and at first.
+    """A process sends few requests per job, one more when its last waiting job is gone, and some at first.
 
-    What it knows of the store's clock ages, so it may look there first after a silence. What its users ask is
-    not its own.
+    Its estimate of the store's clock ages, so it may read the clock first after a silence. Commands of its
+    users don't count.
     """
     if not _is_calm(seen, plan):
         return
@@ -165,7 +165,7 @@ def asked(seen: Observer, plan: Plan) -> Findings:
 
 
 def _lost_to_late_timers(seen: Observer, plan: Plan) -> Counter[Process]:
-    """How many slots processes did not use or were granted again, where timers may be late for a slot."""
+    """How many slots were unused or granted again, for processes whose timers may be late for a slot."""
     late = _late_by(plan, plan.interval / 2)
     used = {start.slot for start in seen.starts}
     lost: Counter[Process] = Counter()
@@ -176,23 +176,23 @@ def _lost_to_late_timers(seen: Observer, plan: Plan) -> Counter[Process]:
 
 
 def _late_by(plan: Plan, seconds: float) -> set[str]:
-    """The processes whose timers may be later than so much."""
+    """The processes whose timers may be later than so many seconds."""
     return {each.name for each in plan.processes if each.lateness > seconds}
 
 
 def _slowest(seen: Observer) -> float:
-    """The longest round trip of all, in seconds."""
+    """The longest round trip of any process, in seconds."""
     return max((back - sent for had in seen.exchanges.values() for sent, back in had), default=0.0)
 
 
 def _looks(seen: Observer, process: Process) -> int:
-    """How many times a process looks at the clock before a slot, where its way is long for the tolerance."""
+    """How often a process reads the clock before a slot if its round trips are long for the tolerance."""
     longest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
     return _LOOKS if longest * 3 > min(seen.tolerances.values(), default=0.0) * 2 else 0
 
 
 def _is_calm(seen: Observer, plan: Plan) -> bool:
-    """Whether nothing was in anybody's way, and every job that came was to begin in one slot."""
+    """Whether there were no faults or holds, and every job was to begin in one slot."""
     news = (
         seen.holds, seen.changes, seen.losses, seen.steps, seen.limited, seen.stalls, seen.reclaims,
         seen.closed, seen.died, seen.copies, any(seen.failures.values()),
@@ -208,9 +208,9 @@ def _is_calm(seen: Observer, plan: Plan) -> bool:
 
 
 def _may_stay_away(seen: Observer, plan: Plan) -> int:
-    """How many slots pass empty at most because callers stayed away that had come back again and again.
+    """How many slots may stay empty because a caller stayed away that had come back several times before.
 
-    They are taken for callers wherever jobs come, or are tried again, while nobody waits in their process.
+    They are taken ahead wherever jobs are added, or retried, while nobody waits in their process.
     """
     if any(each.callers for each in plan.processes):
         return len(seen.starts) // _AHEAD
@@ -226,12 +226,12 @@ def _waits(seen: Observer, begin: float, end: float) -> bool:
 
 
 def _left(job: ObservedJob) -> float:
-    """When a job was no longer in line for the first time."""
+    """When a job first left the wait queue."""
     return job.starts[0].at if job.starts else job.ended if job.outcome is not None else float("inf")
 
 
 def _rows(seen: Observer, process: Process) -> int:
-    """How many times a process began to have jobs that wait."""
+    """How many times the wait queue of a process became non-empty."""
     own = sorted((job for job in seen.jobs if job.process is process), key=lambda job: job.added)
     rows, until = 0, float("-inf")
     for job in own:

@@ -1,4 +1,4 @@
-"""Judges of waiting: nobody sleeps through what it waits for."""
+"""Judges of waiting: no process sleeps through an event for which it waits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.05
-"""Seconds for what takes no time in a process that runs."""
+"""Allowance for steps that take no time in a running process, in seconds."""
 
 _TRIES: Final = 2
-"""Questions a second, at most, to a store that is away: pauses double up to seconds."""
+"""The most requests per second to an unreachable store: pauses between them double up to seconds."""
 
 _AT_FIRST: Final = 40
-"""Questions beside these, when pauses are short, and of users."""
+"""Further requests: those of the first, short pauses, and those of users."""
 
 _GIVES_UP: Final = 10.0
-"""Seconds after the minute that jobs wait for a store: the longest pause, and a time-out."""
+"""Seconds beside the minute for which jobs wait for a store: the longest pause, and a timeout."""
 
 _TELLS: Final = 6.0
-"""Seconds after which the store has been told that a job ended: the slowest round trip, and a little."""
+"""Seconds after which the store must know that a job ended: the slowest round trip and a margin."""
 
 
 def wakeups(seen: Observer, plan: Plan) -> Findings:
-    """A process with jobs that wait asks at once when it is told that the queue goes on."""
+    """A process with waiting jobs sends a request at once when it learns that a hold has ended."""
     if any(process.turn is not None for process in plan.processes):
         return
     for at, process in seen.released:
@@ -41,12 +41,12 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
 
 
 def unused(seen: Observer, plan: Plan) -> Findings:
-    """A slot that is granted in time, and that a job waits for, is used or asked about again.
+    """A slot that is granted in time while a job waits is used, or its grant is requested again.
 
-    Not judged where jobs cost several slots, or units of windows: one too cheap for the next job is passed
-    over. Nor where others
-    were granted a later slot, so that nobody asks about one that is over, and its process may have come too
-    late: by its timers and what it knows of the clock, or because a late start moved the slots behind it.
+    Not judged if jobs cost several slots or units: a slot too cheap for the next job is skipped. Nor if
+    another process was granted a later slot, after which this one can't be granted late, and its own process
+    may have been too late: because of its timers and its error of the clock, or because a late start moved
+    the slots behind it.
     """
     if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
@@ -75,7 +75,7 @@ def unused(seen: Observer, plan: Plan) -> Findings:
 
 
 def outages(seen: Observer, plan: Plan) -> Findings:
-    """Jobs wait a minute for a store that went away, then they fail; meanwhile it is asked now and then."""
+    """Jobs wait a minute for an unreachable store, then they fail; few requests are sent to it meanwhile."""
     if any(process.turn is not None for process in plan.processes):
         return
     for process, failures in seen.unanswered.items():
@@ -91,7 +91,7 @@ def outages(seen: Observer, plan: Plan) -> Findings:
 
 
 def _without_answer(seen: Observer, process: Process, failures: list[float]) -> list[tuple[float, float]]:
-    """From when until when a process asked in vain: from one failure to the last before an answer."""
+    """The outages as a process saw them: from the first failure to the last one before an answer."""
     heard = [back for _, back in seen.exchanges[process]]
     spans: list[tuple[float, float]] = []
     for at in failures:
@@ -103,9 +103,9 @@ def _without_answer(seen: Observer, process: Process, failures: list[float]) -> 
 
 
 def freed(seen: Observer, plan: Plan) -> Findings:
-    """With `max_running`, the store hears soon that a job ended, or that a slot it counts won't be used.
+    """With `max_running`, the store soon learns that a job ended, or that a slot won't be used.
 
-    Where the process that had the slot runs and reaches the store, which forgets nothing.
+    Judged if the process with the slot runs and reaches the store, and the store loses no writes.
     """
     if (
         seen.copies
@@ -118,7 +118,7 @@ def freed(seen: Observer, plan: Plan) -> Findings:
     for slot, until in seen.leased.items():
         heard = [grant for grant in seen.grants.get(slot, ()) if grant.heard is not None]
         if not heard:
-            continue  # an answer that was lost
+            continue  # the answer was lost
         process = heard[-1].process
         gone = seen.exited.get(process, until)
         if gone < until and ends.get(slot, gone) <= gone and not seen.failures[process]:
@@ -137,15 +137,15 @@ def freed(seen: Observer, plan: Plan) -> Findings:
 
 
 def _idle(seen: Observer, process: Process, until: float) -> float:
-    """Since when a process has had no job; never, if it has one."""
+    """When the last job of a process ended; the given instant if one hasn't."""
     ends = [job.ended if job.outcome is not None else until for job in seen.jobs if job.process is process]
     return max(ends, default=until)
 
 
 def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
-    """Whether its owner may have given it up: there were news of a step of the clock, or of lost writes.
+    """Whether its process may have given up a grant because of a step of the clock, or of lost writes.
 
-    They may come late: a process may be shown a step only once it knows the clock well enough.
+    It may learn of a step late, when its estimate of the clock has become precise enough to show it.
     """
     heard = grant.heard or grant.at
     if Ways(seen).unseen(grant.process, heard) > 0:
@@ -155,7 +155,7 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
 
 
 def _is_behind(seen: Observer, record: str, ticket: int, until: float) -> bool:
-    """Whether somebody else had been granted a later ticket by then, so that it can't be granted late."""
+    """Whether another process was granted a later ticket by then, so that this one can't be granted late."""
     owner = seen.grants[record, ticket][-1].process
     return any(
         other.at <= until and other.process is not owner
@@ -177,7 +177,7 @@ def _has_moved(seen: Observer, record: str, ticket: int, process: Process) -> bo
 
 
 def _end_of_row(seen: Observer, record: str, ticket: int, heard: float) -> float:
-    """Until when slots may be used that were granted in a row, from a ticket on, to its owner."""
+    """The end of the last of the consecutive slots of one process that begin with a ticket."""
     grant = seen.grants[record, ticket][-1]
     row, last = grant, ticket
     while True:
@@ -189,14 +189,14 @@ def _end_of_row(seen: Observer, record: str, ticket: int, heard: float) -> float
 
 
 def _is_away(seen: Observer, process: Process, begin: float, end: float) -> bool:
-    """Whether a process was dead, closed or did not run at some time between two instants."""
+    """Whether a process was dead, closed or stopped at some time between two instants."""
     if min(seen.died.get(process, end), seen.closed.get(process, end), seen.time()) < end:
         return True
     return any(who is process and since < end and until > begin for since, until, who in seen.stalls)
 
 
 def _waits(seen: Observer, process: Process, begin: float, end: float) -> bool:
-    """Whether a job waits in a process from one instant to another."""
+    """Whether a job of a process waits from one instant to another."""
 
     def waits(job: ObservedJob) -> bool:
         began = job.starts[0].at if job.starts else float("inf")
@@ -206,6 +206,6 @@ def _waits(seen: Observer, process: Process, begin: float, end: float) -> bool:
 
 
 def _asks(seen: Observer, process: Process, begin: float, end: float) -> bool:
-    """Whether a process sends anything to the store between two instants."""
+    """Whether a process sends a request between two instants."""
     sent = seen.questions[process]
     return bisect_left(sent, begin) < bisect_right(sent, end)

@@ -1,4 +1,4 @@
-"""Judges of windows: what the service that jobs call counts, by true time and by brute force."""
+"""Judges of limits: count what jobs take in every window, in true time and by brute force."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _STARTS: Final = "starts"
 
 
 def windows(seen: Observer, plan: Plan) -> Findings:
-    """In any window of a limit, jobs take at most so much of it as it allows, whatever goes wrong.
+    """In any window of a limit, jobs take at most what it allows, whatever goes wrong.
 
-    What a job took counts when it began. More than its estimate counts once the store was told of it: it
-    delays the jobs whose tickets are issued from then on, and not those from before. What a job did not need
-    is given back twice by a question that reaches the store twice: nothing is judged from then on.
-    Tickets don't know of errors of the clock that are reported after they were issued.
+    What a job takes counts at its start. What it takes beyond its estimate counts once the store knows of it,
+    and delays only jobs whose tickets are issued after that. A request that gives units back and reaches
+    the store twice gives them back twice: nothing is judged after it. An error of the clock that is reported
+    after a ticket was issued doesn't apply to that ticket.
     """
     if not plan.limits:
         return
@@ -48,9 +48,9 @@ def windows(seen: Observer, plan: Plan) -> Findings:
 
 
 def _clock(seen: Observer, plan: Plan, start: Start) -> float:
-    """When a job began, in seconds of the store's clock, by which windows are measured; set back, it goes on.
+    """The instant of a start in seconds of the store's clock, by which windows are measured.
 
-    A slot that was granted before a step forward is where it would have been without.
+    Backward steps are ignored, and a slot that was granted before a forward step counts as without the step.
     """
     granted = start.grants[-1].at if start.grants else start.at
     forward = sum(by for step, by in seen.steps if step <= granted and by > 0)
@@ -58,7 +58,7 @@ def _clock(seen: Observer, plan: Plan, start: Start) -> float:
 
 
 def _units(seen: Observer, limit: Limit, window: list[Start]) -> int:
-    """What jobs took of a limit, by what the store could know when it issued the last of their tickets."""
+    """What jobs took of a limit, as far as the store could know when it issued the last of their tickets."""
     taking = [each for each in window if _estimate(each, limit)]
     issued = max((_issued(seen, each) for each in taking), default=0.0)
     return sum(_counted(seen, each, limit, issued) for each in taking)
@@ -69,7 +69,7 @@ def _issued(seen: Observer, start: Start) -> float:
 
 
 def _estimate(start: Start, limit: Limit) -> int:
-    """What a job was to take of a limit."""
+    """What a job was estimated to take of a limit."""
     wanted = start.job.plan
     if limit.unit == _STARTS:
         return wanted.cost
@@ -77,7 +77,7 @@ def _estimate(start: Start, limit: Limit) -> int:
 
 
 def _counted(seen: Observer, start: Start, limit: Limit, issued: float) -> int:
-    """What a job took, by what the store could know when it issued a ticket."""
+    """What a job took, as far as the store could know at an instant."""
     estimate = _estimate(start, limit)
     took = start.took.get(limit.unit, estimate)
     if took <= estimate:

@@ -9,8 +9,8 @@ from typing import Final
 from intervalq._show import seconds
 from intervalq.spark._audit.kinds import BY_NAME, Found
 from intervalq.spark._audit.outcome import Outcome
-from intervalq.spark._audit.report_plots import svg
-from intervalq.spark._audit.report_text import HEAD, days, place, plural, verdict
+from intervalq.spark._audit.report.plots import svg
+from intervalq.spark._audit.report.text import HEAD, days, place, plural, verdict
 
 _STYLE: Final = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1f2328 }
