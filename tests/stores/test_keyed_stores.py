@@ -8,18 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from anyio import fail_after
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intervalq import IntervalQueue, rules
+from intervalq._queue.keys import token
 from intervalq.errors import UnsupportedOperation
 from intervalq.keyed import apply_keyed
 from intervalq.rules import Drop, Inspect, State
-from intervalq.store import Pairing, open_store
+from intervalq.store import Pairing, Waking, open_store
 from intervalq.testing.keyed import KeyedSource
 
-STORES = ["memory", "json", "sqlite", "redis", "valkey", "postgres"]
+STORES = ["memory", "json", "sqlite", "redis", "valkey", "redis_cluster", "postgres"]
 
 
 @pytest.fixture
@@ -81,9 +83,40 @@ async def _one_job(url: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("kind", ["nats", "redis_cluster"])
-def test_others_say_that_they_cannot(
-    portal: BlockingPortal, request: pytest.FixtureRequest, kind: str
-) -> None:
+def test_another_store_says_that_it_cannot(portal: BlockingPortal, nats_url: str) -> None:
     with pytest.raises(UnsupportedOperation, match="each="):
-        portal.call(_one_job, request.getfixturevalue(f"{kind}_url"))
+        portal.call(_one_job, nats_url)
+
+
+def test_a_key_in_a_cluster_is_paused_woken_listed_and_dropped_by_its_name(
+    portal: BlockingPortal, redis_cluster_url: str
+) -> None:
+    """Its record lies in the slot of the common one, and handles without `each` find it there."""
+    name = f"q-{secrets.token_hex(4)}"
+
+    async def paused() -> None:
+        store = open_store(redis_cluster_url)
+        async with (
+            IntervalQueue(name, rate=100, each="shared", store=redis_cluster_url) as queue,
+            IntervalQueue(name, store=redis_cluster_url) as other,
+        ):
+            async with queue["a b"].slot():
+                pass
+            await other["a b"].pause()
+            assert (await queue["a b"].inspect()).held
+            assert not (await queue.inspect()).held
+            assert isinstance(store, Waking)
+            async with store.wakeups(f"{name}:{token('a b')}") as woken:
+                await other["a b"].resume()
+                with fail_after(30):
+                    await woken()
+            assert {each for each in await store.names() if each.startswith(name)} == {
+                name,
+                f"{name}:{token('a b')}",
+            }
+            await other["a b"].drop()
+            assert [each for each in await store.names() if each.startswith(name)] == [name]
+            await queue.drop()
+        await store.aclose()
+
+    portal.call(paused)

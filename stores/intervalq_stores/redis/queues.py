@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from intervalq.errors import CorruptState, StoreError, Unauthorized, UnsupportedOperation
+from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.keyed import Common, KeyedAnswer, Place, shown
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
 from intervalq_stores.redis._client import Client
@@ -21,7 +21,9 @@ from intervalq_stores.redis._scripts import script
 if TYPE_CHECKING:
     from intervalq_stores.redis._ports import Address
 
-_RECORD: Final = re.compile(rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}")
+_RECORD: Final = re.compile(
+    rb"intervalq:\{([A-Za-z0-9][A-Za-z0-9._:-]*)\}(?::\{([A-Za-z0-9-][A-Za-z0-9._-]*)\})?"
+)
 _OLDEST: Final = (6, 2)
 _SCRIPT: Final = (
     "queues_record.lua",
@@ -46,7 +48,14 @@ class RedisStore:
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
-        record = _key(queue)
+        answer = await self._apply(_key(queue), queue, command, now)
+        if self._is_cluster and ":" in queue and answer.state is None and command.settings is None:
+            # It creates nothing: it may be for a key under one rate, whose record is beside the common one.
+            answer = await self._apply(_beside(*queue.split(":", 1)), queue, command, now)
+        return answer
+
+    async def _apply(self, record: str, queue: str, command: Command, now: int | None) -> Answer:
+        """Apply a command to the record of this key."""
         text = json.dumps(command.to_dict(), separators=(",", ":"))
         clock = "" if now is None else str(now)
         reply, trip = await self._server.run(
@@ -64,13 +73,9 @@ class RedisStore:
         self, queue: str, command: Command, known: Common, now: int | None = None
     ) -> KeyedAnswer:
         """See `Pairing.apply_keyed`."""
-        if self._is_cluster:
-            raise UnsupportedOperation(
-                self.url,
-                "keys under one rate (each=) need two records in one step, and a cluster keeps these on "
-                "different nodes: use a server without a cluster for them",
-            )
         record, common = _key(queue), _key(known.record)
+        if self._is_cluster:
+            record = _beside(known.record, queue.removeprefix(f"{known.record}:"))
         texts = [json.dumps(each.to_dict(), separators=(",", ":")) for each in (command, known)]
         clock = "" if now is None else str(now)
         reply, trip = await self._server.run(
@@ -96,7 +101,8 @@ class RedisStore:
             while True:
                 command = ("SCAN", cursor, "MATCH", _key("*"), "COUNT", "1000")
                 at, keys = await self._server.call(*command, node=node)
-                found.update(match[1].decode() for match in map(_RECORD.fullmatch, keys) if match)
+                matches = filter(None, map(_RECORD.fullmatch, keys))
+                found.update(":".join(part.decode() for part in match.groups() if part) for match in matches)
                 cursor = at.decode()
                 if cursor == "0":
                     break
@@ -141,6 +147,11 @@ class RedisStore:
 
 def _key(queue: str) -> str:
     return f"intervalq:{{{queue}}}"  # the text in braces determines the cluster's slot
+
+
+def _beside(common: str, key: str) -> str:
+    """The record of a key under one rate in a cluster, which is in the slot of the common one."""
+    return f"{_key(common)}:{{{key}}}"
 
 
 def _place(numbers: list[int]) -> Place:

@@ -34,6 +34,8 @@
 --          one with limits has layout 3, one with an edge has layout 4, and one with auto has layout 5.
 --          Leases are in the same key, which is moved, evicted and expired as a whole. A cluster that is moving a
 --          slot serves commands with one key, but refuses those with two of which one is missing.
+--          The record of a key under one rate is intervalq:{QUEUE:KEY}, and in a cluster intervalq:{QUEUE}:{KEY}, in
+--          the slot of the common record.
 -- ARGV[1]  the command, JSON of Command.to_dict()
 -- ARGV[2]  the server's clock in microseconds; empty, outside of tests: TIME
 -- Answer   { now, refused, healed, woken, granted {ticket...}, missed {ticket...}, at_once, first ticket,
@@ -44,7 +46,7 @@
 --            stepped and {{most, window, unit, jitter, used {end, units, due...}, ahead {end, units...}}...}; an edge
 --            ends the list of its limit. With auto, its list of numbers ends the state
 -- Errors   CORRUPT (not our record), NEWER (a newer layout), RANGE (a number that can't be stored)
--- Channel  intervalq:{QUEUE}:wake  gets an empty message when a step ended a hold
+-- Channel  intervalq:{QUEUE}:wake, also intervalq:{QUEUE:KEY}:wake in a cluster, gets an empty message when a step ended a hold
 --
 -- Numbers are doubles, exact to 2^53. They are returned as RESP integers or formatted with '%.0f': tostring and cjson
 -- round to 14 digits. The server doesn't roll back a script that fails, so every check comes before the first write.

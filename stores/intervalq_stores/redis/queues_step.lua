@@ -95,7 +95,7 @@ end
 
 local function wake(answer)
   answer.woken = 1
-  redis.pcall('PUBLISH', key .. ':wake', '')  -- a hint: the step is done even if publishing isn't allowed
+  redis.pcall('PUBLISH', key:gsub('}:{', ':') .. ':wake', '')  -- a hint: the step is done even if publishing isn't allowed
 end
 
 local function new_answer()

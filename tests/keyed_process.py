@@ -1,0 +1,37 @@
+"""A process of its own that calls a stub for the keys of one queue; run by the tests of processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import anyio
+from anyio.abc import SocketStream
+
+from intervalq import IntervalQueue
+
+
+async def main(given: dict[str, object]) -> None:
+    queue = IntervalQueue(
+        str(given["name"]), rate=str(given["rate"]), each=str(given["each"]), store=str(given["store"])
+    )
+    keys, port = given["keys"], given["port"]
+    assert isinstance(keys, list)
+    assert isinstance(port, int)
+
+    async def caller(stream: SocketStream, key: str) -> None:
+        while True:
+            async with queue[key].slot():
+                await stream.send(f"{key}\n".encode())
+
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(b"ready\n")
+        await stream.receive(1)
+        async with anyio.create_task_group() as group:
+            for key in keys:
+                for _ in range(2):
+                    group.start_soon(caller, stream, key)
+
+
+if __name__ == "__main__":
+    anyio.run(main, json.loads(sys.argv[1]))
