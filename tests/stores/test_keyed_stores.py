@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intervalq import IntervalQueue, rules
-from intervalq._queue.keys import token
+from intervalq._keys.names import token
 from intervalq.errors import UnsupportedOperation
 from intervalq.keyed import apply_keyed
 from intervalq.rules import Drop, Inspect, State
