@@ -10,8 +10,9 @@ from typing import Final
 import anyio
 
 from intervalq._timing.heartbeat import Heartbeat
-from intervalq.errors import LockLost, StoreError, StoreUnavailable, UnsupportedOperation
+from intervalq.errors import LockLost, StoreError, StoreUnavailable
 from intervalq.store import stopwatch
+from intervalq.tasks._session.stored_lock import StoredLock
 from intervalq.tasks.store import Lock, Locking, TaskStore
 
 _BEATS: Final = 3
@@ -22,14 +23,10 @@ _FAREWELL: Final = 5.0
 
 
 @asynccontextmanager
-async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None) -> AsyncIterator[None]:
+async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None) -> AsyncIterator[int]:
     """See `Tasks.lock`. Times are in seconds."""
-    if not isinstance(store, Locking):
-        raise UnsupportedOperation(
-            store.url,
-            "this store has no locks: use nats://, or give tasks a key, so that one of them runs at a time",
-        )
-    lock = store.lock(name, round(expiry * 1e6))
+    micros = round(expiry * 1e6)
+    lock = store.lock(name, micros) if isinstance(store, Locking) else StoredLock(store, name, micros)
     try:
         await _acquire(lock, name, timeout)
         lost = False
@@ -44,7 +41,7 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
 
             group.start_soon(keep)
             try:
-                yield
+                yield lock.fence
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as raised:  # noqa: BLE001 - it is raised below, without an exception group
