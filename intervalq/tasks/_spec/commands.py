@@ -6,7 +6,6 @@ Inserts and deletes are tuples, which are created several times as fast, because
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2s
 from typing import Generic, NamedTuple, TypeVar
 
 from intervalq.tasks._spec.row import QueueStats, Row, Session
@@ -264,8 +263,8 @@ class Release(Command[bool]):
 
 
 def waiters_of(lock: str) -> str:
-    """See `Release.waiters`. It is short, and has no spaces, whatever the name of the lock."""
-    return f"lock-{blake2s(lock.encode(), digest_size=10).hexdigest()}"
+    """See `Release.waiters`."""
+    return f"lock-{lock}"
 
 
 # --- queries: snapshots that block nobody --------------------------------------------------------------
