@@ -96,13 +96,18 @@ async def test_who_waits_is_woken_by_the_release(
         monkeypatch.setattr(stored_lock, "_LOOK", 3600.0)
     order: list[int] = []
     waits = anyio.Event()
-    waiting = stored_lock.StoredLock._woken
+    acquire = stored_lock.StoredLock.acquire
+    tries = 0
 
-    def noted(lock: stored_lock.StoredLock, woken: object) -> object:
-        waits.set()
-        return waiting(lock, woken)  # type: ignore[arg-type]
+    async def noted(lock: stored_lock.StoredLock) -> bool:
+        nonlocal tries
+        got = await acquire(lock)
+        tries += not got
+        if tries == 2:  # the second one is made after it listens
+            waits.set()
+        return got
 
-    monkeypatch.setattr(stored_lock.StoredLock, "_woken", noted)
+    monkeypatch.setattr(stored_lock.StoredLock, "acquire", noted)
 
     async def second() -> None:
         async with opened().lock(name, expiry=3600) as fence:
@@ -162,6 +167,40 @@ async def test_it_is_refreshed_for_as_long_as_it_is_held(opened: Open, name: str
         await enough.wait()
         order.append("first")
     assert order == ["first", "second"]
+
+
+async def be_cut_off(tasks: Tasks, name: str, order: list[str], held: anyio.Event) -> None:
+    """Hold a lock, and be unable to refresh it."""
+    store = tasks._here()
+    do = store.apply
+
+    async def away(command: Command[Any], now: int | None = None) -> object:
+        if isinstance(command, Acquire) and command.refresh:
+            raise errors.StoreUnavailable("the store", "it is away")
+        return await do(command, now)
+
+    store.apply = away  # type: ignore[method-assign, assignment]
+    async with tasks.lock(name, expiry=1):
+        held.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            order.append("first ends")
+
+
+async def test_who_can_not_refresh_it_stops_before_others_can_have_it(opened: Open, name: str) -> None:
+    order, held = list[str](), anyio.Event()
+
+    async def wait() -> None:
+        await held.wait()
+        async with opened().lock(name):
+            order.append("second begins")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        with pytest.raises(errors.LockLost), anyio.fail_after(PATIENCE):
+            await be_cut_off(opened(), name, order, held)
+    assert order == ["first ends", "second begins"]
 
 
 async def lose(tasks: Tasks, other: Tasks, name: str, owner: list[str]) -> None:
