@@ -19,8 +19,9 @@ _BEATS: Final = 3
 """How many times it is refreshed within its expiry, so that one or two refreshes may fail."""
 
 _MARGIN: Final = 0.1
-"""The part of the expiry that is left when the code under a lock that can't be refreshed is cancelled: the code
-must have ended before somebody else can have the lock."""
+"""The part of the expiry that is left when the code under a lock that can't be refreshed is cancelled.
+
+The code must have ended before somebody else can have the lock."""
 
 _PAUSE: Final = 0.02
 """The part of the expiry between two tries to refresh it while the store is away."""
