@@ -174,13 +174,14 @@ def _advance(
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
+    reach = command.reach if command.ahead is None else command.ahead
     command = _for_one_turn(present, common, command, known, now)
     after, answer = apply(state, command, now)
     listed = tuple([slot for slot in command.slots if slot.ticket in answer.granted])
     run = listed or answer.taken[: answer.begun]
     if after is None or not run:
         return after, common, answer, known.places
-    common, got = _places(common, command, known, (run, run[0].due + after.held_total), now)
+    common, got = _places(common, command, known, reach, (run, run[0].due + after.held_total), now)
     granted = run[: got.granted]
     if len(granted) < len(run):
         left = run[len(granted) :]
@@ -256,7 +257,12 @@ class _Got(NamedTuple):
 
 
 def _places(
-    common: State, command: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
+    common: State,
+    command: Advance,
+    known: Common,
+    reach: int,
+    wanted: tuple[tuple[Slot, ...], int],
+    now: int,
 ) -> tuple[State, _Got]:
     """Request the known places of slots, or take new places that aren't before the given instant."""
     run, instant = wanted
@@ -265,7 +271,7 @@ def _places(
     asking = Advance(
         generation=common.generation,
         notice=command.notice,
-        reach=FOREVER if command.ahead is None else command.ahead,
+        reach=reach,
         lease=command.lease,
         until=command.until,
         ahead=command.ahead,
