@@ -162,7 +162,7 @@ class Handle:
     def _time_beside(self) -> StoreTime | None:
         """What the shard of the common queue knows of the store's clock, for those of its keys."""
         parent = self._parent
-        return parent._shard().time if parent is not None and self._options.is_keyed else None  # noqa: SLF001 - its own class
+        return parent._shard().time if parent is not None and self._options.is_keyed else None
 
     def _open(self) -> Store:
         if self._parent is not None:

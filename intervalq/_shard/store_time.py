@@ -57,18 +57,19 @@ class StoreTime:
 
     def __init__(self, *, strict: bool = False, moves: bool = True, beside: StoreTime | None = None) -> None:
         self.clock = StoreClock()
-        self.trips = Recent() if beside is None else beside.trips
+        self.trips: Recent = Recent() if beside is None else beside.trips
         """From calls of the store to their answers."""
-        # The same, without what this process itself took, as far as its driver tells.
-        self._ways = Recent() if beside is None else beside._ways
-        self.lateness = Recent() if beside is None else beside.lateness
+        self.ways: Recent = Recent() if beside is None else beside.ways
+        """The same, without what this process itself took, as far as its driver tells."""
+        self.lateness: Recent = Recent() if beside is None else beside.lateness
         """How late the process woke from its recent sleeps."""
         self._shared = self if beside is None else beside
         self.reaction = REACTION
         """How long jobs take to begin after the answer with their grant, learned from late ones."""
         self._strict = strict
         self._moves = moves
-        self._checks = 0  # of all that learn from each other
+        self.checks = 0
+        """How many requests in a row were spent on a better estimate, of all that learn from each other."""
         self.repeated = 0
         """How many answers in a row came too late for their slot."""
 
@@ -77,7 +78,7 @@ class StoreTime:
     def took(self, trip: int, way: int) -> None:
         """Note how long a call of the store took, and how much of that was the way there and back."""
         self.trips.add(trip)
-        self._ways.add(way)
+        self.ways.add(way)
 
     def read(self, sent: int, received: int, now: int) -> None:
         """Note that the store's clock read `now` between two readings of the process's own."""
@@ -106,7 +107,7 @@ class StoreTime:
 
     def check_again(self) -> None:
         """Note that a slot was given up, which counts as one attempt to know the clock better."""
-        self._shared._checks += 1
+        self._shared.checks += 1
 
     def wants_check(self, state: State, enough: int, at: int) -> bool:
         """Whether to spend another request on a better estimate of the store's clock; counts these requests.
@@ -120,18 +121,18 @@ class StoreTime:
             self.clock.narrow(self._shared.clock, at)
         error = self.clock.error(at)
         if error * 3 <= state.tolerance * 2 and error <= enough:
-            self._shared._checks = 0
+            self._shared.checks = 0
             return False
-        if self._shared._checks >= _SHARPEN:
+        if self._shared.checks >= _SHARPEN:
             return False
-        self._shared._checks += 1
+        self._shared.checks += 1
         return True
 
     # --- conclusions --------------------------------------------------------------------------------
 
     def is_uncertain(self, state: State, at: int) -> bool:
         """Whether the estimate of the store's clock is too inexact to keep the tolerance."""
-        return self.clock.error(at) * 3 > state.tolerance * 2 and self._shared._checks >= _SHARPEN
+        return self.clock.error(at) * 3 > state.tolerance * 2 and self._shared.checks >= _SHARPEN
 
     def error(self, state: State, at: int) -> int:
         """By how much a start may be too early, or too late beyond the tolerance; 0: not at all."""
@@ -205,7 +206,7 @@ class StoreTime:
         This leaves time for a request in flight, the request itself, a late timer, and the delays of a busy
         event loop.
         """
-        slow, way, late = self.trips.slow(), self._ways.slow(), self.lateness.slow()
+        slow, way, late = self.trips.slow(), self.ways.slow(), self.lateness.slow()
         busy = self.reaction - REACTION
         if slow is None or way is None:
             return _FIRST_LEAD + min(_MAX_LATE, busy)
