@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from intervalq._spec.commands import Advance, Answer, Command, Drop, Inspect
 from intervalq._spec.passing import lapses, settle
-from intervalq._spec.record import FOREVER, Mark, Settings, Slot, State
+from intervalq._spec.record import Mark, Settings, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, set_back
 
 TURN: Final = 5_000
@@ -174,13 +174,19 @@ def _advance(
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
+    if state and present and (length := _moved(present, common, command, known)) > 0:
+        if (mark := command.high_water_mark) is not None and mark.late_total == present.late_total:
+            command = replace(command, high_water_mark=mark._replace(late_total=mark.late_total + length))
+        state, present = set_back(state, length), set_back(present, length)
+    reach = command.reach if command.ahead is None else command.ahead
     command = _for_one_turn(present, common, command, known, now)
     after, answer = apply(state, command, now)
     listed = tuple([slot for slot in command.slots if slot.ticket in answer.granted])
     run = listed or answer.taken[: answer.begun]
     if after is None or not run:
         return after, common, answer, known.places
-    common, got = _places(common, command, known, (run, run[0].due + after.held_total), now)
+    asking = _asking(common, command, known, reach)
+    common, got = _places(common, asking, known, (run, run[0].due + after.held_total), now)
     granted = run[: got.granted]
     if len(granted) < len(run):
         left = run[len(granted) :]
@@ -229,6 +235,27 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
     return replace(command, slots=(*void, *valid), reach=reach)
 
 
+def _moved(state: State, common: State, command: Advance, known: Common) -> int:
+    """How far the place of the first listed slot has moved away from it, as late grants of others do.
+
+    The key waits for it, so its clock is set back by so much before the step. If it were not, a place that is
+    yet to come would be lost to a slot that is over.
+    """
+    is_known = known.generation == common.generation and command.generation == state.generation
+    is_held = common.held_since is not None or state.held_since is not None
+    settings = [state.settings, common.settings, *([command.settings] if command.settings else [])]
+    if command.attach or is_held or not is_known or not all(map(shares, settings)):
+        return 0
+    places = dict(known.places)
+    for slot in command.slots:
+        if slot.ticket > state.revoked_through:
+            place = places.get(slot.ticket)
+            if place is None or not common.revoked_through < place.ticket <= common.ticket:
+                return 0
+            return place.due + common.held_total - slot.due - state.held_total
+    return 0
+
+
 def shares(settings: Settings) -> bool:
     """Whether keys can be under one rate with these settings: no slot is granted together with others."""
     return settings.burst == 1 and not settings.max_running and not settings.limits
@@ -255,22 +282,26 @@ class _Got(NamedTuple):
     at_once: bool
 
 
-def _places(
-    common: State, command: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
-) -> tuple[State, _Got]:
-    """Request the known places of slots, or take new places that aren't before the given instant."""
-    run, instant = wanted
-    had = _known_places(common, known, run)
+def _asking(common: State, command: Advance, known: Common, reach: int) -> Advance:
+    """The command to the common queue that corresponds to one to a key."""
     late = 0 if known.mark is None else known.mark.late_total
-    asking = Advance(
+    return Advance(
         generation=common.generation,
         notice=command.notice,
-        reach=FOREVER if command.ahead is None else command.ahead,
+        reach=reach,
         lease=command.lease,
         until=command.until,
         ahead=command.ahead,
         high_water_mark=Mark(common.ticket, common.due, late),
     )
+
+
+def _places(
+    common: State, asking: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
+) -> tuple[State, _Got]:
+    """Request the known places of slots, or take new places that aren't before the given instant."""
+    run, instant = wanted
+    had = _known_places(common, known, run)
     if had:
         common, answer = _applied(common, replace(asking, slots=had), now)
         if had[0].ticket in answer.granted:
@@ -283,7 +314,7 @@ def _places(
         if got.slots and got.slots[0].due + common.held_total >= instant:
             return common, got
     costs = tuple([slot.cost for slot in run])
-    notice = max(command.notice, instant - now + common.tolerance + common.credit)
+    notice = max(asking.notice, instant - now + common.tolerance + common.credit)
     common, answer = _applied(common, replace(asking, take=len(run), costs=costs, notice=notice), now)
     return common, _Got(answer.taken, answer.begun, answer.at_once)
 

@@ -256,9 +256,13 @@ class IntervalQueue:
         """See `intervalq.IntervalQueue.reclaim`."""
         return BACKGROUND.call(self._live().reclaim)
 
-    def drop(self) -> None:
+    def drop(self, *, keys: bool = False) -> None:
         """See `intervalq.IntervalQueue.drop`."""
-        BACKGROUND.call(self._live().drop)
+        BACKGROUND.call(partial(self._live().drop, keys=keys))
+
+    def keys(self) -> list[QueueState]:
+        """See `intervalq.IntervalQueue.keys`."""
+        return BACKGROUND.call(self._live().keys)
 
     def inspect(self) -> QueueState:
         """See `intervalq.IntervalQueue.inspect`."""

@@ -23,6 +23,7 @@ class FarPairs(FarStore):
     async def apply_keyed(
         self, queue: str, command: Command, known: Common, now: int | None = None
     ) -> KeyedAnswer:
+        self.calls.append(command)
         await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)
         answer = await self.behind.apply_keyed(queue, command, known, now)
         await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)

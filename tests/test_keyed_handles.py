@@ -7,13 +7,14 @@ import time
 from itertools import pairwise
 from typing import Any
 
+import anyio
 import pytest
 
 from intervalq import IntervalQueue, sync
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, Log, handle, run
+from keyed_world import FarPairs, Log, handle, jobs, run
 from virtual_store import FarStore
 
 
@@ -111,3 +112,31 @@ def test_a_store_without_pairs_says_so() -> None:
                 raise AssertionError
 
     virtual_time(main)
+
+
+def test_keys_are_listed_by_what_waits_and_dropped_with_their_queue() -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        queue = handle(store, rate=1, each="shared")
+        async with anyio.create_task_group() as group:
+            for key, count in (("a", 1), ("b@c:1", 3), ("d", 2)):
+                group.start_soon(jobs, queue, key, count, log)
+            await anyio.sleep(0.1)
+            found = await queue.keys()
+            assert {key.name for key in found} == {"api:a", "api:b@c:1", "api:d"}
+            assert found[0].name == "api:b@c:1"  # most of its jobs wait
+            waiting = [key.outstanding for key in found]
+            assert waiting == sorted(waiting, reverse=True)
+            assert sum(waiting) in {5, 6}
+            assert await queue["a"].keys() == []
+            await queue.pause()
+            assert all(key.held for key in await queue.keys())
+            await queue.drop(keys=True)
+        assert len(log.starts) == 6  # jobs that wait take new tickets, in new records
+        await queue.drop()
+        assert len(await queue.keys()) == 3  # they stay
+        await queue.drop(keys=True)
+        assert await store.names() == []
+        assert await queue.keys() == []
+
+    log = run(main)
+    assert log.spacing() >= 900_000

@@ -39,12 +39,12 @@ class Observer:
     def see(self, key: str, command: Command, known: Common, answer: KeyedAnswer) -> None:
         state, common, got = answer.answer.state, answer.common, answer.answer
         if isinstance(command, Drop) or known.release:  # its starts are over, or won't be used
-            self.starts = [start for start in self.starts if start.key != key]
+            self.starts = [start for start in self.starts if start.key not in {key, f"{key}, given back"}]
         if not isinstance(command, Advance) or got.refused or state is None or common is None:
             return
         back = {(command.generation, slot.ticket) for slot in command.release}
         self.starts = [
-            start._replace(key="") if start.key == key and start.ticket in back else start
+            start._replace(key=f"{key}, given back") if start.key == key and start.ticket in back else start
             for start in self.starts
         ]  # it won't be used, and only its common slot is gone
         assert state.tolerance <= max(1, common.tolerance)
@@ -131,9 +131,9 @@ def _no_set_back(state: State, length: int, slots: object = ()) -> State:
 
 
 def _all_granted(
-    common: State, command: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
+    common: State, asking: Advance, known: Common, wanted: tuple[tuple[Slot, ...], int], now: int
 ) -> tuple[State, keyed._Got]:
-    common, got = _PLACES(common, command, known, wanted, now)
+    common, got = _PLACES(common, asking, known, wanted, now)
     return common, got._replace(granted=len(wanted[0]))
 
 

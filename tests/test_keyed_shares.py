@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
+from intervalq.rules import Command
 from keyed_world import FarPairs, Log, handle, jobs, run, together
 
 
@@ -240,3 +241,58 @@ def test_a_thousand_keys_wait_at_once() -> None:
     assert len({key for _, key in log.starts}) == 1_000
     assert log.spacing() >= 180
     assert log.starts[-1][0] - log.starts[0][0] <= 800_000
+
+
+@pytest.mark.parametrize("delay", [0.0005, 0.01])
+@pytest.mark.parametrize("rate", [50, 1_000])
+def test_keys_with_one_job_each_leave_no_place_empty(rate: int, delay: float) -> None:
+    """Places far ahead are granted when they come, by a clock that is still known well then."""
+    calls: list[Command] = []
+
+    async def main(store: FarPairs, log: Log) -> None:
+        queue = handle(store, rate=rate, each="shared")
+        async with anyio.create_task_group() as group:
+            for number in range(300):
+                group.start_soon(jobs, queue, f"k{number}", 1, log)
+        near = queue._store
+        assert isinstance(near, FarPairs)
+        calls.extend(near.calls)
+
+    log = run(main, delay=delay)
+    gaps = [b - a for (a, _), (b, _) in pairwise(log.starts)]
+    assert [gap for gap in gaps if gap > 1.5e6 / rate] == []
+    assert len(calls) <= 3.5 * 300
+
+
+@pytest.mark.parametrize("each", ["shared", "10/s"])
+def test_busy_keys_of_many_processes_leave_no_place_empty(each: str) -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        with anyio.move_on_after(5):
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(jobs, handle(store, rate=100, each=each), f"k{number}", 500, log)
+
+    log = run(main)
+    assert len(log.starts) >= 490
+
+
+def test_a_pause_stops_keys_whose_places_are_far_ahead() -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        queue = handle(store, rate=100, each="shared")
+
+        async def pauses() -> None:
+            await anyio.sleep(1)
+            await queue.pause()
+            await anyio.sleep(5)
+            await queue.resume()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(pauses)
+            for number in range(300):
+                group.start_soon(jobs, queue, f"k{number}", 1, log)
+
+    log = run(main)
+    began = [at - log.starts[0][0] for at, _ in log.starts]
+    assert len(began) == 300
+    assert [at for at in began if 1_100_000 < at < 5_950_000] == []
+    assert began[-1] <= 8_100_000

@@ -85,10 +85,10 @@ async def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known(
             group.start_soon(queue.run, partial(starts.job, number))
         while len(granted(shard)) < 7:
             await anyio.sleep(0.0001)
-        before = shard.time._checks
+        before = shard.time.checks
         for _ in range(6):
             shard.dispatcher.give_up(shard.grants.use(), "late")
-        after = shard.time._checks
+        after = shard.time.checks
         shard.conversation.changed()
     assert after == before
 

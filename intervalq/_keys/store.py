@@ -104,6 +104,14 @@ class KeyStore:
         """How many slots to ask for from this ticket on: a whole turn, unless they have their places."""
         return 1 if ticket in self._places else self.weight
 
+    def behind_other(self, ticket: int) -> int | None:
+        """How long before the slot of a ticket that of another key comes; None: the one before it is ours."""
+        common, before, place = self.common, self._places.get(ticket - 1), self._places.get(ticket)
+        if common is None or before is None:
+            return None if common is None else common.settings.interval
+        after = common.ticket if place is None else place.ticket - 1
+        return None if after == before.ticket else common.settings.interval
+
     def free(self, state: State) -> int:
         """The first common slot that nobody has, on the key's clock; it may be in the past."""
         common = self.common
@@ -134,11 +142,16 @@ class KeyStore:
         """Remember the places of slots that may be asked for again."""
         if known.release:
             self._places.clear()
-        if isinstance(command, Advance) and (command.slots or made.answer.begun):
-            # A slot that is granted late is asked for together with the granted ones behind it.
-            first = command.slots[0].ticket if command.slots else made.places[0].ticket
-            kept = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
-            self._places = kept | dict(made.places)
+        if not isinstance(command, Advance):
+            return
+        # A slot that is granted late is asked for together with the granted ones behind it.
+        first = 0
+        if command.slots:
+            first = command.slots[0].ticket
+        elif made.answer.begun:
+            first = made.places[0].ticket
+        self._places = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
+        self._places |= dict(made.places)
 
     def _learn(self, common: State | None) -> None:
         before, self.common = self.common, common
@@ -185,6 +198,12 @@ def turn_of(store: Store, grants: _Tickets) -> int:
     """How many of a shard's tickets to ask for together at least: see `KeyStore.turn`."""
     tickets = grants.tickets
     return store.turn(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else 1
+
+
+def behind_other(store: Store, grants: _Tickets) -> int | None:
+    """How long before a shard's next slot that of another key comes: see `KeyStore.behind_other`."""
+    tickets = grants.tickets
+    return store.behind_other(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else None
 
 
 def behind(store: Store) -> Store:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final, TypeVar
+
+import anyio
 
 from intervalq._keys.each import NO_PACE, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
@@ -15,6 +19,24 @@ from intervalq._spec import parse
 from intervalq._spec.limits import Limit, limit_of, rules_of
 from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Refusal, Resume
+
+H = TypeVar("H", bound=Handle)
+
+_TOGETHER: Final = 64
+"""How many keys to ask about at the same time."""
+
+
+async def each_of(handles: Iterable[H], action: Callable[[H], Awaitable[object]]) -> None:
+    """Do something with many handles, some at a time."""
+    limiter = anyio.CapacityLimiter(_TOGETHER)
+
+    async def one(handle: H) -> None:
+        async with limiter:
+            await action(handle)
+
+    async with anyio.create_task_group() as group:
+        for handle in handles:
+            group.start_soon(one, handle)
 
 
 class Control(Handle):
@@ -160,9 +182,40 @@ class Control(Handle):
         await self._command(Reclaim())
         return 0 if before.state is None else outstanding(before.state)
 
-    async def drop(self) -> None:
-        """Remove the queue's record from the store. The next job creates it again."""
+    async def drop(self, *, keys: bool = False) -> None:
+        """Remove the queue's record from the store. The next job creates it again.
+
+        Args:
+            keys: remove the records of its keys first, too. Their waiting jobs take new tickets.
+        """
+        if keys:
+            await each_of(await self._known_keys(), Control.drop)
         await self._shard().command(Drop())
+
+    async def keys(self) -> list[QueueState]:
+        """The queues of the keys that the store knows, those with the most outstanding tickets first.
+
+        A key that was idle for a minute is forgotten. This reads the names of all queues of the store, and
+        then one record for each key: it is for people who look, not to be called for each job. A key has no
+        keys.
+        """
+        found = list[QueueState]()
+
+        async def look(key: Control) -> None:
+            with suppress(QueueNotFound):  # forgotten in the meantime
+                found.append(await key.inspect())
+
+        await each_of(await self._known_keys(), look)
+        return sorted(found, key=lambda state: (-state.outstanding, state.name))
+
+    async def _known_keys(self) -> list[Control]:
+        """The handles of all keys that the store knows."""
+        if self._options.key is not None:
+            return []
+        self._shard()  # checks process and event loop
+        prefix = f"{self._options.name}:"
+        names = [name for name in await self._open().names() if name.startswith(prefix)]
+        return [self._keyed(name.removeprefix(prefix)) for name in names]
 
     async def inspect(self) -> QueueState:
         """The queue as the store has it, and the live figures of this handle.

@@ -16,6 +16,7 @@ from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import Callers
 from intervalq._shard.shard import Shard
+from intervalq._shard.store_time import StoreTime
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
@@ -143,7 +144,7 @@ class Handle:
             self._shard_here = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
-                counted=mine.counted,
+                counted=mine.counted, beside=self._time_beside(),
             )  # fmt: skip
             self._home = home
         return self._shard_here
@@ -157,6 +158,11 @@ class Handle:
             store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight,
             on_mismatch=mine.on_mismatch,
         )  # fmt: skip
+
+    def _time_beside(self) -> StoreTime | None:
+        """What the shard of the common queue knows of the store's clock, for those of its keys."""
+        parent = self._parent
+        return parent._shard().time if parent is not None and self._options.is_keyed else None
 
     def _open(self) -> Store:
         if self._parent is not None:

@@ -233,7 +233,8 @@ class Connection:
 
     def is_new(self) -> bool:
         """Whether nothing was sent yet, and the interval is short compared with the time to connect."""
-        return self.calls == 0 and self._settings is not None and self._settings.interval < _SHORT
+        is_first = self.calls == 0 and self._time.trips.slow() is None
+        return is_first and self._settings is not None and self._settings.interval < _SHORT
 
     def last_ticket(self) -> int:
         """The highest known ticket; 0: none is known."""

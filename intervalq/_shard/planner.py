@@ -71,6 +71,8 @@ class Situation:
     """Whether jobs here take less of limits than their tickets, which is known when they have ended."""
     turn: int = 1
     """How many slots to ask for together at least, if there are as many: see `KeyStore.turn`."""
+    behind: int | None = None
+    """How long before the next slot another key's comes: see `KeyStore.behind_other`; None: it doesn't."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
 
@@ -187,8 +189,8 @@ def _ask_at(now: Situation, slot: Slot) -> float:
 def _lead(now: Situation, slot: Slot) -> int:
     """How long before a slot to request its grant: a job that begins early needs it early."""
     first = now.line.first()
-    own = slot.ticket <= now.grants.through + 1
-    lead = now.time.lead() if own else now.time.lead_behind(now.state)
+    own = slot.ticket <= now.grants.through + 1 and now.behind is None
+    lead = now.time.lead() if own else now.time.lead_behind(now.state, now.behind)
     return lead + (0 if first is None else first.early)
 
 

@@ -44,6 +44,7 @@ class Shard:
         new: see `IntervalQueue`.
         start: whether jobs may begin before `start` is called.
         counted: the units of limits, in the order in which jobs say what they take; None: as in the settings.
+        beside: see `StoreTime`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Shard:
         new: bool = False,
         start: bool = True,
         counted: tuple[str, ...] | None = None,
+        beside: StoreTime | None = None,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -68,7 +70,7 @@ class Shard:
         """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
         self.clock = CLOCK.get()
         own = keyed_on(store)  # between the slots of a key with a pace of its own, others have theirs
-        self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace)
+        self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace, beside=beside)
         self.line = WaitQueue()
         self.grants = Grants()
         self.connection = Connection(

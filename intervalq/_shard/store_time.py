@@ -51,20 +51,25 @@ class StoreTime:
     Args:
         strict: wait until a slot has surely come, however far away the store is.
         moves: whether granted slots that directly follow each other may move if a job begins late.
+        beside: that of another shard in this event loop with the same store. They learn from each other, so
+            that the shard of a key with a single job need not ask for the store's clock by itself.
     """
 
-    def __init__(self, *, strict: bool = False, moves: bool = True) -> None:
+    def __init__(self, *, strict: bool = False, moves: bool = True, beside: StoreTime | None = None) -> None:
         self.clock = StoreClock()
-        self.trips = Recent()
+        self.trips: Recent = Recent() if beside is None else beside.trips
         """From calls of the store to their answers."""
-        self._ways = Recent()  # the same, without what this process itself took, as far as its driver tells
-        self.lateness = Recent()
+        self.ways: Recent = Recent() if beside is None else beside.ways
+        """The same, without what this process itself took, as far as its driver tells."""
+        self.lateness: Recent = Recent() if beside is None else beside.lateness
         """How late the process woke from its recent sleeps."""
+        self._shared = self if beside is None else beside
         self.reaction = REACTION
         """How long jobs take to begin after the answer with their grant, learned from late ones."""
         self._strict = strict
         self._moves = moves
-        self._checks = 0
+        self.checks = 0
+        """How many requests in a row were spent on a better estimate, of all that learn from each other."""
         self.repeated = 0
         """How many answers in a row came too late for their slot."""
 
@@ -73,7 +78,7 @@ class StoreTime:
     def took(self, trip: int, way: int) -> None:
         """Note how long a call of the store took, and how much of that was the way there and back."""
         self.trips.add(trip)
-        self._ways.add(way)
+        self.ways.add(way)
 
     def reading(self, sent: int, received: int, now: int) -> None:
         """Note that the store's clock read `now` between two readings of the local one.
@@ -84,8 +89,10 @@ class StoreTime:
         """
         steps = self.clock.steps
         self.clock.learn(sent, received, now)
+        if self._shared is not self:
+            self._shared.clock.learn(sent, received, now)
         if self.clock.steps != steps:
-            self._checks = 0
+            self._shared.checks = 0
 
     def answer_came_late(self, waited: int) -> None:
         """Note that a slot for immediate use was over before its job could begin.
@@ -108,7 +115,7 @@ class StoreTime:
 
     def check_again(self) -> None:
         """Note that a slot was given up, which counts as one attempt to know the clock better."""
-        self._checks += 1
+        self._shared.checks += 1
 
     def wants_check(self, state: State, enough: int, at: int) -> bool:
         """Whether to spend another request on a better estimate of the store's clock; counts these requests.
@@ -118,20 +125,22 @@ class StoreTime:
             enough: an error that is small enough, if it also allows the tolerance to be kept.
             at: the process's own clock.
         """
+        if self._shared is not self:
+            self.clock.narrow(self._shared.clock, at)
         error = self.clock.error(at)
         if error * 3 <= state.tolerance * 2 and error <= enough:
-            self._checks = 0
+            self._shared.checks = 0
             return False
-        if self._checks >= _SHARPEN:
+        if self._shared.checks >= _SHARPEN:
             return False
-        self._checks += 1
+        self._shared.checks += 1
         return True
 
     # --- conclusions --------------------------------------------------------------------------------
 
     def is_uncertain(self, state: State, at: int) -> bool:
         """Whether the estimate of the store's clock is too inexact to keep the tolerance."""
-        return self.clock.error(at) * 3 > state.tolerance * 2 and self._checks >= _SHARPEN
+        return self.clock.error(at) * 3 > state.tolerance * 2 and self._shared.checks >= _SHARPEN
 
     def error(self, state: State, at: int) -> int:
         """By how much a start may be too early, or too late beyond the tolerance; 0: not at all."""
@@ -205,7 +214,7 @@ class StoreTime:
         This leaves time for a request in flight, the request itself, a late timer, and the delays of a busy
         event loop.
         """
-        slow, way, late = self.trips.slow(), self._ways.slow(), self.lateness.slow()
+        slow, way, late = self.trips.slow(), self.ways.slow(), self.lateness.slow()
         busy = self.reaction - REACTION
         if slow is None or way is None:
             return _FIRST_LEAD + min(_MAX_LATE, busy)
@@ -217,8 +226,10 @@ class StoreTime:
         limited = state is not None and state.settings.max_running > 0
         return self.lead() if limited else max(self.lead(), _TOGETHER)
 
-    def lead_behind(self, state: State | None) -> int:
+    def lead_behind(self, state: State | None, interval: int | None = None) -> int:
         """How long before a slot to request its grant if the previous slot belongs to another shard.
+
+        It comes so much earlier; None: the queue's interval.
 
         That shard may be late, and can be granted its slot late only while nobody has a later one. So the
         request waits until that slot is over, unless its answer would then come too late for this one.
@@ -226,7 +237,8 @@ class StoreTime:
         lead, slow = self.lead(), self.trips.slow()
         if state is None or slow is None:
             return lead
-        over = state.settings.interval - state.tolerance - REACTION - self.lateness.typical()
+        apart = state.settings.interval if interval is None else interval
+        over = apart - state.tolerance - REACTION - self.lateness.typical()
         return min(lead, max(over, 2 * slow))
 
     def soon(self) -> int:

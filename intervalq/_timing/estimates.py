@@ -45,6 +45,22 @@ class StoreClock:
         self._low, self._high, self._at, self.known = low, high, received, True
         self.answers += 1
 
+    def narrow(self, other: StoreClock, at: int) -> None:
+        """Take over what another estimate of the same clock knows, unless it contradicts this one.
+
+        A contradiction shows a step of the store's clock, which the next answer will show here, too.
+        """
+        if not other.known:
+            return
+        low, high = other._widened(at)
+        if self.known:
+            mine = self._widened(at)
+            low, high = max(low, mine[0]), min(high, mine[1])
+            if low > high or (low, high) == mine:
+                return
+        self._low, self._high, self._at, self.known = low, high, at, True
+        self.answers += 1
+
     def earliest(self, at: int) -> int:
         """The store's clock reads at least this when the local one reads `at`."""
         return at + self._widened(at)[0]

@@ -95,7 +95,8 @@ class KeyedSource:
         if state.generation != key.generation:
             key.generation, key.slots = state.generation, []
         key.state, key.mark = state, Mark(state.ticket, state.due, state.late_total)
-        key.slots = [*key.slots, *answer.answer.taken][-12:]
+        left = [slot for slot in key.slots if slot.ticket not in answer.answer.missed]
+        key.slots = [*left, *answer.answer.taken][-12:]
 
     def _step(self) -> None:
         random, interval = self.random, self.settings.interval
@@ -200,6 +201,9 @@ class KeyedSource:
         release = tuple(key.slots[-1:]) if random.random() < 0.05 else ()
         key.slots = key.slots[: len(key.slots) - len(release)]
         first = random.randint(0, len(key.slots))
+        placed = {place.ticket for place in key.places}
+        if random.random() < 0.3:  # a slot that waits for its place
+            first = next((n for n, slot in enumerate(key.slots) if slot.ticket in placed), first)
         slots = tuple(key.slots[first : first + random.choice((1, 2, 4, 12))])
         if slots and random.random() < 0.05:
             slots = tuple(slot for slot in slots if random.random() < 0.7)

@@ -177,6 +177,42 @@ def test_keys_of_keyed_queues(intervalq: CommandLine) -> None:
     assert intervalq("status").stdout.startswith("no queues in ")
 
 
+def with_keys(intervalq: CommandLine, count: int) -> None:
+    """A queue with keys under one rate; four have jobs that wait when their process dies."""
+    intervalq.python(
+        "import os, anyio\n"
+        "from intervalq import IntervalQueue\n"
+        "async def main():\n"
+        "    queue = IntervalQueue('api', rate='1/m', each='shared')\n"
+        f"    for number in range({count}):\n"
+        "        await queue[f'k{number}'].quote()\n"
+        f"    for number in range({count}):\n"
+        "        await queue[f'k{number}'].reclaim()\n"
+        "    for number in (3, 1, 2, 1, 9, 1, 8):\n"
+        "        await queue[f'k{number}'].add(print)\n"
+        "    os._exit(0)\n"
+        "anyio.run(main)\n"
+    )
+
+
+def test_keys_under_one_rate_are_counted_named_folded_and_dropped(intervalq: CommandLine) -> None:
+    with_keys(intervalq, 30)
+    printed = intervalq("status", "api").stdout
+    assert "keys  30 known, 4 with outstanding tickets: k1 (3), k2 (1), k8 (1), k9 (1)\n" in printed
+    keys = [key["name"] for key in json.loads(intervalq("status", "api", "--keys", "--json").stdout)]
+    assert (len(keys), keys[0]) == (31, "api")
+    assert keys[1:5] == ["api:k1", "api:k2", "api:k8", "api:k9"]
+    for command in (["status"], ["top", "--once"], ["top", "api"]):
+        lines = [line.split() for line in intervalq(*command).stdout.splitlines()]
+        assert [line[0] for line in lines[2:4]] == ["api", "api:k1"]
+        assert lines[-1] == ["api:", "10", "keys", "more", "0"]
+        assert len(lines) == 2 + 21 + 1
+    assert len(intervalq("status", "api", "--keys").stdout.splitlines()) == 2 + 31
+    assert "30 keys stay: --keys drops them, too" in intervalq("drop", "api", "--yes").stdout
+    assert "api: dropped with 30 keys" in intervalq("drop", "api", "--yes", "--keys").stdout
+    assert intervalq("status").stdout.startswith("no queues in ")
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -11,8 +12,9 @@ import anyio
 import click
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
+from intervalq._queue.control import each_of
 from intervalq._show import as_json, escaped, exact, print_table
-from intervalq.cli._admin.states import facts, table
+from intervalq.cli._admin.states import MAX_KEYS, counted, facts, table
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
     bounds_options,
@@ -24,49 +26,75 @@ from intervalq.cli._options import (
     store_option,
 )
 from intervalq.errors import InvalidOption
-from intervalq.store import open_store
+from intervalq.store import Store, open_store
 
 R = TypeVar("R")
 
 
 @click.command(epilog=examples("intervalq status", "intervalq status api --json"))
 @click.argument("name", required=False)
+@click.option("--keys", is_flag=True, help="Show the queues of its keys, too: all of them.")
 @store_option
 @json_option
-def status(name: str | None, store: str | None, *, as_json_: bool) -> None:
+def status(name: str | None, store: str | None, *, keys: bool, as_json_: bool) -> None:
     """Show a queue, or all queues of the store.
 
-    NAME:KEY is the queue of one key. Of a queue with limits it shows how much of each is left, and what
-    waiting jobs wait for: the pace, or one of the limits.
+    NAME:KEY is the queue of one key. Of a queue with keys it shows how many the store knows, and which of
+    them have waiting jobs. Of a queue with limits it shows how much of each is left, and what waiting jobs
+    wait for: the pace, or one of the limits.
     """
-    if name is not None:
-        state = _do(name, store, IntervalQueue.inspect)
-        _show(state, as_json_=as_json_)
+    if name is None or keys:
+        states = anyio.run(inspect_all, store, name)
+        if as_json_:
+            click.echo(as_json([state.to_dict() for state in states]))
+        elif states:
+            print_table(table(states, most=None if keys else MAX_KEYS))
+        else:
+            click.echo(f"no queues in {escaped(open_store(store).url)}")
         return
-    states = anyio.run(inspect_all, store)
-    if as_json_:
-        click.echo(as_json([state.to_dict() for state in states]))
-    elif states:
-        print_table(table(states))
-    else:
-        click.echo(f"no queues in {escaped(open_store(store).url)}")
+    state, known = _do(name, store, _with_keys)
+    _show(state, known, as_json_=as_json_)
 
 
-async def inspect_all(store: str | None) -> list[QueueState]:
-    """The states of all queues of a store."""
+async def inspect_all(store: str | None, name: str | None = None) -> list[QueueState]:
+    """The states of all queues of a store, or of one and its keys; keys that wait come first.
+
+    Raises:
+        QueueNotFound: there is neither the queue of that name nor any of its keys.
+    """
     opened = open_store(store)
-    states = []
+    found = list[QueueState]()
     try:
-        for name in await opened.names():
-            name, colon, key = name.partition(":")  # noqa: PLW2901 - the record's name is no longer needed
-            queue = IntervalQueue(name, store=opened)
-            try:
-                states.append(await (queue._keyed(key) if colon else queue).inspect())
-            except QueueNotFound:  # dropped in the meantime
-                continue
+        records = [each for each in await opened.names() if name in {None, each, each.partition(":")[0]}]
+
+        async def look(queue: IntervalQueue) -> None:
+            with suppress(QueueNotFound):  # dropped in the meantime
+                found.append(await queue.inspect())
+
+        await each_of([_handle(each, opened) for each in records], look)
     finally:
         await opened.aclose()
-    return states
+    if name is not None and not found:
+        raise QueueNotFound(name)
+    return sorted(found, key=_place)
+
+
+def _place(state: QueueState) -> tuple[str, bool, int, str]:
+    """Sorts queues by their names, and puts the keys of each behind it, those that wait first."""
+    queue, is_key, key = state.name.partition(":")
+    return queue, bool(is_key), -state.outstanding if is_key else 0, key
+
+
+def _handle(record: str, store: Store) -> IntervalQueue:
+    """The handle for a record."""
+    name, colon, key = record.partition(":")
+    queue = IntervalQueue(name, store=store)
+    return queue._keyed(key) if colon else queue
+
+
+async def _with_keys(queue: IntervalQueue) -> tuple[QueueState, list[QueueState]]:
+    """A queue and its keys."""
+    return await queue.inspect(), await queue.keys()
 
 
 @click.command(epilog=examples("intervalq pause api"))
@@ -174,23 +202,46 @@ def reclaim(name: str, store: str | None, *, as_json_: bool) -> None:
 
 @click.command(epilog=examples("intervalq drop api --yes"))
 @click.argument("name")
+@click.option("--keys", is_flag=True, help="Drop the queues of its keys, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_option
 @json_option
-def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
+def drop(name: str, store: str | None, *, keys: bool, yes: bool, as_json_: bool) -> None:
     """Remove a queue's record.
 
-    The next job of the queue creates it again.
+    The next job of the queue creates it again. NAME:KEY is the queue of one key.
     """
-    state = _do(name, store, IntervalQueue.inspect)
+    waiting, known = _do(name, store, partial(_what_to_drop, keys=keys))
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidOption(f"give --yes to drop {name!r} without a terminal")
-        waits = f" with {state.outstanding} outstanding tickets" if state.outstanding else ""
-        if not click.confirm(f"Drop the queue {name!r}{waits}?", err=True):
+        waits = f" with {waiting} outstanding tickets" if waiting else ""
+        too = f" and its {counted(known)}" if keys and known else ""
+        if not click.confirm(f"Drop the queue {name!r}{too}{waits}?", err=True):
             raise Failed("nothing was dropped")
-    _do(name, store, IntervalQueue.drop)
-    click.echo(as_json({"name": name, "dropped": True}) if as_json_ else f"{name}: dropped")
+    _do(name, store, partial(_drop, keys=keys))
+    if as_json_:
+        click.echo(as_json({"name": name, "dropped": True} | ({"keys": len(known)} if keys else {})))
+        return
+    with_keys = f" with {counted(known)}" if keys and known else ""
+    left = f"; {counted(known)} stay: --keys drops them, too" if known and not keys else ""
+    click.echo(f"{name}: dropped{with_keys}{left}")
+
+
+async def _drop(queue: IntervalQueue, keys: bool) -> None:
+    await queue.drop(keys=keys)
+
+
+async def _what_to_drop(queue: IntervalQueue, keys: bool) -> tuple[int, list[QueueState]]:
+    """How many tickets are outstanding in what is to be dropped, and which keys the queue has."""
+    known = await queue.keys()
+    try:
+        waiting = (await queue.inspect()).outstanding
+    except QueueNotFound:
+        if not (keys and known):
+            raise
+        waiting = 0  # the keys of a queue without `each` have records, but it may have none itself
+    return waiting + sum([key.outstanding for key in known] if keys else []), known
 
 
 def _with_unit(duration: str) -> str:
@@ -238,9 +289,9 @@ def _change(
         )
 
 
-def _show(state: QueueState, *, as_json_: bool) -> None:
+def _show(state: QueueState, keys: Sequence[QueueState] = (), *, as_json_: bool) -> None:
     if as_json_:
         click.echo(as_json(state.to_dict()))
     else:
-        for what, value in facts(state):
+        for what, value in facts(state, keys):
             click.echo(f"{what:>12}  {value}")

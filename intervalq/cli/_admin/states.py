@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -10,6 +12,15 @@ from rich.text import Text
 
 from intervalq import QueueState
 from intervalq._show import escaped, exact, seconds
+
+MAX_KEYS: Final = 20
+"""How many keys of a queue a table has, unless all are wanted."""
+
+_NAMED: Final = 5
+"""How many waiting keys are named in a line of text."""
+
+_LONG: Final = 40
+"""The most characters of a key in a line of text."""
 
 
 def condition(state: QueueState) -> str:
@@ -47,7 +58,27 @@ def interval(state: QueueState) -> str:
     return "none" if has_no_pace(state) else f"{exact(state.interval)} ({1 / state.interval:.6g}/s)"
 
 
-def facts(state: QueueState) -> list[tuple[str, str]]:
+def counted(keys: Sequence[QueueState]) -> str:
+    """How many keys there are."""
+    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'}"
+
+
+def key_of(state: QueueState) -> str:
+    """The key of a keyed queue."""
+    return escaped(state.name.partition(":")[2], _LONG)
+
+
+def about_keys(keys: Sequence[QueueState]) -> str:
+    """How many keys there are, and which of them wait, the longest first."""
+    waiting = [key for key in keys if key.outstanding]
+    if not waiting:
+        return f"{len(keys)} known, none with outstanding tickets"
+    named = [f"{key_of(key)} ({key.outstanding})" for key in waiting[:_NAMED]]
+    more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+    return f"{len(keys)} known, {len(waiting)} with outstanding tickets: {', '.join(named)}{more}"
+
+
+def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str, str]]:
     """One queue as names and values."""
     waits = f"{state.outstanding} outstanding" if state.outstanding else "none outstanding"
     rows = [
@@ -65,14 +96,29 @@ def facts(state: QueueState) -> list[tuple[str, str]]:
         rows.append(("limit", f"{escaped(each.limit)}: {each.taken} taken, {each.left} left{room}"))
     if state.limits and not state.held:
         rows.append(("waits for", waits_for(state)))
+    if keys:
+        rows.append(("keys", about_keys(keys)))
     if state.next_slot is not None:
         ahead = state.next_slot - state.now
         rows.append(("next slot", "free now" if ahead <= 0 else f"in {seconds(ahead)}"))
     return rows
 
 
-def table(states: Sequence[QueueState]) -> Table:
-    """Several queues, one per line."""
+def _folded(states: Sequence[QueueState], most: int | None) -> Iterator[tuple[QueueState, list[QueueState]]]:
+    """The states, of the keys of each queue only so many, and then the last of them with those left out."""
+    for name, group in groupby(states, lambda state: state.name.partition(":")[0]):
+        members = list(group)
+        shown = 0
+        for number, state in enumerate(members):
+            shown += state.name != name
+            left = members[number + 1 :] if shown == most else []
+            yield state, left
+            if left:
+                break
+
+
+def table(states: Sequence[QueueState], most: int | None = MAX_KEYS) -> Table:
+    """Several queues, one per line; of the keys of each, at most so many, and how many more there are."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     made.add_column("queue", overflow="fold", min_width=12)
     for name in ("interval", "issued", "waiting", "running"):
@@ -80,7 +126,7 @@ def table(states: Sequence[QueueState]) -> Table:
     if any(state.limits for state in states):
         made.add_column("left")
     made.add_column("state", min_width=10)
-    for state in states:
+    for state, more in _folded(states, most):
         running = "-" if state.running is None else f"{state.running}/{state.max_running}"
         left = "\n".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits) or "-"
         made.add_row(
@@ -94,4 +140,8 @@ def table(states: Sequence[QueueState]) -> Table:
             *([Text(left)] if any(state.limits for state in states) else []),
             condition(state),
         )
+        if more:
+            waiting = str(sum([key.outstanding for key in more]))
+            name = f"{escaped(state.name.partition(':')[0])}: {counted(more)} more"
+            made.add_row(Text(name), *[""] * 2, waiting, *[""] * (len(made.columns) - 4))
     return made

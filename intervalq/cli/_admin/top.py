@@ -11,7 +11,6 @@ import anyio
 import click
 from rich.live import Live
 
-from intervalq import QueueNotFound, QueueState
 from intervalq._show import console, print_table
 from intervalq.cli._admin.command import inspect_all
 from intervalq.cli._admin.states import table
@@ -34,23 +33,15 @@ from intervalq.errors import InvalidOption
 def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
     """Show queues live, until Ctrl-C.
 
+    Of the keys of each queue it shows the 20 with the most outstanding tickets, and how many more there are.
     Also how much of each limit is left, and which of them binds.
     """
     if math.isnan(every):  # no range excludes it
         raise InvalidOption("--every must be a number of seconds, not nan")
     if once or not sys.stdout.isatty():
-        print_table(table(anyio.run(_states, name, store)))
+        print_table(table(anyio.run(inspect_all, store, name)))
     else:
         anyio.run(partial(_live, name, store, every))
-
-
-async def _states(name: str | None, store: str | None) -> list[QueueState]:
-    states = await inspect_all(store)
-    if name is None:
-        return states
-    if not (found := [state for state in states if state.name == name]):
-        raise QueueNotFound(name)
-    return found
 
 
 async def _live(name: str | None, store: str | None, every: float) -> None:
@@ -64,5 +55,5 @@ async def _live(name: str | None, store: str | None, every: float) -> None:
         group.start_soon(until_signalled)
         with Live(console=console(), auto_refresh=False, screen=True) as live:
             while True:
-                live.update(table(await _states(name, store)), refresh=True)
+                live.update(table(await inspect_all(store, name)), refresh=True)
                 await anyio.sleep(every)

@@ -20,7 +20,7 @@ from intervalq.cli._options import examples, json_option, store_option
 from intervalq.cli._run.report import percentile
 from intervalq.errors import UnknownStore
 from intervalq.rules import Inspect
-from intervalq.store import Store, open_store, sound_url
+from intervalq.store import Pairing, Store, open_store, sound_url
 from intervalq.tasks.store import TaskStore, open_task_store
 
 _LOOKS: Final = 20
@@ -160,6 +160,7 @@ async def _examine_queues(store: Store) -> dict[str, Any]:
             findings += _trip_findings(trips, offset)
             if isinstance(store, Advising):
                 findings += await store.advice()
+            findings.append(_about_keys(store))
             findings += await examine_limits(store)
     except TimeoutError:
         findings.append(("error", f"it did not answer {_LOOKS} requests within {_WITHIN:g} s"))
@@ -187,6 +188,12 @@ async def _measure(store: Store) -> tuple[list[float], float]:
             offset = answer.now / 1e6 - (wall + trip / 2)
         trips.append(trip)
     return sorted(trips), round(offset, 6)
+
+
+def _about_keys(store: Store) -> tuple[str, str]:
+    """Whether it can hold keys under one rate."""
+    can = "can" if isinstance(store, Pairing) else "can't"
+    return "ok", f"it {can} hold keys under one rate (each=)"
 
 
 def _trip_findings(trips: list[float], offset: float) -> list[tuple[str, str]]:

@@ -42,6 +42,29 @@ local function common_of(command, known, now, answer)
   return record, is_new or opening.healed == 1, true
 end
 
+-- Whether a record and its sender's settings are such that keys can be under one rate.
+local function shares_with(state, settings)
+  return shares(state) and not (settings and (settings[3] ~= 0 or settings[SETTINGS + 1]))
+end
+
+-- How far the place of the first listed slot has moved away from it.
+local function moved(state, common, command, known)
+  if not state or command.attach or common.held_since or state.held_since then return 0 end
+  if known.generation ~= common.generation or command.generation ~= state.generation then return 0 end
+  if not shares(common) or not shares_with(state, command.settings) then return 0 end
+  for _, slot in ipairs(command.slots) do
+    if slot[1] > state.void then
+      local place
+      for _, each in ipairs(known.places) do
+        if each[1] == slot[1] then place = each end
+      end
+      if not place or place[2] <= common.void or place[2] > common.ticket then return 0 end
+      return math.max(0, place[3] + common.held - slot[2] - state.held)
+    end
+  end
+  return 0
+end
+
 local function is_alone(state, common, now)
   if common.due + common.interval <= clock_of(common, now) then return true end
   return state ~= nil and state.at + state.held == common.due + common.held
@@ -108,10 +131,10 @@ end
 
 -- Asks for the places of these slots, or takes places for them that aren't before the instant: the slots, how many
 -- of them are granted, and whether the first may be used at once.
-local function places_of(common, command, known, run, instant, now)
+local function places_of(common, command, known, reach, run, instant, now)
   local had = known_places(common, known, run)
   local asking = { generation = common.generation, slots = had, release = {}, take = 0, costs = {}, error = 0,
-    notice = command.notice, reach = command.ahead or FOREVER, ahead = command.ahead, lease = command.lease,
+    notice = command.notice, reach = reach, ahead = command.ahead, lease = command.lease,
     ['until'] = command['until'], high_water_mark = { common.ticket, common.due, known.mark and known.mark[3] or 0 } }
   local answer = new_answer()
   if #had > 0 then
@@ -160,13 +183,19 @@ local function advanced(own, common, command, known, now)
     give_back(common, known.release)
     written = true
   end
+  local reach, length = command.ahead or command.reach, moved(own.state, common, command, known)
+  if length > 0 then
+    local mark = command.high_water_mark
+    if mark and mark[3] == own.state.late then mark[3] = mark[3] + length end
+    set_back(own.state, length)
+  end
   for_one_turn(own.state, common, command, known, now)
   local before = own.state and not own.state.limits and copy(own.state)
   local what = done(own, command, answer, now)
   local run = what and granted_of(command, answer, own.state) or {}
   if #run == 0 then return what, answer, written, places end
   local instant = run[1][2] + own.state.held
-  local got, granted, at_once = places_of(common, command, known, run, instant, now)
+  local got, granted, at_once = places_of(common, command, known, reach, run, instant, now)
   if granted < #run then
     local left, slots = {}, {}
     for i = granted + 1, #run do left[run[i][1]] = true end

@@ -149,6 +149,42 @@ end
 $$;
 
 
+-- intervalq._moved: the record of a key, set back by as much as the place of the first listed slot has moved.
+create or replace function intervalq._moved(
+    r intervalq.queues, common intervalq.queues, command jsonb, known jsonb
+) returns intervalq.queues
+language plpgsql immutable
+as $$
+declare
+    length bigint;
+    settings constant jsonb := command -> 'settings';
+    slot jsonb;
+    place jsonb;
+begin
+    if r.name is null or (command ->> 'attach')::boolean
+        or common.held_since is not null or r.held_since is not null
+        or known ->> 'generation' is distinct from common.generation
+        or command ->> 'generation' is distinct from r.generation
+        or not intervalq._shares(common) or not intervalq._shares(r)
+        or settings is not null and (settings -> 2 <> '0' or jsonb_array_length(settings) > 5)
+    then
+        return r;
+    end if;
+    select e.value into slot from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
+    where (e.value ->> 0)::bigint > r.void order by e.n limit 1;
+    select e.value into place from jsonb_array_elements(known -> 'places') with ordinality as e (value, n)
+    where e.value -> 0 = slot -> 0 order by e.n desc limit 1;
+    if place is null or (place ->> 1)::bigint <= common.void or (place ->> 1)::bigint > common.ticket then
+        return r;
+    end if;
+    length := greatest(0, (place ->> 2)::bigint + common.held - (slot ->> 1)::bigint - r.held);
+    r.held := r.held + length;
+    r.late := r.late + length;
+    return r;
+end
+$$;
+
+
 -- intervalq._new_slots: the new tickets of an answer.
 create or replace function intervalq._new_slots(a intervalq._answer) returns jsonb
 language sql immutable
@@ -196,7 +232,7 @@ $$;
 
 -- intervalq._places_of: asks for the places of these slots, or takes places that aren't before the instant.
 create or replace function intervalq._places_of(
-    common intervalq.queues, command jsonb, known jsonb, run jsonb, instant bigint, now bigint
+    common intervalq.queues, command jsonb, known jsonb, reach jsonb, run jsonb, instant bigint, now bigint
 ) returns intervalq._got
 language plpgsql stable
 as $$
@@ -205,7 +241,7 @@ declare
     asking jsonb := jsonb_build_object(
         'op', 'advance', 'generation', common.generation, 'slots', had, 'release', '[]'::jsonb, 'take', 0,
         'costs', '[]'::jsonb, 'error', 0, 'notice', command -> 'notice', 'lease', command -> 'lease',
-        'reach', coalesce(command -> 'ahead', '9007199254740991'),
+        'reach', reach,
         'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
     );
     a intervalq._answer := intervalq._no_answer(common, now);
@@ -231,9 +267,6 @@ begin
         end if;
         common := a.state;
         a := intervalq._no_answer(common, now);
-        asking := asking || jsonb_build_object(
-            'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
-        );
     end if;
     a := intervalq._advance(a, asking || jsonb_build_object(
         'slots', '[]'::jsonb, 'take', jsonb_array_length(run),
@@ -304,6 +337,8 @@ declare
     a intervalq._answer;
     g intervalq._got;
     run jsonb;
+    moved intervalq.queues;
+    reach constant jsonb := coalesce(command -> 'ahead', command -> 'reach');
     length bigint;
 begin
     k.written := known -> 'release' <> '[]' and coalesce(known ->> 'generation' = common.generation, false);
@@ -312,6 +347,11 @@ begin
         else common
     end;
     k.places := known -> 'places';
+    moved := intervalq._moved(r, k.common, command, known);
+    if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
+        command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late));
+    end if;
+    r := moved;
     command := intervalq._for_one_turn(r, k.common, command, known, now);
     a := intervalq._done(r, queue, command, now);
     run := intervalq._listed(command -> 'slots', a.granted);
@@ -323,7 +363,7 @@ begin
         return k;
     end if;
     g := intervalq._places_of(
-        k.common, command, known, run, (run -> 0 ->> 1)::bigint + (a.state).held, now
+        k.common, command, known, reach, run, (run -> 0 ->> 1)::bigint + (a.state).held, now
     );
     if g.granted < jsonb_array_length(run) then
         command := command || jsonb_build_object('reach', -1, 'slots', (
