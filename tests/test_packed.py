@@ -1,4 +1,4 @@
-"""intervalq as it is packed: with an application into one file, and into an sdist with its tests."""
+"""Packaged intervalq: in one file with an application, and in an sdist with its tests."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_sdist_has_all_that_its_test_command_reads() -> None:
 def test_links_of_the_readme_work_where_pypi_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its links to files become absolute; without a public address, their text names the file."""
     text = (ROOT / "README.md").read_text()
-    hatchling = SimpleNamespace(MetadataHookInterface=object)  # only the build needs the real one
+    hatchling = SimpleNamespace(MetadataHookInterface=object)  # only a build needs the real module
     monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", hatchling)
     made = runpy.run_path(str(ROOT / "hatch_build.py"))["readme"]
     assert "[docs/pacing.md][pacing]" in text
