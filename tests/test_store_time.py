@@ -104,7 +104,7 @@ def test_bounds_contain_the_truth(
 @pytest.mark.parametrize("drift", [-500, -100, 100, 500])
 @pytest.mark.parametrize("pause", [50, 700, 1_999])
 def test_many_readings_in_a_short_time_age_as_well(drift: int, pause: int) -> None:
-    """Otherwise bounds that were close once would be kept while clocks drift, which then looks like a step."""
+    """Otherwise bounds that were close once would be kept as clocks drift, which later looks like a step."""
     reads, time, at = store_clock(OFFSET, drift), StoreTime(), 0
     for number in range(5_000):
         there, back = (5, 5) if number % 1_000 == 0 else (300, 100 + number % 7)

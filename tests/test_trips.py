@@ -1,4 +1,4 @@
-"""The round trip that a store reports, and the one that a store in this process reports."""
+"""The times of a round trip that stores report, and what a shard makes of them."""
 
 from __future__ import annotations
 

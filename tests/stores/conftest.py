@@ -1,4 +1,4 @@
-"""What tests of NATS share; other stores have their own under some of these names."""
+"""Fixtures for tests of NATS; other kinds of stores have their own under some of these names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stores.nats_wire import Wire
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that nobody else uses."""
+    """The name of a queue that no other test uses."""
     return f"q.{secrets.token_hex(6)}"
 
 
@@ -26,7 +26,7 @@ async def tasks(nats_url: str) -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 async def others(nats_url: str) -> AsyncIterator[Tasks]:
-    """As if in another process."""
+    """Stores as if in other processes."""
     async with Tasks(nats_url, expiry=60) as tasks:
         yield tasks
 

@@ -1,4 +1,4 @@
-"""Another client of a NATS, which hears what is asked there, and can ask the server."""
+"""A plain client of a NATS that sees the requests for tasks, and can ask the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 30
 
 
 class Wire:
-    """Another client, which hears the requests for tasks of a queue, and can ask the server."""
+    """A plain client that sees the requests for tasks of one queue, and can ask the server."""
 
     def __init__(self, client: Any, queue: str) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -24,7 +24,7 @@ class Wire:
         self.consumer = f"{STREAM}.{encoded(queue)}"
 
     async def listen(self) -> None:
-        """Hear them from now on."""
+        """Record them from now on."""
 
         async def hear(message: Msg) -> None:
             self.requests.append(json.loads(message.data))

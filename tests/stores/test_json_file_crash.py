@@ -47,7 +47,7 @@ def store(path: Path) -> JSONFileStore:
 
 @contextmanager
 def process(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that is gone at the end."""
+    """Start a Python process, which is killed at the end of the context."""
     with subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -68,7 +68,7 @@ def line(running: subprocess.Popen[str]) -> str:
 
 
 async def blocked(store: JSONFileStore) -> None:
-    """Until it waits for the lock."""
+    """Wait until it waits for the lock."""
     with anyio.fail_after(60):
         while not store._file.waiting:
             await checkpoint()
@@ -85,7 +85,7 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: JSONFileS
             reported = await refusal(lambda: store.apply("q", TAKE))
             assert re.search(rf"the holder is process {holder.pid} on .*end it", reported)
         assert await store.names() == []
-    store.patience = 60  # the kernel frees the lock of a process that was killed
+    store.patience = 60  # the kernel releases the lock of a process that was killed
     assert (await store.apply("q", Inspect())).state is None
     assert (await store.apply("q", TAKE)).taken[0].ticket == 1
 
@@ -192,7 +192,7 @@ anyio.run(take)
 
 
 async def test_a_lock_file_that_somebody_removed_is_made_again(store: JSONFileStore, path: Path) -> None:
-    """Those who wait for the removed one must not go on when they get it: others hold the new one."""
+    """Processes that wait for the removed lock must not continue if they get it: others hold the new one."""
     lock = path.with_name("state.json.lock")
     with ExitStack() as stack:
         old = stack.enter_context(process(HOLD, path))
@@ -287,7 +287,7 @@ def test_processes_killed_at_random_never_break_the_file_nor_share_a_ticket(path
 
 
 def _rest(worker: subprocess.Popen[str]) -> list[str]:
-    """What it wrote before it was killed, without a line that it didn't get to end."""
+    """The rest of what it wrote before it was killed, without an incomplete last line."""
     assert worker.stdout is not None
     return worker.stdout.read().rpartition("\n")[0].split()
 

@@ -32,7 +32,7 @@ def store(path: Path) -> JSONFileStore:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB, which needs root and a kernel that lets it."""
+    """A disk of 64 KiB, which needs root and a kernel that allows it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(folder)]
@@ -118,5 +118,5 @@ async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
                 group.start_soon(attempt, command)
                 while len(store._thread._jobs) < number:
                     await checkpoint()
-    assert sorted(outcomes) == ["full", "full", "none"]  # the last one saw what was not kept
+    assert sorted(outcomes) == ["full", "full", "none"]  # the last one found what was not kept
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Pull consumers of different names beside each other, how they stand, how they are made, and iteration."""
+"""Pull consumers with different names side by side: limits, state, creation and iteration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 async def test_the_limit_of_one_throttles_no_other(
     tasks: Tasks, others: Tasks, queue: str, wire: Wire
 ) -> None:
-    """Of another name, or in another process; a call that waits gets one as soon as there is room."""
+    """The other has another name or process; a waiting call gets a task as soon as there is room."""
     mine = tasks.pull(queue, name="p", max_ack_pending=3)
     await tasks.put(queue, range(20))
     claims = await mine.fetch(10, timeout=PATIENCE)
@@ -106,7 +106,7 @@ async def test_a_call_gets_up_to_ten_thousand(tasks: Tasks, queue: str, wire: Wi
 async def test_what_came_with_the_first_is_for_the_same_call(
     tasks: Tasks, others: Tasks, queue: str, wire: Wire
 ) -> None:
-    """Its request is withdrawn then, so that others get the rest at once, and for the first time."""
+    """The request is then withdrawn, so that others get the rest at once, and as a first delivery."""
     pull = tasks.pull(queue, name="p")
     for number in range(5):
         found: list[Claim] = []
@@ -228,7 +228,7 @@ async def test_streams_are_made_as_the_url_says(own_nats: Callable[..., Server],
 
 
 async def test_a_place_is_waited_for(nats_url: str, queue: str) -> None:
-    """As where a cluster has just begun: here somebody says it in the place of the server."""
+    """A cluster that has just started may have no place yet; here a stand-in says so for the server."""
     client = await nats.connect(nats_url)
     left = 2
 
@@ -241,7 +241,7 @@ async def test_a_place_is_waited_for(nats_url: str, queue: str) -> None:
     await client.subscribe(f"$JS.API.{queue}", cb=answer)
     await client.flush()
     wire = StoreServer(nats_url)
-    with pytest.raises(errors.StoreFull):  # what is asked otherwise says that the disk is full
+    with pytest.raises(errors.StoreFull):  # the other request is answered with the error of a full disk
         await wire.ask(queue)
     assert await wire.place(queue, {}) == {"done": True}
     await wire.close()

@@ -1,4 +1,4 @@
-"""Pull consumers by the rules of NATS's decision record, seen from the wire and from the server."""
+"""Pull consumers by the rules of NATS's decision record, seen on the connection and at the server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
 
 @asynccontextmanager
 async def pulling(nats_url: str, queue: str, ping: float = 60.0) -> AsyncIterator[Puller]:
-    """One who asks a subject where nobody answers but the test."""
+    """A consumer that asks a subject where only the test answers."""
     store = NATSTaskStore(nats_url)
     connection = await store._stream.connection()
     given: list[Msg] = []
@@ -117,14 +117,14 @@ async def pulling(nats_url: str, queue: str, ping: float = 60.0) -> AsyncIterato
 
 
 class Server:
-    """Answers requests for tasks in the place of the server: with a status line, as only it can."""
+    """Answers requests for tasks instead of the server, with a status line, which only it can send."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def answer(self, *lines: str) -> None:
-        """To the next request."""
+        """Answer the next request."""
         while not (output := await self._reader.readline()).startswith((b"MSG", b"HMSG")):
             assert output
         inbox = output.split()[3].decode()
@@ -183,7 +183,7 @@ async def test_what_the_server_says_of_a_request_is_never_a_task(
 async def test_a_request_that_the_server_has_forgotten_is_an_error(
     nats_url: str, queue: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is fine, and nothing is heard of the request; until then its heartbeats tell."""
+    """The connection works, but nothing is heard of the request; until then its heartbeats arrive."""
     monkeypatch.setattr(nats_task_pull, "_HEARTBEAT", 0.05)
     async with pulling(nats_url, queue, 0.01) as puller, anyio.create_task_group() as group:
 
@@ -199,7 +199,7 @@ async def test_a_request_that_the_server_has_forgotten_is_an_error(
 async def test_a_consumer_that_is_removed_is_made_anew(
     tasks: Tasks, others: Tasks, queue: str, wire: Wire
 ) -> None:
-    """While a call waits for it, and while nobody does."""
+    """The consumer is removed while a call waits for it, and while none does."""
     pull = tasks.pull(queue, name="p")
     found: list[Claim] = []
     async with anyio.create_task_group() as group:
@@ -241,7 +241,7 @@ async def test_a_call_that_is_cancelled_withdraws_its_request(
 async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
     nats_url: str, others: Tasks, queue: str, wire: Wire
 ) -> None:
-    """At once: long before its ack wait is over."""
+    """It is free long before its ack wait is over."""
     async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=60) as tasks:
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.pull(queue, name="p").fetch, 1, PATIENCE)
@@ -260,7 +260,7 @@ async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
 async def test_more_calls_than_may_wait_are_refused(
     nats_url: str, others: Tasks, queue: str, wire: Wire
 ) -> None:
-    """Here by its own limit, and at the server by that of all processes."""
+    """This process refuses them by its own limit, and the server by that of all processes."""
     tasks = Tasks(f"{nats_url}?max_waiting=2")
     pull = tasks.pull(queue, name="p", max_waiting=2)
     async with anyio.create_task_group() as group:
@@ -281,7 +281,7 @@ async def test_more_calls_than_may_wait_are_refused(
 async def test_a_worker_that_is_idle_has_a_request_waiting(
     tasks: Tasks, others: Tasks, queue: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which brings each task by itself."""
+    """The request brings each task by itself."""
     monkeypatch.setattr(batcher, "CHECK", 3600.0)
     done: list[int] = []
     moved = anyio.Event()

@@ -43,7 +43,7 @@ def store(path: Path) -> SQLiteStore:
 
 
 async def blocked(store: SQLiteStore) -> None:
-    """Until it waits for the lock."""
+    """Wait until it waits for the lock."""
     with anyio.fail_after(60):
         while not store._file.waiting:
             await checkpoint()
@@ -113,7 +113,7 @@ async def test_a_program_that_holds_the_database_is_told_apart_from_ours(
             reported = await refusal(lambda: store.apply("q", TAKE))
             assert re.search(r"another program held the database.*nothing was done", reported)
         assert not SharedFile(path, "x").is_locked() or store._thread._thread is not None
-        assert await store.names() == ["q"]  # to look is no harm in this mode
+        assert await store.names() == ["q"]  # reading does no harm in this mode
     store.patience = 60
     assert (await store.apply("q", TAKE)).taken[0].ticket == 2
 
@@ -142,7 +142,7 @@ async def test_steps_go_on_when_the_other_program_is_done(store: SQLiteStore, pa
             with anyio.fail_after(60):
                 while not store._foreign:
                     await checkpoint()
-                with SharedFile(path, "x").locked():  # it doesn't keep our own lock while it waits
+                with SharedFile(path, "x").locked():  # it doesn't hold our own lock while it waits
                     pass
             with anyio.CancelScope() as left:
                 left.cancel()
@@ -212,7 +212,7 @@ def test_processes_killed_at_random_never_break_the_database_nor_share_a_ticket(
             worker.kill()
             worker.wait()
             assert worker.stdout is not None
-            # What it wrote before, without a line that it didn't get to end.
+            # What it wrote before, without an incomplete last line.
             acknowledged.extend(map(int, worker.stdout.read().rpartition("\n")[0].split()))
 
         workers = [start() for _ in range(3)]
@@ -238,16 +238,16 @@ def test_processes_killed_at_random_never_break_the_database_nor_share_a_ticket(
 
 
 def test_processes_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
-    """Counted in turns, not in time: a waiter that sleeps and tries again is overtaken by hundreds.
+    """Turns are counted, not time: a waiter that sleeps and polls would be overtaken by hundreds.
 
-    On a machine with other work to do the lock's own queue lets some dozens by, so there are three attempts.
+    On a busy machine the lock's own queue lets some dozens pass, so there are three attempts.
     """
     worst = [_most_overtaken(tmp_path / f"{attempt}.db") for attempt in range(3)]
     assert min(worst) <= 100, worst
 
 
 def _most_overtaken(path: Path) -> int:
-    """How many tickets went to others, at most, between two of the same process while four are at it."""
+    """The most tickets that others took between two of one process, while four processes take tickets."""
     make(path, {})
     script = f"{TAKING}\ntake(1); sys.stdin.readline(); take(400)"
     with ExitStack() as stack:

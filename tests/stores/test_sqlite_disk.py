@@ -30,7 +30,7 @@ def store(path: Path) -> SQLiteStore:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB, which needs root and a kernel that lets it."""
+    """A disk of 256 KiB, which needs root and a kernel that allows it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(folder)]
@@ -62,7 +62,7 @@ async def test_a_full_disk_leaves_the_old_state_whole(small_disk: Path) -> None:
     filler = fill(small_disk)
     tickets = [1]
     refused = 0
-    while refused < 3:  # the log has some room left, and has again when it was put into the database
+    while refused < 3:  # the log has some room left, and has room again after a checkpoint
         try:
             tickets.append((await store.apply("q", TAKE)).taken[0].ticket)
         except StoreFull as error:
@@ -197,7 +197,7 @@ async def test_files_that_others_may_have_planted_are_refused(
                     pytest.skip("only root can give files away")
     with pytest.raises(InsecurePath, match=f"state.db{end}'.*: |anybody may write"):
         await store.apply("q", TAKE)
-    if end != ".lock":  # which a look doesn't need
+    if end != ".lock":  # which reading doesn't need
         with pytest.raises(InsecurePath):
             await store.names()
     if precious.exists():

@@ -1,4 +1,4 @@
-"""Tables of tasks as an older release left them, with tasks in them: what a store of today makes of them."""
+"""Tables of tasks as an older release left them, with tasks in them: what a store makes of them now."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ROWS: Final = (
         )
     ),
 )
-"""The tasks of each of the files `tasks_layout_1.*`; session `old` lives, and `lost` has lapsed."""
+"""The tasks of each of the files `tasks_layout_1.*`; session `old` is alive, and `lost` has lapsed."""
 
 OPENING: Final = """
 import sys, anyio
@@ -138,7 +138,7 @@ async def _ordinary(store: TaskStore, now: int) -> tuple[Row, ...]:
 
 
 async def _go_on(store: TaskStore) -> None:
-    """Do what a session of that time, one that comes, and a producer would do next."""
+    """Do what a session of that time, a new session, and a producer would do next."""
     work = Work("old", (Delete("k1", 1), Delete("held", 1), Delete("leased", 1)), queues=("line",), limit=9)
     worked = await store.apply(work, NOW + 5)
     assert worked.lost == ()
@@ -181,7 +181,7 @@ def test_processes_that_open_them_at_the_same_moment_find_the_same(url: str) -> 
 
 
 def _shape(url: str) -> list[tuple[Any, ...]]:
-    """The columns, indexes, types and functions of the tasks, without the order of columns."""
+    """The columns, indexes, types and functions of the tasks; the order of columns doesn't matter."""
     return _sql(
         url,
         "select table_name, column_name, data_type, is_nullable, coalesce(column_default, ''), collation_name"
@@ -221,7 +221,7 @@ async def test_plain_tasks_and_their_ranges_are_still_who_had_them(postgres: str
 
 
 async def test_what_fails_leaves_all_as_it_was(postgres: str) -> None:
-    """Something of the user's stands in the way: it isn't removed either."""
+    """An object of the user's is in the way, and isn't removed either."""
     _sql(postgres, "create view mine as select * from intervalq.tasks_of(null, null, null, null, true)")
     before = _shape(postgres)
     async with aclosing(PostgresTaskStore(postgres)) as store:

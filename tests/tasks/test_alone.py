@@ -1,4 +1,4 @@
-"""What was lost with its session runs alone, is charged only if it began, and acknowledgements don't wait."""
+"""A task that was lost with its session runs alone, charged only if it began; acknowledgements don't wait."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_a_task_that_runs_alone_for_long_holds_others_up_no_longer() -> No
 
 
 def test_acknowledgements_leave_while_functions_give_the_loop_no_turn() -> None:
-    """Counted: how many were done and are still there, when each begins. A busy machine makes that fewer."""
+    """At each start, tasks that are done but still stored are counted. A busy machine makes that fewer."""
 
     async def scenario() -> None:
         store = MemoryTaskStore("memory://breath")
