@@ -61,7 +61,7 @@ class Other:
         return found
 
     async def beats(self, times: float) -> list[str]:
-        """Send this many heartbeats; return the other session if it was taken for dead meanwhile."""
+        """Send heartbeats for `times` expiries after the other session's; return that if removed."""
         watched = await self.blocked()
         mine = watched.beaten + round(times * EXPIRY * SECOND)
         lapsed: list[str] = []
