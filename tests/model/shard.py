@@ -1,4 +1,4 @@
-"""What the abstract shard does by itself: it hears, begins, gives up; pure functions of one shard."""
+"""The abstract shard by itself: it learns, begins, gives up. Pure functions of one shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from model.scope import Scope
 
 
 def questions(scope: Scope, shard: Shard) -> Iterator[tuple[Question, Shard]]:
-    """All that it may ask now, and what it is once the question is on its way."""
+    """All questions that it may ask now, and the shard once the question is in transit."""
     for near in range(len(shard.tickets) + 1):
         slots = shard.tickets[:near]
         room = scope.ahead - len(shard.tickets) - len(shard.granted)
@@ -36,14 +36,14 @@ def _may_be_late(scope: Scope, shard: Shard, slots: tuple[Slot, ...]) -> int:
 
 
 def arriving(scope: Scope, question: Question, queue: int) -> Question:
-    """A question that is still on its way after the queue's clock went on by so much."""
+    """A question that is still in transit after the queue's clock has advanced by this much."""
     slots, release = aged(scope, question.slots, queue), aged(scope, question.release, queue)
     late = question.late if slots and slots[0].due > -scope.oldest else 0
     return question._replace(slots=slots, release=release, late=late)
 
 
 def farewell(scope: Scope, shard: Shard) -> tuple[Question, Shard] | None:
-    """Give everything back: all that wait were cancelled. None: there is nothing."""
+    """Give everything back, because all waiting jobs were cancelled. None: there is nothing."""
     back = (*shard.unused, *(go.slot for go in shard.granted), *shard.tickets)
     if not back:
         return None
@@ -53,10 +53,10 @@ def farewell(scope: Scope, shard: Shard) -> tuple[Question, Shard] | None:
 
 
 def hears(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
-    """It takes an answer in."""
+    """The shard after it has processed an answer."""
     low, high = max(shard.low, reply.low), min(shard.high, reply.high)
     if low > high:
-        # The store's clock was stepped: what was fixed on it is void.
+        # The store's clock was stepped: everything that was fixed on it is invalid.
         low, high = reply.low, reply.high
         shard = gives_up(scope, shard, len(shard.granted))
         while shard.tickets and not bugs.step_survived:
@@ -65,7 +65,7 @@ def hears(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
         shard = shard._replace(tickets=(), granted=(), unused=())
     granted = shard.granted
     if reply.low <= 0 <= reply.high and any(go.old & 2 for go in granted):
-        # It has heard of the step, if there was one: there is no excuse any more.
+        # It has learned of the step, if there was one, so there is no excuse any more.
         granted = tuple(go._replace(old=go.old & 1) for go in granted)
     had = {slot.ticket for slot in shard.tickets}
     granted += tuple(go for go in reply.granted if go.ticket in had) + reply.begun
@@ -91,7 +91,7 @@ def loses(scope: Scope, shard: Shard, reply: Reply, bugs: Bugs) -> Shard:
 
 
 def may_begin(scope: Scope, shard: Shard, bugs: Bugs) -> bool:
-    """The last check: its first slot has surely come, and is surely not past."""
+    """The last check: its first slot has certainly come, and is certainly not over."""
     if not shard.granted:
         return False
     instant = shard.granted[0].instant
@@ -125,19 +125,19 @@ def gives_up(scope: Scope, shard: Shard, count: int) -> Shard:
 
 
 def asks_again(shard: Shard, count: int) -> Shard:
-    """The first granted slots are over: they are asked about once more."""
+    """The first granted slots are over: it asks about them once more."""
     again = tuple(go.slot for go in shard.granted[:count])
     return shard._replace(granted=shard.granted[count:], tickets=(*again, *shard.tickets))
 
 
 def passes(shard: Shard) -> Shard:
-    """It takes its next ticket for lost."""
+    """It believes its next ticket lost."""
     return shard._replace(tickets=shard.tickets[1:], unused=tuple(sorted({*shard.unused, shard.tickets[0]})))
 
 
 @lru_cache(maxsize=1 << 18)
 def moved(scope: Scope, shard: Shard, true: int, store: int, queue: int) -> Shard:
-    """The same while true time, the store's clock and the queue's went on by so much."""
+    """The same shard after true time, the store's clock and the queue's have advanced by this much."""
     if shard.gen < 0:
         return shard
     return shard._replace(
@@ -164,7 +164,7 @@ def moved(scope: Scope, shard: Shard, true: int, store: int, queue: int) -> Shar
 
 
 def aged(scope: Scope, slots: tuple[Slot, ...], queue: int) -> tuple[Slot, ...]:
-    """Slots after the queue's clock went on by so much."""
+    """Slots after the queue's clock has advanced by this much."""
     return tuple(Slot(ticket, max(due - queue, -scope.oldest), old) for ticket, due, old in slots)
 
 
@@ -206,7 +206,7 @@ def outlived(one: Shard) -> Shard:
 
 
 def stepped(one: Shard) -> Shard:
-    """Slots that were granted before a step of the store's clock, of which their shard hasn't heard."""
+    """Slots that were granted before a step of the store's clock that their shard hasn't heard of."""
     return one._replace(
         granted=tuple(go._replace(old=go.old | 2) for go in one.granted),
         reply=tuple(

@@ -1,4 +1,4 @@
-"""A counterexample for people: one line a step."""
+"""A counterexample in readable form: one line per step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from model.search import Result
 
 
 def story(result: Result) -> list[str]:
-    """The shortest way to a broken promise."""
+    """The shortest path to a broken promise."""
     lines, at = [], 0
     for number, (who, step) in enumerate(result.trace, 1):
         what = " ".join([who, step.what, *_details(step, at)]).strip()
