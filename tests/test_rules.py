@@ -145,7 +145,7 @@ def test_of_two_holds_the_longer_one_counts_and_it_ends_at_its_own_end() -> None
     assert answer.state.held_since is None
 
 
-def test_a_slot_before_one_that_was_told_to_go_is_dead_after_a_hold() -> None:
+def test_a_slot_before_one_that_was_granted_is_dead_after_a_hold() -> None:
     """Otherwise it would move behind that slot, and begin too close to it."""
     state, answer = take(None, T0, 3)
     two, three = answer.taken[1:]

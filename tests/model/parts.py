@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     """Whether it was issued before the store lost writes."""
 
 
-class Go(NamedTuple):
+class Grant(NamedTuple):
     """A granted slot."""
 
     ticket: int
@@ -78,9 +78,9 @@ class Reply(NamedTuple):
 
     gen: int
     mark: tuple[int, ...]
-    granted: tuple[Go, ...]
+    granted: tuple[Grant, ...]
     missed: tuple[int, ...]
-    begun: tuple[Go, ...]
+    begun: tuple[Grant, ...]
     taken: tuple[Slot, ...]
     release: tuple[Slot, ...]
     """What the question gave back, and would give back again if the answer got lost."""
@@ -97,7 +97,7 @@ class Shard(NamedTuple):
     gen: int = 0
     """The record that it knows; 0: none yet. -1: the shard crashed."""
     tickets: tuple[Slot, ...] = ()
-    granted: tuple[Go, ...] = ()
+    granted: tuple[Grant, ...] = ()
     unused: tuple[Slot, ...] = ()
     reply: tuple[Reply, ...] = ()
     """The answer that it waits for, if it does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from model.parts import Go, Question, Reply, Slot, Step
+from model.parts import Grant, Question, Reply, Slot, Step
 from model.search import Result
 
 
@@ -27,7 +27,7 @@ def _details(step: Step, at: int) -> Iterator[str]:
                 yield "; ".join(_asked(detail)) + ":"
             case Reply():
                 yield "; ".join(_slots(detail, at)) or "nothing new"
-            case Go():
+            case Grant():
                 yield f"slot {detail.ticket} (at {at + detail.instant})"
             case Slot():
                 yield f"ticket {detail.ticket}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from intervalq.rules import FOREVER
 from model import court, shard
-from model.parts import DEAD, NO_BUGS, Bugs, Go, Question, Record, Reply, Shard, Slot, Step, World
+from model.parts import DEAD, NO_BUGS, Bugs, Grant, Question, Record, Reply, Shard, Slot, Step, World
 from model.scope import Scope
 from model.store import Outcome, Store
 
@@ -83,11 +83,11 @@ class Worlds:
         if alone is None:
             alone = self._alone[one] = self._found_alone(one)
         if alone.begun is not None:
-            go = one.granted[0]
+            grant = one.granted[0]
             shards = _with(world.shards, who, alone.begun)
-            after, broken = court.judged(scope, world.court, go, shards)
+            after, broken = court.judged(scope, world.court, grant, shards)
             then = World(world.record, world.copy, shards, world.requests, after)
-            yield Step(who, "begins", (go,), then, broken, begins=True)
+            yield Step(who, "begins", (grant,), then, broken, begins=True)
         if one.granted:
             yield Step(who, "gives up", one.granted[:1], self._put(world, who, alone.given_up))
         if one.reply:
@@ -156,8 +156,8 @@ class Worlds:
                 continue
             now = shard.moved(scope, asking, 0, 0, -outcome.back) if outcome.back else asking
             slots = {slot.ticket: slot for slot in shard.aged(scope, question.slots, -outcome.back)}
-            granted = tuple(self._go(slots[ticket], outcome) for ticket in outcome.granted)
-            begun = tuple(self._go(slot, outcome) for slot in outcome.taken[: outcome.begun])
+            granted = tuple(self._granted(slots[ticket], outcome) for ticket in outcome.granted)
+            begun = tuple(self._granted(slot, outcome) for slot in outcome.taken[: outcome.begun])
             if outcome.at_once and scope.late:
                 granted, begun = _at_once(granted), begun if granted else _at_once(begun)
             replies = [
@@ -177,10 +177,10 @@ class Worlds:
             answered = tuple((reply, now._replace(reply=(reply,))) for reply in replies)
             yield Asking(question, asking, outcome, answered)
 
-    def _go(self, slot: Slot, outcome: Outcome) -> Go:
+    def _granted(self, slot: Slot, outcome: Outcome) -> Grant:
         lease = self.scope.lease if self.scope.max_running else 0
         instant = max(slot.due + outcome.shift, -self.scope.longest)
-        return Go(slot.ticket, slot.due, slot.old, instant, lease, outcome.interval)
+        return Grant(slot.ticket, slot.due, slot.old, instant, lease, outcome.interval)
 
     def _jobs(self, world: World, who: int, one: Shard) -> Iterator[Step]:
         """Jobs end, and their shard reports it."""
@@ -365,9 +365,10 @@ class Worlds:
             one = shard.asks_again(one, past) if scope.late else shard.gives_up(scope, one, past)
         if one.unused and not scope.failovers and not scope.drops and not scope.ephemeral:
             # Only the last issued slots become free again, and no ticket becomes the last one again.
-            own = {slot.ticket for slot in (*one.unused, *one.tickets)} | {go.ticket for go in one.granted}
+            own = {slot.ticket for slot in (*one.unused, *one.tickets)}
+            own |= {grant.ticket for grant in one.granted}
             for reply in one.reply:
-                own |= {slot.ticket for slot in reply.taken} | {go.ticket for go in reply.begun}
+                own |= {slot.ticket for slot in reply.taken} | {grant.ticket for grant in reply.begun}
             while last in own:
                 last -= 1
             if one.unused[0].ticket <= last:
@@ -379,8 +380,8 @@ def _with(shards: tuple[Shard, ...], who: int, one: Shard) -> tuple[Shard, ...]:
     return (*shards[:who], one, *shards[who + 1 :])
 
 
-def _at_once(gos: tuple[Go, ...]) -> tuple[Go, ...]:
-    return (gos[0]._replace(at_once=True), *gos[1:]) if gos else gos
+def _at_once(grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    return (grants[0]._replace(at_once=True), *grants[1:]) if grants else grants
 
 
 def _and(requests: tuple[Question, ...], one: Question) -> tuple[Question, ...]:

@@ -9,7 +9,7 @@ import anyio
 
 from intervalq.tasks import Task
 from intervalq.tasks._session.alone import PATIENCE
-from intervalq.tasks._session.begun import TOLD_AFTER
+from intervalq.tasks._session.begun import REPORTED_AFTER
 from intervalq.tasks._worker.pool import FIRST, SHARE
 from intervalq.tasks.rules import Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
@@ -70,7 +70,7 @@ async def test_the_store_knows_what_runs_and_no_more_before_a_lapse(backend: str
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.run)
             await until(lambda: tasks._outcomes["done"] >= 200)
-            await anyio.sleep(20 * TOLD_AFTER)
+            await anyio.sleep(20 * REPORTED_AFTER)
             rows = await store.rows()
             assert {(row.begun, row.attempt) for row in rows} == {(True, 1), (False, 0)}
             assert sum(row.session is not None for row in rows) > 2

@@ -18,7 +18,7 @@ class Handed:
         self._returned: dict[str, int] = {}  # versions
 
     async def recover(self, store: TaskStore, session: str, held: Mapping[str, Claim]) -> None:
-        """Give back unknown claims; a notice about one of them comes too late."""
+        """Give back unknown claims; later notices about these are ignored."""
         self.missed = False
         try:
             rows = await store.apply(Select(session=session, values=False))
@@ -40,5 +40,5 @@ class Handed:
 
 
 def _is_unknown(row: Row, claim: Claim | None) -> bool:
-    """After a renewal with a lost answer, a row is one version ahead; given back and claimed again, two."""
+    """A row is one version ahead after a lost answer to a renewal; two, if given back and claimed again."""
     return claim is None or row.version > claim._row.version + 1

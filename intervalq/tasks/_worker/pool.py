@@ -79,8 +79,8 @@ class WorkerPool:
         self._calls = Calls(job, self._began)
         self._run_alone = session.run_alone
         self._waiting: deque[tuple[float, Claim]] = deque()  # with the time since which each has waited
-        self._suspects: deque[tuple[float, Claim]] = deque()  # likewise, for tasks that are to run alone
-        self._is_careful = False  # whether the last tasks to arrive were such
+        self._suspects: deque[tuple[float, Claim]] = deque()  # the same for tasks that must run alone
+        self._is_careful = False  # whether the last tasks to arrive were such tasks
         self._proven = 0  # how many tasks were done at that time
         self._idle: list[Waker] = []
         self.running = 0
@@ -209,7 +209,7 @@ class WorkerPool:
                 self._give_back(self._waiting)
 
     async def _runner(self) -> None:
-        while True:  # a claim that is lost ends the scope that it was worked on in, not the next one's
+        while True:  # the loss of a claim must end only the scope in which that claim is worked on
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:

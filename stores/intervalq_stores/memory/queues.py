@@ -147,7 +147,7 @@ class MemoryStore(DocumentStore):
 def _call_soon() -> Callable[[Callable[[], None]], object]:
     """A function with which another thread can run something on the calling event loop."""
     if "trio" in sys.modules:
-        import trio  # noqa: PLC0415 - only where it is there already
+        import trio  # noqa: PLC0415 - only if it is already imported
 
         if trio.lowlevel.in_trio_run():
             return trio.lowlevel.current_trio_token().run_sync_soon
