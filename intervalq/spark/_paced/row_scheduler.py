@@ -311,7 +311,7 @@ class Flow:
                 await self._queue._refused(slot._grant, asked)
             if context.attempt > job.retries or isinstance(
                 error, BadResult
-            ):  # which another call would be, too
+            ):  # another call would fail in the same way
                 await self._failed(row, error, stamp)
                 return
             if not asked:  # a cool-down is pause enough
@@ -370,7 +370,7 @@ class Flow:
             self.fail(error)
             if (
                 self._claims is not None and self._claims.marks
-            ):  # at most once: nor is it called by a retried task
+            ):  # at most once: a retried task doesn't call it either
                 await self._claims.record(row.key, self._claims.written(row.key, end), failed=True)
         elif self._claims is None:
             self._finish(row, *end, replayed=False)
