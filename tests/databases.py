@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,26 +98,3 @@ async def at_rest(store: SQLiteStore) -> list[str]:
         while store._thread._thread is not None:
             await checkpoint()
     return names(store._path.parent)
-
-
-@contextmanager
-def process(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a Python process, which is killed at the end of the context."""
-    with subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def line(running: subprocess.Popen[str]) -> str:
-    """Return the next line that the process prints."""
-    assert running.stdout is not None
-    assert running.stderr is not None
-    return running.stdout.readline().strip() or pytest.fail(f"it ended: {running.stderr.read()}")

@@ -18,6 +18,7 @@ import servers
 from faults.work import Work, stands_still, working
 from intervalq import errors
 from intervalq_stores._files.store import FileStore
+from small_disks import mounted
 
 
 @pytest.fixture
@@ -43,18 +44,8 @@ def url(scheme: str, path: Path) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB, which needs root and a kernel that allows it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)  # a thread may not have closed its file yet
+    with mounted(tmp_path / "disk", "256k") as disk:
+        yield disk
 
 
 def regressions(work: Work) -> list[int]:

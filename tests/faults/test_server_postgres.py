@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
@@ -22,6 +21,7 @@ from intervalq_stores.postgres import queues as postgres_queues
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.queues import PostgresStore
 from servers import Server
+from small_disks import mounted
 
 MINE = "from pg_stat_activity where datname = current_database() and application_name = 'intervalq'"
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
@@ -300,18 +300,11 @@ async def test_what_was_rolled_back_a_few_times_is_done_in_the_end(url: str, cod
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB that the server may write, which needs root and a kernel that allows it."""
     folder = Path(tempfile.mkdtemp(prefix="intervalq-disk-"))  # other users can't read those of pytest
     user = servers.unprivileged()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size=256k,mode=700,uid={user.pw_uid if user else 0}"]
     try:
-        done = subprocess.run([*mount, "tmpfs", str(folder)], capture_output=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-        yield folder
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
+        with mounted(folder, "256k", user=user.pw_uid if user else 0) as disk:
+            yield disk
     finally:
         folder.rmdir()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -18,6 +17,7 @@ from intervalq import errors
 from intervalq.rules import Hold
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
+from small_disks import mounted
 
 OwnServer = Callable[..., Server]
 
@@ -292,18 +292,8 @@ async def test_no_more_clients_are_let_in(own: OwnServer) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB, which needs root and a kernel that allows it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
 async def test_the_disk_of_its_log_is_full(own: OwnServer, small_disk: Path) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from databases import TAKING, line, process
+from databases import TAKING
+from file_processes import line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.ledger.rules import Ended, Record
 from intervalq.rules import Advance, Inspect, Mark, Settings, Slot, State

@@ -7,16 +7,14 @@ import re
 import select
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from databases import refusal
+from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Inspect, Settings, State
 from intervalq_stores._files.locked_file import SharedFile
@@ -24,15 +22,6 @@ from intervalq_stores.json._queue_document import Document
 from intervalq_stores.json.queues import JSONFileStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-HOLD = """
-import sys
-from pathlib import Path
-from intervalq_stores._files.locked_file import SharedFile
-with SharedFile(Path(sys.argv[1]), "x").locked():
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -43,35 +32,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> JSONFileStore:
     return JSONFileStore(path.as_uri())
-
-
-@contextmanager
-def process(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a Python process, which is killed at the end of the context."""
-    with subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def line(running: subprocess.Popen[str]) -> str:
-    assert running.stdout is not None
-    assert running.stderr is not None
-    return running.stdout.readline().strip() or pytest.fail(f"it ended: {running.stderr.read()}")
-
-
-async def blocked(store: JSONFileStore) -> None:
-    """Wait until it waits for the lock."""
-    with anyio.fail_after(60):
-        while not store._file.waiting:
-            await checkpoint()
 
 
 # --- the lock ---------------------------------------------------------------------------------------

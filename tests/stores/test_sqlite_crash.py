@@ -13,7 +13,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from databases import TAKING, at_rest, line, make, names, opened, process, refusal, text, whole
+from databases import TAKING, at_rest, make, names, opened, refusal, text, whole
+from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings
 from intervalq_stores._files.locked_file import SharedFile
@@ -21,15 +22,6 @@ from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-HOLD = """
-import sys
-from pathlib import Path
-from intervalq_stores._files.locked_file import SharedFile
-with SharedFile(Path(sys.argv[1]), "x").locked():
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -40,13 +32,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> SQLiteStore:
     return SQLiteStore(f"sqlite://{path}")
-
-
-async def blocked(store: SQLiteStore) -> None:
-    """Wait until it waits for the lock."""
-    with anyio.fail_after(60):
-        while not store._file.waiting:
-            await checkpoint()
 
 
 # --- the lock ---------------------------------------------------------------------------------------

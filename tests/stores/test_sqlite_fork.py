@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from databases import TAKING, line, names, process, whole
+from databases import TAKING, names, whole
+from file_processes import line, process
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 
 

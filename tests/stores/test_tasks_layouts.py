@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from databases import line, process
+from file_processes import line, process
 from intervalq import errors
 from intervalq.tasks.rules import (
     SECOND,

@@ -117,16 +117,11 @@ class Connection:
             nats.errors.Error: the connection ended, or there is no responder.
         """
         reply, answer = self.expect()
-        timer = None
         try:
             self._client.put(subject, reply, data, headers)
-            if seconds is not None:  # cheaper than a context with a time limit
-                timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
-            return await answer
+            return await answered(answer, seconds)
         finally:
             self.forget(reply)
-            if timer is not None:
-                timer.cancel()
 
     def expect(self) -> tuple[str, asyncio.Future[Msg]]:
         """An inbox for an answer, and the future that gets it; the caller must forget the inbox."""
@@ -226,17 +221,12 @@ class Connection:
             else:
                 pieces.append(f"PUB {subject}{to} {len(data)}\r\n".encode() + data)
         pieces.append(b"")
-        timer = None
         try:
             # The driver's own `publish` does this for each message, which would take most of the time.
             self._client.write(b"\r\n".join(pieces))
-            if seconds is not None:
-                timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
-            return await answer
+            return await answered(answer, seconds)
         finally:
             self.forget(reply)
-            if timer is not None:
-                timer.cancel()
 
     async def flush(self) -> None:
         """Wait until the server has read what was sent."""
@@ -343,8 +333,19 @@ class Connection:
             came(None)
 
 
+async def answered(answer: asyncio.Future[Msg], seconds: float | None) -> Msg:
+    """The answer, if it comes within `seconds` (None: no limit); cheaper than a context with a time limit."""
+    if seconds is None:
+        return await answer
+    timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
+    try:
+        return await answer
+    finally:
+        timer.cancel()
+
+
 def expire(answer: asyncio.Future[Any]) -> None:
-    """Cancel the wait for an answer."""
+    """Fail the wait for an answer with a timeout."""
     if not answer.done():
         fail(answer, TimeoutError())
 
