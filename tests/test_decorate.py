@@ -18,7 +18,7 @@ sync_queue = blocking.IntervalQueue("decorated", interval=0.005, store="memory:/
 
 @queue
 async def coroutine(a: int, *, b: int = 2) -> int:
-    """The docstring of the decorated function."""
+    """Its own words."""
     return a + b
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import intervalq_stores
 from intervalq._backends import _CLASSES, LEDGERS, QUEUES, TASKS
 
 ROOT = Path(__file__).parent.parent
@@ -104,8 +105,9 @@ def test_pyinstaller_is_told_of_all_stores() -> None:
         for each in _CLASSES[classes]
     }
     assert names - {*hook["hiddenimports"]} == set()
-    base = ROOT / "stores"
-    files = {str(path) for kind in ("sql", "lua") for path in base.rglob(f"*.{kind}")}
+    installed = Path(intervalq_stores.__path__[0])  # the tests may run with the wheel
+    base = installed.parent
+    files = {str(path) for kind in ("sql", "lua") for path in installed.rglob(f"*.{kind}")}
     assert {source for source, _ in hook["datas"]} == files
     assert all(base / folder == Path(source).parent for source, folder in hook["datas"])
 
