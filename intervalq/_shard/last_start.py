@@ -7,7 +7,7 @@ from intervalq.rules import State
 
 
 class LastStart:
-    """The last start of one shard, and the one before it, which counts again if the last one did not happen."""
+    """The last start of one shard, and the one before it, which counts if the last one did not happen."""
 
     def __init__(self) -> None:
         self.at: int | None = None
