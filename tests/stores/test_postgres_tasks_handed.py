@@ -1,4 +1,4 @@
-"""An insert claims its task for an idle session, whose notice brings the task; and when it must not."""
+"""An insert claims its task for an idle session, and sends it with the notice; and when it must not."""
 
 from __future__ import annotations
 

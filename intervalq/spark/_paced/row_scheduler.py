@@ -309,9 +309,8 @@ class Flow:
             asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
             if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue._refused(slot._grant, asked)
-            if context.attempt > job.retries or isinstance(
-                error, BadResult
-            ):  # another call would fail in the same way
+            is_final = isinstance(error, BadResult)  # another call would fail in the same way
+            if is_final or context.attempt > job.retries:
                 await self._failed(row, error, stamp)
                 return
             if not asked:  # a cool-down is pause enough
