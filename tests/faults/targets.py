@@ -128,9 +128,8 @@ class PostgresTarget(Target):
 
     def _restart(self) -> None:
         running = self.server.folder.path / "data" / "postmaster.pid"
-        os.kill(
-            int(running.read_text().split()[0]), signal.SIGINT
-        )  # a fast shutdown: sessions end, everything is written
+        # A fast shutdown: sessions end, everything is written.
+        os.kill(int(running.read_text().split()[0]), signal.SIGINT)
         deadline = time.monotonic() + _ORDERLY
         while running.exists() and time.monotonic() < deadline:
             time.sleep(0.01)

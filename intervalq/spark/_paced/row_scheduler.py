@@ -367,9 +367,8 @@ class Flow:
         if self._job.raises:
             error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
             self.fail(error)
-            if (
-                self._claims is not None and self._claims.marks
-            ):  # at most once: a retried task doesn't call it either
+            # With at most once, a retried task doesn't call the row either.
+            if self._claims is not None and self._claims.marks:
                 await self._claims.record(row.key, self._claims.written(row.key, end), failed=True)
         elif self._claims is None:
             self._finish(row, *end, replayed=False)

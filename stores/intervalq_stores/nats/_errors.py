@@ -139,9 +139,8 @@ class Server:
         """Close the connection."""
         connection = self._connection
         if connection is not None:
-            await (
-                connection.close()
-            )  # background work must end with this connection, and not create a new one
+            # Background work must end with this connection, and not create a new one.
+            await connection.close()
         if self._connection is connection:
             self._connection = None
 
