@@ -9,7 +9,7 @@ import nats
 import pytest
 
 from intervalq.tasks import Tasks
-from stores.nats_wire import Wire
+from stores.nats_plain_client import PlainClient
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def others(nats_url: str) -> AsyncIterator[Tasks]:
 
 
 @pytest.fixture
-async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
+async def plain(nats_url: str, queue: str) -> AsyncIterator[PlainClient]:
     client = await nats.connect(nats_url)
-    yield Wire(client, queue)
+    yield PlainClient(client, queue)
     await client.close()

@@ -14,7 +14,7 @@ from intervalq.errors import QueueClosed
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks._session.handed import Handed
 from intervalq_stores.nats._task.claims import Claims
-from stores.nats_wire import PATIENCE, Wire
+from stores.nats_plain_client import PATIENCE, PlainClient
 
 EACH = 100
 
@@ -51,7 +51,7 @@ async def test_of_several_queues_one_call_gets_no_more_than_it_asked_for(
 
 
 async def test_a_session_in_which_a_call_waits_goes_on_when_the_workers_have_ended(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
     tasks.worker(f"{queue}.work")(lambda _: None)
     await others.insert(f"{queue}.work", 1)
@@ -62,14 +62,14 @@ async def test_a_session_in_which_a_call_waits_goes_on_when_the_workers_have_end
                 await (await tasks.claim(queue)).ack()
 
             group.start_soon(claim)
-            await wire.until_waiting(1)
+            await plain.until_waiting(1)
             await tasks.run(until_empty=True)
             await others.insert(queue, 2)
     assert await others.queues(queue) == []
 
 
 async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
-    tasks: Tasks, queue: str, wire: Wire
+    tasks: Tasks, queue: str, plain: PlainClient
 ) -> None:
     """It doesn't connect again."""
     reported: list[str] = []
@@ -83,10 +83,10 @@ async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
         async with anyio.create_task_group() as group:
             group.start_soon(wait, "claim", partial(tasks.claim, queue))
             group.start_soon(wait, "fetch", partial(tasks.pull(queue, name="p").fetch, 1, PATIENCE))
-            await wire.until_waiting(2)
+            await plain.until_waiting(2)
             await tasks.aclose()
     assert sorted(reported) == ["claim", "fetch"]
-    assert await wire.waiting() == 0
+    assert await plain.waiting() == 0
 
 
 async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(

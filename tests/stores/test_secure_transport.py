@@ -21,8 +21,8 @@ from intervalq_stores._transport import is_near
 from intervalq_stores.nats import _url as nats_url
 from intervalq_stores.postgres.queues import PostgresStore
 from intervalq_stores.redis import _advice as redis_advice
-from secure_wire import SECRET, SSL_REQUEST, Certificates, Front, answering, stripping
 from servers import Server
+from tls_fronts import SECRET, SSL_REQUEST, Certificates, Front, answering, stripping
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from intervalq_stores.nats._task.message import STREAM
 PATIENCE = 30
 
 
-class Wire:
+class PlainClient:
     """A plain client that sees the requests for tasks of one queue, and can ask the server."""
 
     def __init__(self, client: Any, queue: str) -> None:
