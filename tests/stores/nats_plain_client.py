@@ -21,6 +21,7 @@ class PlainClient:
     def __init__(self, client: Any, queue: str) -> None:
         self.requests: list[dict[str, Any]] = []
         self._client = client
+        self._heard: Any = None
         self.consumer = f"{STREAM}.{encoded(queue)}"
 
     async def listen(self) -> None:
@@ -29,7 +30,7 @@ class PlainClient:
         async def hear(message: Msg) -> None:
             self.requests.append(json.loads(message.data))
 
-        await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
+        self._heard = await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
         await self._client.flush()
 
     async def ask(self, subject: str, body: object = None) -> Any:
@@ -37,7 +38,10 @@ class PlainClient:
         return json.loads(answer.data)
 
     async def flush(self) -> None:
+        """Wait until the server has read everything, and all that it sent before is recorded."""
         await self._client.flush()
+        while self._heard is not None and self._heard.pending_msgs:
+            await checkpoint()
 
     async def waiting(self) -> int:
         """How many requests wait at the server."""
