@@ -38,7 +38,7 @@ class Observer:
 
     def see(self, key: str, command: Command, known: Common, answer: KeyedAnswer) -> None:
         state, common, got = answer.answer.state, answer.common, answer.answer
-        if isinstance(command, Drop) or known.release:  # its starts are over, or its slot won't be used
+        if isinstance(command, Drop) or known.release:  # its starts are over, or won't be used
             self.starts = [start for start in self.starts if start.key != key]
         if not isinstance(command, Advance) or got.refused or state is None or common is None:
             return

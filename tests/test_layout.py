@@ -257,7 +257,7 @@ def test_public_names_are_those_that_are_listed() -> None:
 
 
 def test_classes_for_users_show_only_what_users_need() -> None:
-    """Names that only other parts of the library use begin with an underscore."""
+    """What other parts of the library use of them begins with an underscore."""
     handle = "add blocking close configure cool_down drop inspect key map name pause quote reclaim resume run"
     handle += " slot start try_slot"
     tasks = "aclose claim insert lock modify new pull put queues run sessions stop tasks transaction"

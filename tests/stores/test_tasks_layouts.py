@@ -69,7 +69,7 @@ ROWS: Final = (
         )
     ),
 )
-"""The tasks of each of the files `tasks_layout_1.*`; session `old` is alive, and `lost` has lapsed."""
+"""The tasks of each of the files `tasks_layout_1.*`; session `old` lives, and `lost` has lapsed."""
 
 OPENING: Final = """
 import sys, anyio
@@ -221,7 +221,7 @@ async def test_plain_tasks_and_their_ranges_are_still_who_had_them(postgres: str
 
 
 async def test_what_fails_leaves_all_as_it_was(postgres: str) -> None:
-    """An object of the user's is in the way, and isn't removed either."""
+    """Something of the user's stands in the way: it isn't removed either."""
     _sql(postgres, "create view mine as select * from intervalq.tasks_of(null, null, null, null, true)")
     before = _shape(postgres)
     async with aclosing(PostgresTaskStore(postgres)) as store:

@@ -113,7 +113,7 @@ class World:
         self.workers: list[Worker] = []
         self.hands: list[Hand] = []
         self.accepted: dict[int, str | None] = {}
-        """The key of each accepted task, in the order in which the inserts were answered."""
+        """Of each task that was accepted: the key; in the order in which the inserts were answered."""
         self.producing = 0
         self.runs = 0
         self.over = False

@@ -40,5 +40,5 @@ class Handed:
 
 
 def _is_unknown(row: Row, claim: Claim | None) -> bool:
-    """A row is one version ahead after a lost answer to a renewal; two, if given back and claimed again."""
+    """After a renewal with a lost answer, a row is one version ahead; given back and claimed again, two."""
     return claim is None or row.version > claim._row.version + 1

@@ -209,7 +209,7 @@ class WorkerPool:
                 self._give_back(self._waiting)
 
     async def _runner(self) -> None:
-        while True:  # the loss of a claim must end only the scope in which that claim is worked on
+        while True:  # a claim that is lost ends the scope that it was worked on in, not the next one's
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:

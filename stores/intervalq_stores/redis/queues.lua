@@ -165,7 +165,7 @@ end
 
 -- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is omitted if it is 1 and no units
 -- follow.
-local function grant(state, slot, now, lease)
+local function go(state, slot, now, lease)
   state.current = math.max(state.current, slot[1])
   state.at = math.max(state.at, math.min(FOREVER, slot[2] + ((slot[3] or 1) - 1) * state.interval))
   if state.max_running > 0 then
@@ -281,7 +281,7 @@ local function use(state, command, answer, now)
       kept[slot[1]] = true
       if held or not state.held_since then
         answer.granted[#answer.granted + 1] = slot[1]
-        grant(state, slot, now, command.lease)
+        go(state, slot, now, command.lease)
       end
     end
   end
@@ -355,7 +355,7 @@ local function take(state, command, missed, answer, now)
   while answer.begun < near and not state.held_since do
     local n = state.max_running > 0 and answer.begun + 1 or near
     answer.begun = n
-    grant(state, { answer.first + n - 1, dues[n], costs[n] }, now, command.lease)
+    go(state, { answer.first + n - 1, dues[n], costs[n] }, now, command.lease)
   end
   if answer.begun > 0 and granted == 0 and at_once then answer.at_once = 1 end
 end

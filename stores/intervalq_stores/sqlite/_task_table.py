@@ -47,7 +47,7 @@ SCHEMA: Final = (
     "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
     *_CLOCK,
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
-    f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is our own
+    f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
 
 STEPS: Final[dict[int, tuple[str, ...]]] = {
@@ -289,7 +289,7 @@ class SQLiteTable:
     def sweep_marks(self, now: int) -> None:
         """See `Table.sweep_marks`."""
         some = "SELECT rowid FROM intervalq_marks WHERE until <= ? LIMIT ?"
-        self.rows(f"DELETE FROM intervalq_marks WHERE rowid IN ({some})", now, _SWEPT)  # noqa: S608 - our own text
+        self.rows(f"DELETE FROM intervalq_marks WHERE rowid IN ({some})", now, _SWEPT)  # noqa: S608 - our own
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""
