@@ -245,7 +245,7 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
         # With a limit of running jobs, each grant may be the last one that it allows.
         some = in_time[len(granted) :][: 1 if state.settings.max_running else None]
         granted += some
-        state = _go(state, some, now, command.lease)
+        state = _grant(state, some, now, command.lease)
     kept = {slot.ticket for slot in in_time}
     missed = () if held else tuple(slot for slot in command.slots if slot.ticket not in kept)
     return state, _Grants(tuple(granted), missed, late)
@@ -337,7 +337,7 @@ def _take(
     while begun < near and state.held_since is None:
         begun = begun + 1 if state.settings.max_running else near  # any may be the last of `max_running`
         last = Slot(first + begun - 1, dues[begun - 1], costs[begun - 1])
-        state = _go(state, (last,), answer.now, command.lease)
+        state = _grant(state, (last,), answer.now, command.lease)
     return state, replace(
         answer,
         first=Slot(first, dues[0], costs[0]),
@@ -359,7 +359,7 @@ def _in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
     return [due + start * step for start in starts[: max(0, bisect_right(starts, room) - 1)]]
 
 
-def _go(state: State, slots: Sequence[Slot], now: int, lease: int) -> State:
+def _grant(state: State, slots: Sequence[Slot], now: int, lease: int) -> State:
     """Grant slots. A second grant changes nothing: only the owner of a ticket ever asks for it."""
     step = state.settings.interval
     # A cost that was issued with a shorter interval may end beyond all numbers.

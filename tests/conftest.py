@@ -22,15 +22,15 @@ from servers import Server
 
 T = TypeVar("T")
 
-# How long an example takes says how busy the machine is.
+# How long an example takes depends on how busy the machine is, so Hypothesis must not judge that.
 settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See to it that interrupts arrive, and that the many processes which tests start keep what they compile.
+    """Make sure that interrupts arrive, and that the many processes of the tests reuse compiled modules.
 
-    Else each of them compiles all modules again, which takes longer than most of what they are asked to do.
+    Otherwise each process would compile all modules again, which takes longer than most of its work.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,8 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
 
 
-# Files that take long, the longest first: one that comes last has a processor to itself while others idle.
-# Those that keep all processors busy (the model, the simulations) lie apart, among those that wait.
+# The files that take longest come first: if a long one runs last, the other processors idle meanwhile.
+# Files that keep all processors busy (the model, the simulations) are spread among files that mostly wait.
 LONG = (
     "cli/test_cli_tasks.py",
     "test_model_check.py",
@@ -89,7 +89,7 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers are given files in this order."""
+    """Sort the tests by file, in the order in which the workers should get the files."""
     here = Path(__file__).parent
     rank = {here / name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
@@ -102,7 +102,7 @@ def _no_store_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test finds `memory://` empty: else it may meet a queue of that name with other settings."""
+    """Empty `memory://` before each test, which could otherwise find a queue of another test."""
     monkeypatch.setattr(queues, "_PROCESS", queues._Records())
     monkeypatch.setattr(tasks, "_PROCESS", {})
     monkeypatch.setattr(ledgers, "_PROCESS", {})
@@ -110,10 +110,10 @@ def _nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def _url(variable: str | None, make: Callable[[], Server], answers: Callable[[str], None]) -> Iterator[str]:
-    """That of the server that the environment names, else of one started for the session."""
+    """The URL of the server that the environment names, or of one that is started for the session."""
     named = os.environ.get(variable) if variable else None
     if named:
-        answers(named)  # one that is named but doesn't answer is an error: nobody wants it skipped in silence
+        answers(named)  # if it doesn't answer, that is an error: its tests must not be skipped
         yield named
         return
     with servers.running(_made(make)) as server:
@@ -131,7 +131,7 @@ def _made(make: Callable[[], T]) -> T:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A Redis; it may have records of others."""
+    """The URL of a Redis, which may have records of other tests."""
     make = lambda: servers.redis_server(servers.redis_binary())  # noqa: E731 - shorter than its name
     with _url("INTERVALQ_TEST_REDIS_URL", make, servers.redis_answers) as url:
         yield url
@@ -139,7 +139,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def valkey_url() -> Iterator[str]:
-    """A Valkey; it may have records of others."""
+    """The URL of a Valkey, which may have records of other tests."""
     make = lambda: servers.redis_server(servers.valkey_binary())  # noqa: E731
     with _url("INTERVALQ_TEST_VALKEY_URL", make, servers.redis_answers) as url:
         yield url
@@ -147,21 +147,21 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_cluster_url() -> Iterator[str]:
-    """A cluster of one node, which refuses undeclared keys and those of several slots."""
+    """The URL of a cluster of one node, which refuses undeclared keys and keys of several slots."""
     with servers.redis_cluster(_made(servers.valkey_binary)) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL; it may have records of others."""
+    """The URL of a PostgreSQL, which may have records of other tests."""
     with _url("INTERVALQ_TEST_POSTGRES_URL", postgres_servers.postgres, postgres_servers.answers) as url:
         yield url
 
 
 @pytest.fixture
 def empty_postgres_url(postgres_url: str) -> Iterator[str]:
-    """A database of the test's own, without a schema."""
+    """The URL of an empty database for one test, without a schema."""
     name = f"intervalq_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"create database {name}".encode())
@@ -171,7 +171,7 @@ def empty_postgres_url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def pgbouncer_url(postgres_url: str) -> Iterator[str]:
-    """A PgBouncer in transaction mode in front of that PostgreSQL."""
+    """The URL of a PgBouncer in transaction mode in front of that PostgreSQL."""
     make = lambda: postgres_servers.pgbouncer(postgres_url)  # noqa: E731
     with _url(None, make, postgres_servers.answers) as url:
         yield url
@@ -179,26 +179,26 @@ def pgbouncer_url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
-    """A NATS with JetStream; it may have records of others."""
+    """The URL of a NATS with JetStream, which may have records of other tests."""
     with _url("INTERVALQ_TEST_NATS_URL", servers.nats_server, servers.nats_answers) as url:
         yield url
 
 
 @pytest.fixture
 def own_nats() -> Iterator[Callable[..., Server]]:
-    """Starts a NATS that the test may kill (`stop`) and start again; takes options of its command line."""
+    """A function that starts a NATS, with options, which the test may kill (`stop`) and restart."""
     yield from _own(servers.nats_server)
 
 
 @pytest.fixture
 def own_redis() -> Iterator[Callable[..., Server]]:
-    """Starts a Redis that the test may kill (`stop`) and start again; takes options of its command line."""
+    """A function that starts a Redis, with options, which the test may kill (`stop`) and restart."""
     yield from _own(lambda *options, **more: servers.redis_server(servers.redis_binary(), *options, **more))
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[Callable[..., Server]]:
-    """Starts a PostgreSQL that the test may stop and start again."""
+    """A PostgreSQL that the test may stop and start again."""
     yield from _own(postgres_servers.postgres)
 
 

@@ -1,12 +1,10 @@
-"""Databases of the SQLite store as other programs see and make them, and processes that use one."""
+"""Databases of the SQLite store, as other programs read and write them, and processes that use one."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,11 +35,11 @@ def taken(count=1):
 def take(count=1):
     os.write(1, f"{' '.join(map(str, taken(count)))}\\n".encode())
 """
-"""What scripts for `process` begin with: `take(n)` takes n tickets and prints them, `taken(n)` gives them."""
+"""How scripts for `process` begin: `take(n)` takes n tickets and prints them, `taken(n)` returns them."""
 
 
 def record(**changes: object) -> dict[str, object]:
-    """A record with some fields changed."""
+    """Return a record in which some fields are changed."""
     state = State(generation="g", settings=Settings(interval=1_000_000), due=0, current_due=0, last_now=0)
     return {**state.to_dict(), **changes}
 
@@ -51,9 +49,9 @@ def text(**changes: object) -> str:
 
 
 async def refusal(call: Callable[[], Awaitable[object]]) -> str:
-    """What a call that hardly waits is told, once the store's thread has come to try.
+    """Return the error of a call with a very short time limit, made once the store's thread is ready to try.
 
-    On a busy machine it may not have come to it in that time, and the caller is told just that.
+    On a busy machine the thread may not be ready within the limit; then the error says only that.
     """
     while True:
         with pytest.raises(StoreTimeout) as raised:
@@ -64,13 +62,13 @@ async def refusal(call: Callable[[], Awaitable[object]]) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database as another program has it: what that did is kept, and nothing stays beside it."""
+    """Open the database as another program would; changes are committed, and no other file is left."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         yield connection
 
 
 def make(path: Path, rows: dict[str, object]) -> None:
-    """A database with these texts as records."""
+    """Create a database with these texts as records."""
     with opened(path) as connection:
         connection.executescript(f"{_queue_database._SCHEMA} PRAGMA journal_mode = WAL;")
         for name, value in rows.items():
@@ -84,7 +82,7 @@ def rows(path: Path) -> dict[str, object]:
 
 
 def whole(path: Path) -> bool:
-    """Whether SQLite finds nothing broken."""
+    """Return whether SQLite's integrity check passes."""
     with opened(path) as connection:
         return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
@@ -94,32 +92,9 @@ def names(folder: Path) -> list[str]:
 
 
 async def at_rest(store: SQLiteStore) -> list[str]:
-    """Which files there are once it's closed."""
+    """Return the names of the files that exist once the database is closed."""
     await store.aclose()
     with anyio.fail_after(20):
         while store._thread._thread is not None:
             await checkpoint()
     return names(store._path.parent)
-
-
-@contextmanager
-def process(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that is gone at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def line(running: subprocess.Popen[str]) -> str:
-    """What it prints next."""
-    assert running.stdout is not None
-    assert running.stderr is not None
-    return running.stdout.readline().strip() or pytest.fail(f"it ended: {running.stderr.read()}")

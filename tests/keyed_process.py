@@ -1,4 +1,4 @@
-"""A process of its own that calls a stub for the keys of one queue; run by the tests of processes."""
+"""A process that calls a stub server for the keys of one queue; the tests of processes start it."""
 
 from __future__ import annotations
 

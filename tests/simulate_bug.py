@@ -1,4 +1,4 @@
-"""Plants a bug and simulates, to see that it is found: `python tests/simulate_bug.py NAME [OPTIONS]`.
+"""Plants a bug and simulates, to check that it is found: `python tests/simulate_bug.py NAME [OPTIONS]`.
 
 The options are those of `python -m intervalq.testing.simulation`; without a name, the bugs are listed.
 """

@@ -32,14 +32,14 @@ from intervalq.testing.simulation import MIXES
 from intervalq.testing.simulation.many import several
 
 FIRST: Final = 10_000_000
-"""The first seed of each mix: the seeds of the tests are far below."""
+"""The first seed of each mix: far above the seeds of the tests."""
 
 CHUNK: Final = 25
 """How many schedules of a mix a process runs in a row."""
 
 
 class Outcome(NamedTuple):
-    """What a chunk of one mix gave."""
+    """The results of a chunk of one mix."""
 
     mix: str
     schedules: int
@@ -49,13 +49,13 @@ class Outcome(NamedTuple):
 
 
 def simulated(mix: str, seeds: range) -> Outcome:
-    """Schedules of the simulation."""
+    """Run schedules of the simulation."""
     tally = several(mix, seeds)
     return Outcome(mix, tally.schedules, tally.starts, [run.seed for run in tally.broken])
 
 
 def limited(mix: str, seeds: range) -> Outcome:
-    """Random runs of shards with limits; half of them have windows that are fixed."""
+    """Run random shards with limits; half of the runs have fixed windows."""
     runs = [window_oracle.run(seed, fixed=mix == "fixed") for seed in seeds]
     return Outcome(
         mix, len(runs), sum(len(run.starts) for run in runs), [run.seed for run in runs if run.over()]
@@ -108,7 +108,7 @@ def run(kind: Kind, minutes: float, until: int, log: Path, processes: int) -> di
     seeds, total = next_seeds(done, kind.mixes), sum(piece["schedules"] for piece in done)
     over = time.monotonic() + minutes * 60
     parts: dict[str, dict[str, Any]] = {}
-    ignore = partial(signal.signal, SIGINT, SIG_IGN)  # Ctrl-C is for the process that keeps the log
+    ignore = partial(signal.signal, SIGINT, SIG_IGN)  # Ctrl-C is handled by the process that keeps the log
     with ProcessPoolExecutor(processes, get_context("spawn"), ignore) as pool:
         running: set[Future[Outcome]] = set()
         try:
@@ -156,7 +156,7 @@ def _commit() -> str:
 
 
 def main() -> int:
-    """Run a piece; 1: a promise was broken in it."""
+    """Run a piece; the exit code is 1 if it broke a promise."""
     parser = argparse.ArgumentParser(description="Run many simulated schedules, and log them.")
     parser.add_argument("--of", choices=KINDS, default="simulation", help="what is run")
     parser.add_argument("--minutes", type=float, default=2.5, help="end after so many minutes")

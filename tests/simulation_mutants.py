@@ -1,17 +1,18 @@
-"""Changes one place of the shard, the rules or the worker at a time, and looks who notices; keeps a log.
+"""Changes one place of the shard, the rules or the worker at a time, checks who notices, and keeps a log.
 
-    python tests/simulation_mutants.py --minutes 60              # goes on where the log ends
-    python tests/simulation_mutants.py --survivors --rounds 100  # tries those again, for longer
-    python tests/simulation_mutants.py --report                  # scores by module, and who survived
+    python tests/simulation_mutants.py --minutes 60              # continues where the log ends
+    python tests/simulation_mutants.py --survivors --rounds 100  # tries the survivors again, for longer
+    python tests/simulation_mutants.py --report                  # scores by module, and the survivors
 
-First all schedules are run as they are, with probes: the sharp ones, which found a bug once, and some rounds
-of each mix. A mutant then meets those that execute its line, in that order, until one breaks a promise. It is
-found, too, if it makes jobs or tasks dearer or later where nothing goes wrong, or if clearly more slots
+First all schedules are run unchanged, with probes: the sharp ones, which once found a bug, and some rounds of
+each mix. A mutant then meets those that execute its line, in that order, until one breaks a promise. It also
+counts as found if it makes jobs or tasks costlier or later in mixes with few faults, or if clearly more slots
 are granted late or given up in all mixes together. Mutants of the rules meet the model next, and with
-`--tests` those that survive meet the tests of their module that run in virtual time. The log says who found
-it. A mutant that never ends, by the processor time that it takes, is found. Those that change nothing anybody
-could see, or only what something costs, are listed with the reason in `simulation_mutants.txt`.
-The order in which mutants are tried depends on nothing but their places.
+`--tests` the survivors meet the tests of their module that run in virtual time. The log says who found it. A
+mutant that never ends, by its processor time, counts as found. Those that change nothing visible, or only a
+cost, are listed with the reason in `simulation_mutants.txt`.
+
+The order in which mutants are tried depends only on their places.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ MODULES: Final = tuple(f"intervalq.{name}" for name in (*RULES, *SHARD, *WORKER)
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    """The log, the last word on each mutant of today's source."""
+    """The log: the last entry on each mutant of the present source."""
     kept: dict[tuple[str, int], dict[str, Any]] = {}
     digests = {module: digest_of(path_of(module)) for module in MODULES}
     for text in log.read_text().splitlines() if log.exists() else []:
@@ -88,12 +89,12 @@ def same() -> dict[tuple[str, ...], str]:
 
 @cache
 def made_of(module: str) -> list[tuple[str, str]]:
-    """All mutants of a module: where in it, and what; the number is the place in the list."""
+    """All mutants of a module, with their places; the number is the index in the list."""
     return [(f"{each.line}", each.what) for each in mutations(ast.parse(path_of(module).read_text()))]
 
 
 def place_of(module: str, number: int) -> tuple[str, str, str]:
-    """A mutant's function, line of the source and change: the same wherever these come to stand."""
+    """A mutant's function, source line and change, which stay the same wherever the line moves."""
     line, what = made_of(module)[number]
     source = path_of(module).read_text()
     functions = [
@@ -110,9 +111,9 @@ def is_same(module: str, number: int) -> bool:
 
 
 def todo(log: Path, most: int, *, survivors: bool, modules: list[str]) -> Iterator[tuple[str, int, str]]:
-    """The mutants that nobody tried; or those that simulation and model let pass: fewer rounds, or others.
+    """The untried mutants; or those that passed simulation and model, with fewer rounds or in other versions.
 
-    They come in an order that has nothing to do with their places, so that those tried are a fair sample.
+    Their order is independent of their places, so that those tried so far are a fair sample.
     """
     known = {(line["module"], line["number"]): line for line in lines(log)}
     judges = {module: judges_of(module) for module in modules}
@@ -131,7 +132,7 @@ def _shuffled(made: tuple[str, int]) -> bytes:
 
 
 def report(log: Path) -> None:
-    """Scores and survivors."""
+    """Print scores and survivors."""
     tried_of, found, simulated = Counter[str](), Counter[str](), Counter[str]()
     for line in lines(log):
         module = line["module"]
@@ -155,7 +156,7 @@ def report(log: Path) -> None:
 
 
 def begun(modules: Sequence[str], rounds: int, processes: int) -> dict[str, Reach]:
-    """What the code as it is gives, and which lines it executes: of shards, and of workers."""
+    """The results of the unchanged code, and the lines that it executes, for shards and for workers."""
     given = {}
     for kind in TYPICAL:
         own = [module for module in modules if kind_of(module) == kind]
@@ -168,7 +169,7 @@ def begun(modules: Sequence[str], rounds: int, processes: int) -> dict[str, Reac
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A mutant, and what it is to meet."""
+    """A mutant, and what it must meet."""
 
     module: str
     number: int
@@ -177,16 +178,16 @@ class Try:
     reach: Reach
 
     def judged(self, tell: Tell) -> None:
-        """By simulation and model."""
+        """Judge by simulation and model."""
         one(self.module, self.number, self.schedules, self.reach, tell)
 
     def tested(self, tell: Tell) -> None:
-        """By the tests."""
+        """Judge by the tests."""
         one_by_tests(self.module, self.number, tell)
 
 
 def meetings(mutants: Iterable[tuple[str, int, str]], reaches: dict[str, Reach], most: int) -> Iterator[Try]:
-    """Which schedules each mutant is to meet: at most so many."""
+    """The schedules that each mutant must meet, up to a limit."""
     trees = {module: ast.parse(path_of(module).read_text()) for module in MODULES}
     for module, number, what in mutants:
         own = reaches[kind_of(module)]
@@ -195,7 +196,7 @@ def meetings(mutants: Iterable[tuple[str, int, str]], reaches: dict[str, Reach],
 
 
 def tried(tries: Iterator[Try], processes: int, *, tests: bool) -> Iterator[tuple[Try, str, str]]:
-    """Who found each mutant, and what; both empty: nobody."""
+    """Who found each mutant, and what; both are empty if nobody did."""
     left: list[Try] = []
     for key, told, code in forked(((each, each.judged) for each in tries), processes):
         by, found = _verdict(told, code)

@@ -16,8 +16,8 @@ LEAD = 2 * TRIP + LATE
 TOGETHER = 50_000
 INTERVAL = 1_000_000
 
-# The store's clock reads what the process's own reads, and is known to a microsecond on either side, and to a
-# 2,000th of what is ahead: so a slot at AT + n may come a little earlier.
+# The store's clock reads the same as the process's own, and is known to a microsecond on either side, plus a
+# 2,000th of the time ahead: so a slot at AT + n may come a little earlier.
 
 
 def known_time() -> StoreTime:
@@ -58,7 +58,7 @@ def situation(
     fields: dict[str, Any] | None = None,
     **others: Any,
 ) -> Situation:
-    """Some jobs wait, and some slots are known; `fields` are the record's."""
+    """A situation in which some jobs wait and some slots are known; `fields` are the record's."""
     mine = [*(granted or []), *(tickets or [])]
     last = {"ticket": mine[-1].ticket if mine else 0}
     state = record(settings or Settings(INTERVAL), **last | (fields or {})) if known else None

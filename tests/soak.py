@@ -2,10 +2,10 @@
 
     python tests/soak.py --minutes 30
 
-Each store has its own processes, which use a queue in every way that there is. Each process says now and
-then how much memory, and how many objects, open files, threads and tasks it has; servers say how many
-connections. Nothing may grow from the first quarter, in which caches fill, to the last. The end says what
-grew, and exits with 1.
+Each store has its own processes, which use a queue in every possible way. Each process regularly reports its
+memory, and its numbers of objects, open files, threads and tasks; servers report their connections. None of
+these may grow from the first quarter, in which caches fill, to the last. At the end it prints what grew, and
+exits with 1 if anything did.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from intervalq.errors import IntervalqError
 
 STORES: Final = ("redis", "valkey", "postgres", "sqlite", "file")
 SLACK: Final = {"memory KiB": 2_048, "objects": 500, "files": 2, "threads": 6, "tasks": 12}
-"""By how much a figure may be above that of the first quarter, beside a twentieth: what is under way."""
+"""By how much a figure may exceed that of the first quarter, beside a twentieth: work in flight."""
 
 _SAMPLES: Final = 40
-"""How often each process looks at itself."""
+"""How often each process reports, in seconds."""
 
 
 class UserError(Exception):
-    """What some jobs raise."""
+    """The error that some jobs raise."""
 
 
 # --- one shard --------------------------------------------------------------------------------------
 
 
 class Shard:
-    """Uses a queue in every way."""
+    """Uses a queue in every possible way."""
 
     def __init__(self, store: str) -> None:
         self.queue = IntervalQueue("soak", interval=0.01, store=store, max_running=8)
@@ -113,7 +113,7 @@ class Shard:
         await self.queue.inspect()
 
     async def use(self, seconds: float) -> None:
-        """Until the time is over; prints a line of figures now and then."""
+        """Use it until the time is over; print a line of figures now and then."""
         end = anyio.current_time() + seconds
 
         async def user() -> None:
@@ -135,7 +135,7 @@ class Shard:
 
 
 def figures() -> dict[str, int]:
-    """What this process has."""
+    """The figures of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
@@ -152,7 +152,7 @@ def figures() -> dict[str, int]:
 
 @contextmanager
 def store_of(kind: str) -> Iterator[str]:
-    """A store of its own."""
+    """The URL of a store for this test alone."""
     if kind in {"sqlite", "file"}:
         with tempfile.TemporaryDirectory(prefix="intervalq-soak-") as folder:
             yield f"{folder}/state.{'db' if kind == 'sqlite' else 'json'}"
@@ -166,7 +166,7 @@ def store_of(kind: str) -> Iterator[str]:
 
 
 def connections(kind: str, url: str) -> int:
-    """How many clients a server has, but for the one that asks; 0: it is no server."""
+    """How many clients a server has, except the one that asks; 0: it is not a server."""
     if kind == "postgres":
         import psycopg
 
@@ -182,7 +182,7 @@ def connections(kind: str, url: str) -> int:
 
 
 def soak(kinds: list[str], shards: int, seconds: float, console: Console) -> bool:
-    """Run it, and show what there was; whether nothing grew."""
+    """Run it, and print the figures; returns whether nothing grew."""
     looks: dict[tuple[str, int], list[dict[str, int]]] = defaultdict(list)
     clients: dict[str, list[int]] = defaultdict(list)
     with ExitStack() as stack:
@@ -224,7 +224,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def sum_up(
     looks: dict[tuple[str, int], list[dict[str, int]]], clients: dict[str, list[int]], console: Console
 ) -> bool:
-    """A row a store, the sums over its processes; whether nothing grew in any of them."""
+    """Print a row for each store, with sums over its processes; return whether nothing grew."""
     table = Table("store", "starts", *SLACK, "connections", "grew", title="first quarter / last quarter")
     fine = True
     for kind, counts in clients.items():
@@ -253,7 +253,7 @@ def quarters(numbers: list[int]) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; 1: something grew."""
+    """Run what the command line requests; the exit code is 1 if something grew."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

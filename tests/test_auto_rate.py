@@ -1,4 +1,4 @@
-"""Rates that find a server's limit, through whole handles: what is used and refused, and what users see."""
+"""Rates that find a server's limit, through whole handles: the rate used, refusals, and what users see."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The benchmark, which has the server and the handles that call it."""
+    """The module of the benchmark, which has a server with a hidden limit and the handles that call it."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
     return importlib.import_module("auto_rate")
 
@@ -99,7 +99,7 @@ def test_a_limit_that_rises_is_found_within_a_minute(model: Any, before: int, af
 
 @in_virtual_time
 async def test_starts_keep_their_distance_while_the_interval_changes_from_answer_to_answer() -> None:
-    """Eight handles far away, and cuts in between: no two starts are closer than they may be at that rate."""
+    """With eight distant handles and cuts in between, no two starts are closer than the rate allows."""
     far = FarStore(delay=0.002)
     queues = [auto(FarStore(far.behind, delay=0.002, seed=seed)) for seed in range(8)]
     began: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""The figures of the benchmarks: from recorded starts to what the tables say."""
+"""How the benchmarks compute the figures of their tables from recorded starts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_even_starts_at_the_limit_have_the_rate_one_and_no_short_gaps(judge: Any
 def test_starts_outside_of_the_window_dont_count(judge: Any) -> None:
     starts = even(judge, 100)
     row = judge.judge(starts, judge.Window(200 * MS, 700 * MS), 0.01, 1)
-    assert row["jobs"] == 50  # the one at its begin, and not the one at its end
+    assert row["jobs"] == 50  # the one at its beginning, but not the one at its end
     assert row["rate"] == 1
     half = judge.judge(starts, judge.Window(0, 2 * SECOND), 0.01, 1)
     assert half["rate"] == 0.5

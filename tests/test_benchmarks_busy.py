@@ -19,7 +19,7 @@ import servers
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 MS = 1_000_000
 NOTHING_LEFT_WITHIN = 60.0
-"""Seconds after which the wait for what should have ended is given up."""
+"""Seconds after which a test stops waiting for something that should have ended."""
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ with condition.around(pids):
 
 
 def maker_of(name: str, *pids: int) -> subprocess.Popen[str]:
-    """A process that has made a condition for a process of its own, and for others."""
+    """A process that creates a condition for a process of its own and for others."""
     maker = subprocess.Popen(
         [sys.executable, "-c", HOLD, name, *map(str, pids)],
         stdin=subprocess.PIPE,
@@ -140,7 +140,7 @@ def test_a_condition_ends_with_its_maker(made: Any, name: str, sign: signal.Sign
     condition(made, name)
     maker = maker_of(name)
     maker.send_signal(sign)
-    # All that it started has its standard error, which ends when the last of them has.
+    # Everything that it started shares its standard error, which closes when the last of them has ended.
     _, output = maker.communicate(timeout=NOTHING_LEFT_WITHIN)
     assert maker.returncode in (-sign, 143), output
     if name == "quota":

@@ -1,4 +1,4 @@
-"""The benchmarks that this project measures itself with still run, in tiny sizes; nothing is timed here."""
+"""The benchmarks of this project still run, in tiny sizes; nothing is timed here."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*command: str) -> str:
-    """Run a script or module of this Python, and give what it says."""
+    """Run a script or module with this Python, and return its output."""
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def figures_of(script: str, tmp_path: Path, *options: str) -> tuple[str, Any]:
-    """What a benchmark prints, and what it writes."""
+    """Run a benchmark, and return what it prints and what it writes."""
     file = tmp_path / "figures.json"
     output = run(f"benchmarks/{script}", *options, "--json", str(file))
     return output, json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""The benchmark of durable tasks still runs, in tiny sizes, and its figures are what was recorded."""
+"""The benchmark of durable tasks still runs, in tiny sizes, and computes its figures from the records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
-    """What the benchmark prints, and its rows."""
+    """Run the benchmark, and return what it prints, and its rows."""
     file = tmp_path / "rows.json"
     command = [sys.executable, str(BENCHMARKS / "tasks.py"), "--quick", *options, "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""On a machine whose processors are taken away, a job still begins after a bounded number of questions.
+"""On a machine without free processors, a job still begins after a bounded number of questions.
 
-What is counted are questions to the store and slots that were over, never seconds.
+The tests count questions to the store and missed slots, never seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from intervalq import IntervalQueue
 
 JOBS = 40
 QUESTIONS = 20
-"""So many may one job need, however late its process wakes: the notice doubles each time, ten times until it
-is a second, and five questions in a row may be spent on the store's clock."""
+"""The most questions that one job may need, however late its process wakes: the notice doubles each time, ten
+times until it is a second, and five questions in a row may be spent on the store's clock.
+"""
 
 
 @pytest.fixture
 def pressed() -> Iterator[None]:
-    """Two busy loops a processor, at ordinary priority."""
-    loop = "import os\nwhile os.getppid() == parent: pass"  # ends with this process, whatever ends it
+    """Keep two busy loops on each processor, at ordinary priority."""
+    loop = "import os\nwhile os.getppid() == parent: pass"  # ends with this process, however that ends
     script = f"parent = {os.getpid()}\n{loop}"
     loops = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
@@ -43,7 +44,7 @@ async def nothing() -> None:
 
 
 async def lone_calls(url: str, interval: float) -> list[int]:
-    """How many questions each of some calls needs that come one after the other to an idle queue."""
+    """The number of questions that each of some calls needs, made one after the other on an idle queue."""
     queue = IntervalQueue(f"lone-{interval}", interval=interval, store=url)
     needed: list[int] = []
     async with queue:
@@ -77,7 +78,7 @@ print(json.dumps(asyncio.run(lone_calls("memory://", 0.001))), flush=True)
 
 
 def test_a_lone_caller_begins_in_a_process_that_is_stopped_for_most_of_the_time() -> None:
-    """As under a CPU quota: 3 ms of every 15."""
+    """The process is stopped as under a CPU quota: it runs for 3 ms of every 15."""
     script = STOPPED.format(tests=str(Path(__file__).parent))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

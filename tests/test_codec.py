@@ -1,4 +1,4 @@
-"""Values go through a codec: in no store is there plain text, and what can't be read is lost in none."""
+"""A codec's values: no store contains the plain text, and a value that can't be read is never lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEDGER_STORES = [*(kind for kind in TASK_STORES if kind != "nats"), "file"]
 
 
 class Encrypted:
-    """A codec as a user would write it."""
+    """A codec such as a user would write."""
 
     def __init__(self, key: bytes) -> None:
         self._fernet = Fernet(key)
@@ -61,7 +61,7 @@ def command_line(tmp_path: Path) -> CommandLine:
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, own_nats: Callable[..., Server]
 ) -> Iterator[tuple[str, Look | None]]:
-    """The URL of a store, and what lies in it; of the memory of this process nothing can be looked at."""
+    """The URL of a store, and a function that reads its raw contents (none for this process's memory)."""
     kind: str = request.param
     if kind == "memory":
         yield f"memory://{secrets.token_hex(4)}", None
@@ -80,7 +80,7 @@ def place(
 
 
 async def all_ways_in(url: str, codec: Codec | None, word: str, queue: str) -> None:
-    """Everything that writes a value into a store, which stays there."""
+    """Write a value into a store in every possible way, and leave it there."""
     async with Tasks(url, codec=codec) as tasks:
         await tasks.insert(queue, {"inserted": word})
         await tasks.insert(queue, [word, "of a key"], key="k", dedupe_key="d")
@@ -114,7 +114,7 @@ async def test_no_store_of_tasks_has_the_plain_text(place: tuple[str, Look | Non
     await all_ways_in(url, None, open_, f"q{open_}q"[1:9])
     if look is not None:
         lies = look()
-        assert lies.count(open_.encode()) >= 9  # so this would be seen
+        assert lies.count(open_.encode()) >= 9  # so that a leak would be seen
         assert hidden.encode() not in lies
         assert lies.count(MARK.encode()) >= 9
 
@@ -122,7 +122,7 @@ async def test_no_store_of_tasks_has_the_plain_text(place: tuple[str, Look | Non
 @pytest.mark.anyio
 @pytest.mark.parametrize("place", TASK_STORES, indirect=True)
 async def test_what_can_not_be_read_is_not_lost(place: tuple[str, Look | None]) -> None:
-    """A worker with another key fails; the tasks wait among the dead letters, as they were."""
+    """A worker with another key fails, and the tasks wait unchanged in the dead-letter queue."""
     url, _ = place
     queue = secrets.token_hex(4)
     wrong = Tasks(url, codec=OTHER)
@@ -228,7 +228,7 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
         lies = look()
         assert open_.encode() in lies
         assert hidden.encode() not in lies
-        assert hidden[::-1].encode() in lies  # a key is no value
+        assert hidden[::-1].encode() in lies  # a key is not a value
     async with Ledger(name, url, codec=KEY) as ledger:
         values = {row.key: row.value["value"] for row in [row async for row in ledger.rows()]}
         assert values == {hidden[::-1]: {"body": hidden}, open_[::-1]: {"body": open_}}
@@ -268,7 +268,7 @@ def test_a_handle_travels_with_its_codec() -> None:
 
 
 class Backwards:
-    """No encryption, but the same bytes each time."""
+    """A codec without encryption that always writes the same bytes."""
 
     def encode(self, data: bytes) -> bytes:
         return data[::-1]

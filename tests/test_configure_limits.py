@@ -1,4 +1,4 @@
-"""Limits that are changed while jobs wait, by handles that know each other's limits, or don't."""
+"""Limits that are changed while jobs wait, by handles that know of each other's change or don't."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def many(queue: IntervalQueue, server: Server, tokens: int, count: int) ->
 @pytest.mark.parametrize("knows", ["both", "one"])
 @in_virtual_time
 async def test_jobs_that_wait_take_what_they_take_of_other_limits(knows: str) -> None:
-    """The order of limits changes while jobs of two handles wait, whether their handles have heard or not."""
+    """The order of limits changes while jobs of two handles wait, whether or not the handles know it."""
     server = Server()
 
     store = FarStore(delay=0.01)
@@ -50,7 +50,7 @@ async def test_jobs_that_wait_take_what_they_take_of_other_limits(knows: str) ->
     after = Server()
     after.seen = [each for each in server.seen if each[0] > changed]
     assert len(after.seen) >= 5
-    for at, _ in after.seen:  # with what was taken before
+    for at, _ in after.seen:  # together with what was taken before
         assert (
             sum(units for other, units in server.seen if at - 60 < other <= at) <= 5_000 or at < changed + 60
         )
@@ -67,10 +67,10 @@ async def test_what_was_used_still_counts() -> None:
     state = await queue.inspect()
     assert [(each.limit, each.taken) for each in state.limits] == [
         ("8/m", 7),
-        ("9/2m", 7),  # as the limit of an hour has counted
+        ("9/2m", 7),  # as the limit of an hour has counted it
         ("30 tokens/m", 0),
     ]
-    async with queue.try_slot(cost={"tokens": 30}):  # a unit that wasn't there before
+    async with queue.try_slot(cost={"tokens": 30}):  # a unit that wasn't limited before
         pass
     assert 55 < (await queue.quote() or 0) < 65
     await queue.configure(limits=["100/min"])
@@ -172,7 +172,7 @@ MINUTE, TOKENS = "600/min", "10_000 tokens/min"
 
 
 async def taken(queue: IntervalQueue) -> dict[str, int]:
-    await anyio.sleep(3)  # until what is settled has been sent
+    await anyio.sleep(3)  # until the settled costs have been sent
     return {each.limit: each.taken for each in (await queue.inspect()).limits}
 
 

@@ -1,4 +1,4 @@
-"""Corners in which a queue was once wrong: each of these failed before it was mended."""
+"""Situations in which a queue was once wrong: each test failed before its bug was fixed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_settings_are_compared_at_any_interval_and_after_a_look(interval: 
 
 
 def test_more_plain_functions_than_threads_still_begin_at_their_slots() -> None:
-    """They once waited for a thread with their slot in hand, and then began all at once."""
+    """They once waited for a thread while holding their slots, and then all began at once."""
     queue, begun, gate = fresh(interval=0.02), [], threading.Event()
 
     def job() -> None:
@@ -66,7 +66,7 @@ def test_more_plain_functions_than_threads_still_begin_at_their_slots() -> None:
             await each
 
     asyncio.run(main())
-    # The last check is in the thread: all that may come between it and the job is the machine.
+    # The last check is in the thread: only the machine's own delay may come between it and the job.
     assert max(begun) - min(begun) >= 44 * 18_000
 
 
@@ -198,7 +198,7 @@ async def test_draining_lets_failed_jobs_have_their_attempts_and_refuses_new_one
 @BACKENDS
 @in_virtual_time
 async def test_what_a_job_raised_is_not_lost_where_it_cannot_be_tried_again(backend: str) -> None:
-    """Its caller is told why another attempt was needed; others who wait are not told of that."""
+    """Its caller learns why another attempt was needed; other waiters don't."""
     queue = queue_on(FarStore(), retries=2, backoff=0.001)
 
     async def fails() -> None:
@@ -238,7 +238,7 @@ async def test_a_job_may_close_its_own_queue(backend: str) -> None:
 
 
 class _Driverless(FarStore):
-    """Raises what no store should, when a job ended."""
+    """A store that raises an undocumented error when a job has ended."""
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         if isinstance(command, Finish):
@@ -283,7 +283,7 @@ async def test_slots_that_a_job_paid_for_keep_nobody_awake_in_a_pause(backend: s
 
 @in_virtual_time
 async def test_a_wide_first_answer_does_not_let_a_job_begin_late() -> None:
-    """The first round trip takes the time of connecting: nothing may be judged by it alone."""
+    """The first round trip includes the time of connecting, so no estimate may depend on it alone."""
     store, starts = FarStore(), []
     await store.apply("q", Advance(settings=Settings(50_000), nonce="g", take=1))
     slow = FarStore(store.behind, delay=0.06)

@@ -20,7 +20,7 @@ from virtual_store import BACKENDS, FarStore, Starts, gather, in_virtual_time, q
 async def tried(
     queue: IntervalQueue, starts: Starts, what: object = "try", **options: Any
 ) -> SlotTimeout | None:
-    """The refusal, which must come at once; None: the job began."""
+    """Try a job, and return its refusal, which must come at once; None: the job began."""
     begin = anyio.current_time()
     try:
         async with queue.try_slot(**options):
@@ -76,14 +76,14 @@ async def test_as_many_begin_within_a_time_as_fit_into_it(backend: str) -> None:
     await gather(*(partial(call, number) for number in range(7)))
     began = [at - begin for at, _ in starts.log]
     assert began == pytest.approx([0, 1, 2, 3], abs=0.2)
-    assert refusals == pytest.approx([4, 4, 4], abs=2.1)  # by slots that were theirs, or by those before
+    assert refusals == pytest.approx([4, 4, 4], abs=2.1)  # by the slots that they had, or by those before
 
 
 @BACKENDS
 @pytest.mark.parametrize("seed", range(4))
 @in_virtual_time
 async def test_processes_that_are_asked_for_too_much_use_every_slot(seed: int, backend: str) -> None:
-    """Each of four handles is asked 20 times an interval. If each took a ticket, 20 slots were lost."""
+    """Each of four handles is asked 20 times per interval; a ticket for each request would lose 20 slots."""
     store = FarStore(delay=0.004, seed=seed)
     handles = [queue_on(FarStore(store.behind, delay=0.004, seed=seed + n)) for n in range(4)]
     starts, dice = Starts(), random.Random(seed)
@@ -94,7 +94,7 @@ async def test_processes_that_are_asked_for_too_much_use_every_slot(seed: int, b
             await anyio.sleep(dice.uniform(0, 0.1))
 
     await gather(*(partial(client, handle) for handle in handles))
-    assert len(starts.log) >= 52  # three who ask within a round trip may lose one
+    assert len(starts.log) >= 52  # of three that ask within one round trip, one slot may be lost
 
 
 async def by_run(queue: IntervalQueue, starts: Starts, timeout: float) -> None:
@@ -132,7 +132,7 @@ async def test_a_job_whose_slot_comes_after_its_timeout_is_refused_at_once(way: 
     assert anyio.current_time() - begin < 0.1
     assert raised.value.seconds == 2.5
     assert raised.value.retry_after == pytest.approx(5, abs=0.2)
-    await way(queue, starts, 5.5)  # the slot that the other one gave back
+    await way(queue, starts, 5.5)  # the slot that the other handle gave back
     for job in waiting:
         await job
     assert starts.gaps == pytest.approx([1] * 5, abs=0.11)
@@ -142,7 +142,7 @@ async def test_a_job_whose_slot_comes_after_its_timeout_is_refused_at_once(way: 
 @WAYS
 @in_virtual_time
 async def test_a_ticket_is_given_back_if_its_slot_comes_too_late(way: Way, backend: str) -> None:
-    """Another handle took the slots since this one heard of the queue."""
+    """Another handle has taken the slots since this one last heard of the queue."""
     store, starts = FarStore(), Starts()
     queue, other = queue_on(store), queue_on(FarStore(store.behind))
     await queue.run(lambda: starts.job("first"))
@@ -271,7 +271,7 @@ async def test_a_queue_at_its_limit_refuses_who_cannot_wait(backend: str) -> Non
 @BACKENDS
 @in_virtual_time
 async def test_the_store_may_take_its_time(backend: str) -> None:
-    """Round trips take longer than the interval, and what they take doesn't count."""
+    """Round trips take longer than the interval, and their time doesn't count as waiting."""
     store, starts = FarStore(delay=0.4), Starts()
     queue = queue_on(store, interval=0.2)
     for number in range(5):
@@ -306,7 +306,7 @@ async def test_an_unreachable_store_is_waited_for_as_long_as_the_job_may_wait(ba
 @pytest.mark.parametrize("seed", range(6))
 @in_virtual_time
 async def test_nobody_who_is_refused_would_have_begun_in_time(seed: int, backend: str) -> None:
-    """Random jobs, costs, priorities and patience: those with enough patience begin, and in time."""
+    """Random jobs with costs, priorities and timeouts: those with long enough timeouts begin, and in time."""
     dice = random.Random(seed)
     store = FarStore(delay=0.003, seed=seed)
     handles = [queue_on(FarStore(store.behind, delay=0.003, seed=n), lookahead=3) for n in range(3)]

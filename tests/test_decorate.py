@@ -1,4 +1,4 @@
-"""`@queue` on every kind of function: it stays what it is, and waits for a slot."""
+"""`@queue` on every kind of function keeps what the function is, and waits for a slot."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Client:
 
 
 def begun(run: Any) -> tuple[Any, int]:
-    """A result, and how many slots it took."""
+    """A result, and the number of slots that were used."""
 
     async def main() -> tuple[Any, int]:
         before = queue._shard().begun

@@ -1,4 +1,4 @@
-"""What the documents show is run, and prints what they say."""
+"""The examples in the documentation run, and print what they say."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_examples_print_what_they_say(
     page: str, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The blocks of a page are one program, as a reader types them in."""
+    """The blocks of a page form one program, as when a reader types them in."""
     code = "\n".join(blocks(PAGES[page], "python"))
     expected = " ".join(re.findall(r"# prints: (.*)", code)).split()
     assert expected, "an example has to print something, so that it is seen to work"
@@ -52,7 +52,7 @@ def test_the_examples_print_what_they_say(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "" or "pyspark" in code  # whose Java says how it begins
+    assert done.stderr == "" or "pyspark" in code  # Java writes messages at its start
     assert done.stdout.split() == expected
 
 
@@ -78,9 +78,9 @@ def test_the_commands_run(page: str, number: int, environment: dict[str, str], t
 
 
 def test_every_kind_of_example_is_run_by_some_test() -> None:
-    """A block in a language that nothing runs would go stale unseen: plain text is marked as such."""
+    """A block in a language that no test runs could become wrong unnoticed; plain text is `text`."""
     for page, text in PAGES.items():
-        if page != "SECURITY.md":  # whose blocks are configurations, tried by test_least_rights.py
+        if page != "SECURITY.md":  # whose blocks are configurations, tested by test_least_rights.py
             assert set(re.findall(r"^```(\S*)$", text, re.MULTILINE)) <= {"", "python", "sh", "text"}, page
             opened = re.findall(r"^```.*$", text, re.MULTILINE)[::2]
             assert "```" not in opened, page
@@ -96,7 +96,7 @@ def test_the_set_up_commands_are_those_of_the_checks() -> None:
 
 
 def test_the_example_store_is_short_and_passes_the_suite(tmp_path: Path, environment: dict[str, str]) -> None:
-    """As a third party would: a package with an entry point, and the suite over it."""
+    """The example is a third party's package, with an entry point and a test that uses the suite."""
     code, suite, *_ = blocks(STORES, "python")
     body = code[code.index("class ") :]
     assert len([line for line in body.splitlines() if line.strip()]) < 30

@@ -1,4 +1,4 @@
-"""The pages of the documentation: links and tables are sound, and tables of options name what there is."""
+"""The documentation's pages: links and tables are valid, and tables of options name the existing options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prose(text: str) -> str:
 
 
 def targets(text: str) -> list[str]:
-    """Where the links of a page lead, those that are defined at its end included."""
+    """The targets of a page's links, including those that are defined at its end."""
     reported = re.sub(r"`[^`\n]*`", "", prose(text))
     definitions = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", reported, re.MULTILINE))
     used = re.findall(r"\]\[([^\]]+)\]", reported)
@@ -47,7 +47,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken(page: Path, text: str) -> Iterator[str]:
-    """The links of a page that lead nowhere; addresses on the web are not asked."""
+    """The broken links of a page; web addresses are not checked."""
     for target in targets(text):
         path, _, anchor = target.partition("#")
         if "://" in path:
@@ -58,7 +58,7 @@ def broken(page: Path, text: str) -> Iterator[str]:
 
 
 def tables(text: str) -> Iterator[list[str]]:
-    """The tables of a page, each a list of its lines."""
+    """The tables of a page, each as a list of its lines."""
     for found in re.findall(r"(?:^ *\|.*\n?)+", prose(text), re.MULTILINE):
         yield [line.strip() for line in found.splitlines()]
 
@@ -123,7 +123,7 @@ def glossary_of_classes(text: str) -> str:
 
 
 def first_cells(page: str, header: str) -> list[str]:
-    """What the first cells of the table with this first header cell name."""
+    """The names in the first column of the table whose first header cell is this."""
     [table] = [
         table for table in tables((ROOT / "docs" / page).read_text()) if table[0].startswith(f"| {header} |")
     ]
@@ -164,7 +164,7 @@ def test_the_readme_is_short_and_shows_an_example_early() -> None:
 
 
 def test_links_of_the_readme_are_in_one_place() -> None:
-    """`hatch_build.py` rewrites them there for PyPI: see `test_packed.py`."""
+    """`hatch_build.py` rewrites these links for PyPI: see `test_packed.py`."""
     text = (ROOT / "README.md").read_text()
     definitions = re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
     assert sorted(targets(text)) == sorted(definitions), "links stand at the end of the page"

@@ -1,4 +1,4 @@
-"""Limits with fixed windows: what people give, what a server that counts so would see, and holds."""
+"""Limits with fixed windows: their options, what a server with such windows would count, and holds."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def test_handles_with_other_edges_are_told_both() -> None:
 
 
 def until_edge(window: int, offset: int = 0) -> float:
-    """Seconds until the next edge, on the store's clock of these tests."""
+    """The time until the next edge, in seconds on the store's clock of these tests."""
     return -(1_000_000_000 + anyio.current_time() + offset) % window
 
 
 @pytest.mark.parametrize("pace", [None, 0.05])
 def test_a_backlog_uses_each_window_from_its_edge_on_and_never_before(pace: float | None) -> None:
-    """Four processes with four callers each."""
+    """Four processes with four callers each keep a backlog."""
     server, far, first = Server(), FarStore(delay=0.002), 0.0
 
     async def scenario() -> None:
@@ -120,7 +120,7 @@ def test_a_backlog_uses_each_window_from_its_edge_on_and_never_before(pace: floa
 
 @pytest.mark.parametrize(("pause", "resumes"), [(30, -15.0), (60, 15.0)])
 def test_jobs_that_wait_for_an_edge_begin_right_after_it_or_the_pause(pause: int, resumes: float) -> None:
-    """A pause of which the end is before the edge, or behind it."""
+    """The end of the pause is before the edge, or after it."""
 
     async def scenario() -> None:
         queue, server = queue_on(FarStore(), "3/min from utc"), Server()
@@ -157,7 +157,7 @@ def test_what_is_left_and_when_there_is_more() -> None:
         assert (limit.limit, limit.taken, limit.left) == ("3/h from +00:30", 3, 0)
         assert limit.free - state.now == pytest.approx(edge, abs=0.01)
         assert state.binds == limit.limit
-        assert await queue.quote() == pytest.approx(edge, rel=0.001)  # by the process's own clock
+        assert await queue.quote() == pytest.approx(edge, rel=0.001)  # on the process's own clock
         await queue.configure(limits=["4/h from +00:30"])
         async with queue.try_slot():
             pass
@@ -171,7 +171,7 @@ def test_what_is_left_and_when_there_is_more() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_shards_never_pass_a_limit_with_edges(seed: int) -> None:
-    """Judged by brute force; for many more runs see `window_oracle`."""
+    """The starts are judged by brute force; `window_oracle` does many more runs."""
     assert run(seed, fixed=True).over() == []
 
 
@@ -195,12 +195,12 @@ def test_the_judge_sees_what_breaks_a_limit_with_edges(
     assert run(seed, fixed=True).over()
 
 
-T0 = 1_000_000_000 * SECOND + 40 * SECOND  # an edge of minutes, hours and days isn't here
+T0 = 1_000_000_000 * SECOND + 40 * SECOND  # there is no edge of a minute, hour or day here
 MINUTELY = Settings(1_000, limits=(Rule(5, MINUTE * SECOND, edge=0),))
 
 
 def take(state: State | None, now: int, count: int, settings: Settings = MINUTELY) -> tuple[State, list[int]]:
-    """Tickets that are granted if their slots come within a second, and their slots."""
+    """The tickets that are granted if their slots come within a second, and their slots."""
     known = None if state is None else state.generation
     command = Advance(settings=settings, nonce="g", generation=known, take=count, reach=SECOND)
     after, answer = apply(state, command, now)
@@ -230,7 +230,7 @@ def test_slots_that_have_no_room_come_at_the_edge() -> None:
 
 
 def test_granted_slots_keep_their_window_when_a_hold_passes_its_edge() -> None:
-    """Others in the same cell are revoked, and the new window has nothing used."""
+    """Other tickets in the same cell are revoked, and nothing of the new window is used."""
     now = edge_after(T0) - 3 * SECOND
     settings = Settings(600_000, limits=MINUTELY.limits)
     state, dues = take(None, now, 3, settings)
@@ -251,13 +251,13 @@ def test_a_hold_within_a_window_revokes_nothing() -> None:
 
 
 def test_a_clock_that_is_set_back_across_an_edge_leaves_no_room_before_it() -> None:
-    """What began in that window has been forgotten."""
+    """The starts in that window have been forgotten, so nothing may start before the edge."""
     edge = edge_after(T0)
     state, _ = take(None, edge - 40 * SECOND, 5)
     state, _ = take(state, edge + SECOND, 1)
     state, dues = take(state, edge - 2 * SECOND, 1)
     assert dues[0] + state.held_total == edge
-    again, dues = take(state, edge - SECOND, 1)  # the minute that the clock is in goes on
+    again, dues = take(state, edge - SECOND, 1)  # the minute of the clock's present reading stays
     assert dues[0] + again.held_total == edge + 1_000
 
 

@@ -1,4 +1,4 @@
-"""Where a handle lives, what it refuses, and what it travels as."""
+"""The lifecycle of a handle (event loop, process, pickling), and the options that it refuses."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_another_event_loop_is_refused_while_the_first_one_lives() -> None:
             await anyio.to_thread.run_sync(partial(asyncio.run, uses()))
 
     asyncio.run(uses_and_lends())
-    asyncio.run(uses())  # the first loop is over: the handle moves on
+    asyncio.run(uses())  # the first loop has ended, so the handle may be used in another
 
 
 def test_a_handle_in_use_is_refused_after_a_fork() -> None:

@@ -1,4 +1,4 @@
-"""Queues in HTTP clients, against a local API that enforces its limit: none is refused with, many without."""
+"""Queues in HTTP clients, with a local API that enforces its limit: it refuses many calls without a queue."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from intervalq.sync import IntervalQueue as BlockingQueue
 
 CODES = ["DE", "FR", "IT", "PL", "ES", "PT"]
 INTERVAL, WINDOW = 0.25, 0.05
-"""So far apart that a busy machine doesn't bring two calls into one window."""
+"""So far apart that even a busy machine doesn't put two calls into one window."""
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # on which the API runs
+    return "asyncio"  # the backend of the API
 
 
 async def by_httpx(url: str, queue: IntervalQueue | None) -> None:
@@ -92,7 +92,7 @@ async def test_no_call_is_refused_with_a_queue_and_many_are_without(way: Way) ->
 
 
 async def refused(way: Callable[[str], Awaitable[int]]) -> int:
-    """The status of a call that the API refuses for a minute."""
+    """The status that a client returns for a call that the API refuses for a minute."""
     async with DemoAPI(limit=1, window=60) as api:
         async with httpx.AsyncClient() as unpaced:
             await unpaced.get(f"{api.url}/countries/DE")

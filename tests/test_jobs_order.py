@@ -1,4 +1,4 @@
-"""The order of jobs of one handle when the store is asked first whether one of them can begin in time."""
+"""The order of one handle's jobs when the store is first asked whether a job can begin in time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from virtual_store import FarStore, in_virtual_time, queue_on
 
 @in_virtual_time
 async def test_who_came_during_the_look_is_behind_the_job_that_is_looked_for() -> None:
-    """A job may begin in time; those that came later would make it late, if they counted."""
+    """The job could begin in time; jobs that came later would make it late if they counted."""
     queue, began = queue_on(FarStore(delay=0.05), interval=0.2), list[str]()
     async with queue.slot():
         pass

@@ -1,4 +1,4 @@
-"""Handles of keys under one rate: what they agree on, what is refused by name, and the ways to use them."""
+"""Handles of keys under one rate: settings that must agree, refusals by name, and all ways to use a key."""
 
 from __future__ import annotations
 

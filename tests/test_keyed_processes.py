@@ -1,4 +1,4 @@
-"""Keys under one rate in real processes on real servers, some killed with -9; a stub judges by its clock."""
+"""Keys under one rate in real processes on real servers, some killed with -9, judged by a stub server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ KEYS = [f"k{number}" for number in range(6)]
 RATE = 40
 EACH = 10
 LATENESS = 0.1
-"""How much longer one call may travel to the stub than another, on a busy machine."""
+"""How much longer one call may take to the stub than another on a busy machine, in seconds."""
 
 GONE = -2
-"""How Redis says that there is no such key."""
+"""Redis's answer for a key that doesn't exist."""
 
 
 class Stub:
-    """A server that notes when each call of a key arrived, on its own clock."""
+    """A server that records, on its own clock, when each call of a key arrived."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -40,7 +40,7 @@ class Stub:
         self.calls: list[tuple[float, str]] = []
 
     def expect(self, count: int) -> None:
-        """Wait until so many processes are ready, and let them begin."""
+        """Wait until this number of processes are ready, and let them begin."""
         new = [self._listener.accept()[0] for _ in range(count)]
         for peer in new:
             assert peer.recv(6) == b"ready\n"
@@ -50,7 +50,7 @@ class Stub:
         self._peers += new
 
     def until(self, count: int) -> None:
-        """Receive until there were so many calls."""
+        """Receive calls until there are this many."""
         while len(self.calls) < count:
             for ready, _ in self._selector.select():
                 peer = ready.fileobj
@@ -74,7 +74,7 @@ class Stub:
 def processes(
     stub: Stub, store: str, name: str, keys: list[list[str]]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """One process for each list of keys; all are killed at the end."""
+    """Run one process for each list of keys; all are killed at the end."""
     script = Path(__file__).parent / "keyed_process.py"
     given = {"store": store, "name": name, "rate": f"{RATE}/s", "each": f"{EACH}/s", "port": stub.port}
     started = [
@@ -90,7 +90,7 @@ def processes(
 
 
 def excess(instants: list[float], rate: float) -> float:
-    """By how many calls any stretch of time has more than its rate allows; its first one is free."""
+    """By how many calls some period exceeds what the rate allows; its first call is free."""
     most, least = 0.0, float("inf")
     for number, at in enumerate(instants):
         least = min(least, number - rate * at)
@@ -99,7 +99,7 @@ def excess(instants: list[float], rate: float) -> float:
 
 
 def over(calls: list[tuple[float, str]]) -> list[str]:
-    """Whose rate was exceeded, by more than late calls explain."""
+    """The keys whose rate was exceeded by more than late calls explain."""
     by_key = {key: [at for at, whose in calls if whose == key] for key in (*KEYS, "gone")}
     found = [key for key, instants in by_key.items() if excess(instants, EACH) > 1 + EACH * LATENESS]
     return found + ["all"] * (excess([at for at, _ in calls], RATE) > 1 + RATE * LATENESS)
@@ -129,7 +129,7 @@ def test_both_rates_and_shares_are_kept_while_processes_are_killed(
         stub.until(killed + 120)
         shares = Counter([key for _, key in stub.calls[killed:] if key != "gone"])
         started[2].kill()
-        stub.until(killed + 160)  # two keys are left, which their own rates hold back
+        stub.until(killed + 160)  # two keys remain, whose own rates are the limit
     stub.close()
     assert over(stub.calls) == []
     assert set(shares) == set(KEYS)

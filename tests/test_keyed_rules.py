@@ -1,4 +1,4 @@
-"""The laws of keys under one rate, for every sequence of commands: what may never happen on either level."""
+"""Laws of keys under one rate, for every sequence of commands: what must never happen on either level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intervalq.testing.keyed import KeyedSource
 
 
 class Start(NamedTuple):
-    """A grant, after which a job of a key may begin at `at`, up to the tolerance later."""
+    """A grant: a job of a key may begin at `at`, or up to the tolerance later."""
 
     key: str
     ticket: tuple[str, int]
@@ -30,7 +30,7 @@ def grants(command: Advance, answer: Answer) -> list[Slot]:
 
 
 class Observer:
-    """Judges by the instants that were granted, without knowing how the rules find them."""
+    """Judges the granted times, without knowing how the rules compute them."""
 
     def __init__(self, own_pace: bool) -> None:
         self.starts: list[Start] = []
@@ -46,7 +46,7 @@ class Observer:
         self.starts = [
             start._replace(key=f"{key}, given back") if start.key == key and start.ticket in back else start
             for start in self.starts
-        ]  # it won't be used, and only its common slot is gone
+        ]  # it won't be used, and only its common slot is lost
         assert state.tolerance <= max(1, common.tolerance)
         made = [
             Start(
@@ -89,7 +89,7 @@ class Observer:
 
 
 class World:
-    """The records of some keys and the common one."""
+    """The records of some keys, and the common one."""
 
     def __init__(self) -> None:
         self.common: State | None = None
@@ -102,14 +102,14 @@ class World:
 
 
 def judge(seed: int, steps: int = 120) -> None:
-    """Whatever the shards of all keys send, and in whatever order it arrives."""
+    """The shards of all keys may send anything, and it may arrive in any order."""
     source, world = KeyedSource(seed, steps_back=False), World()
     observer = Observer(source.own_pace)
     for _ in range(steps):
         key, command, known, now = source.next()
         if known is None:
             if isinstance(command, rules.Configure | Drop | Advance):
-                continue  # they change what the observer counts by
+                continue  # these change the settings that the observer judges by
             world.common, _ = rules.apply(world.common, command, now)
             continue
         if isinstance(command, rules.Configure):

@@ -1,4 +1,4 @@
-"""Keys under one rate, in virtual time: both paces hold, shares are fair, and who dies holds nobody."""
+"""Keys under one rate in virtual time: both paces hold, shares are fair, and a dead process blocks nobody."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_key_alone_has_the_whole_rate(each: str) -> None:
 
 
 def test_both_paces_hold() -> None:
-    """Twenty keys that could have 10 a second each, under 100 a second."""
+    """Twenty keys, each of which could have 10 starts a second, share 100 a second."""
 
     async def main(store: FarPairs, log: Log) -> None:
         with anyio.move_on_after(3):
@@ -137,7 +137,7 @@ def test_a_process_that_dies_holds_nobody() -> None:
 
     log = run(main)
     after = [at - log.starts[0][0] for at, _ in log.starts if at - log.starts[0][0] > 1_100_000]
-    assert len(after) >= 14  # of 19: the dead process left places empty, one for each key
+    assert len(after) >= 14  # of 19: the dead process leaves one slot empty for each key
     assert max(b - a for a, b in pairwise(after)) <= 410_000
 
 
@@ -191,7 +191,7 @@ def test_another_common_rate_applies_to_all_keys_at_once() -> None:
 
 
 def test_lateness_costs_its_length_if_a_key_is_alone() -> None:
-    """Its common slots are granted late, too, as nobody has a later one."""
+    """Its common slots are granted late as well, because no other key has a later one."""
 
     async def main(store: FarPairs, log: Log) -> None:
         mine = handle(store, rate=10, each="shared")["a"]

@@ -1,4 +1,4 @@
-"""Keys are any text: none is taken for another, every store takes them, they are shown as they were given."""
+"""Keys may be any text: no two are confused, every store accepts them, and they are shown as given."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_handle_shows_and_carries_its_key() -> None:
 
 
 async def records(url: str) -> list[str]:
-    """The names of all records, as the store has them."""
+    """The names of all records in the store."""
     store = open_store(url)
     try:
         return await store.names()

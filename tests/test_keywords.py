@@ -1,4 +1,4 @@
-"""Blocking handles take the options of the async ones, by name and by type."""
+"""Blocking handles accept the same options as async ones, with the same names and types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, 
     ("options", "function", "left_out"),
     [
         (QueueOptions, IntervalQueue.__init__, ()),
-        (JobOptions, IntervalQueue.run, ("settle",)),  # this one is typed by the result
+        (JobOptions, IntervalQueue.run, ("settle",)),  # this one's type depends on the result
         (JobOptions, IntervalQueue.add, ("settle",)),
         (SlotOptions, IntervalQueue.slot, ()),
         (TryOptions, IntervalQueue.try_slot, ()),

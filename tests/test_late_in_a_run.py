@@ -1,4 +1,4 @@
-"""A job that begins late in a run of its shard's own slots: the others follow it without a question."""
+"""After a job that begins late, the next slots of its own shard follow without another question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVAL = 0.01
 
 
 def stalled(before: float, length: float, jobs: int = 5) -> tuple[Starts, int, int]:
-    """Jobs of one process that stands still when the first slots of a run have been granted.
+    """Run jobs in a process that stalls when the first of several consecutive slots have been granted.
 
     Returns the starts, how many slots were granted late, and how many questions listed slots.
     """
@@ -67,7 +67,7 @@ def test_a_short_lateness_costs_nothing(length: float) -> None:
 
 @in_virtual_time
 async def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> None:
-    """Else another process could begin right behind it."""
+    """Otherwise another process could begin right after the late start."""
     store, starts = FarStore(), Starts()
     one, other = (queue_on(FarStore(store.behind), interval=INTERVAL) for _ in range(2))
     loop = cast("VirtualLoop", asyncio.get_running_loop())
@@ -93,7 +93,7 @@ async def test_slots_that_a_late_start_came_too_near_to_are_not_given_back() -> 
 @pytest.mark.parametrize("length", [0, 0.0005, 0.0125, 0.015, 0.0185, 0.02, 0.0295])
 @in_virtual_time
 async def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(length: float) -> None:
-    """It waits by itself for what its grant says, so that has to know of the start before it."""
+    """The thread waits by itself, by its grant alone, so the grant must include the start before it."""
     queue = queue_on(FarStore(), interval=INTERVAL)
     shard = queue._shard()
     loop = cast("VirtualLoop", asyncio.get_running_loop())
@@ -121,7 +121,7 @@ async def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(l
 @pytest.mark.parametrize("interval", [0.011, 0.012, 0.02])
 @in_virtual_time
 async def test_a_thread_gets_no_grant_that_opens_after_it_closes(interval: float) -> None:
-    """Where the interval has grown since its row was granted."""
+    """This happens if the interval has grown since the consecutive slots were granted."""
     queue = queue_on(FarStore(), interval=INTERVAL)
     shard = queue._shard()
     left: list[int] = []

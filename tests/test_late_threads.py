@@ -1,4 +1,4 @@
-"""Plain functions whose threads come too late for the slots that they were handed."""
+"""Plain functions whose threads come too late for the slots that they were given."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shard_on(store: FarStore, *, max_running: int = 0) -> Shard:
 
 
 async def in_thread(shard: Shard, lateness: float, waiter: Waiter | None = None) -> list[Grant]:
-    """A job whose thread wakes late whenever it has to wait. Returns what it was handed; it used the last."""
+    """A job whose thread wakes late whenever it has to wait. Returns its slots, of which it used the last."""
     loop, waiter = cast("VirtualLoop", asyncio.get_running_loop()), waiter or Waiter(early=EARLY)
     handed: list[Grant] = []
     while len(handed) < 10:
@@ -90,7 +90,7 @@ async def test_where_the_next_slot_is_handed_out_by_then_a_late_thread_takes_ano
 
 @in_virtual_time
 async def test_the_slot_of_a_late_thread_is_nobodys_once_its_record_is_gone() -> None:
-    """It was given back to the record made anew, where others may have a ticket of its number."""
+    """The slot went back to a new record, in which another shard may have a ticket of the same number."""
     shard = shard_on(FarStore())
     waiter = Waiter(early=EARLY)
     grant = await shard.slot(waiter)
@@ -122,7 +122,7 @@ async def test_a_late_thread_of_a_closed_handle_leaves_nothing_behind() -> None:
 async def test_a_slot_may_be_used_no_later_than_by_the_settings_it_was_granted_under(
     changed: Configure,
 ) -> None:
-    """Others may have been granted slots right behind it under these, and begin at them."""
+    """With other settings, another shard may have been granted the slot right behind it, and begin there."""
     shard = shard_on(FarStore())
     await shard.slot(Waiter())
     async with anyio.create_task_group() as group:

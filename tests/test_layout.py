@@ -1,4 +1,4 @@
-"""The architecture, held: layers, sizes, public names, documentation of errors."""
+"""Enforces the architecture: layers, sizes, public names, documentation of errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_store_imports_only_what_a_store_may() -> None:
     allowed |= {"intervalq.ledger.store", "intervalq.ledger.rules"}
     for path in STORES:
         ours = {name for name in imports(path) if name.split(".")[0] in ("intervalq", "intervalq_stores")}
-        ours -= {"intervalq", "intervalq.tasks", "intervalq.ledger"}  # of which the modules are imported
+        ours -= {"intervalq", "intervalq.tasks", "intervalq.ledger"}  # only their modules are imported
         outside = {name for name in ours if not any(f"{name}.".startswith(f"{known}.") for known in allowed)}
         assert not outside, path
 
@@ -71,7 +71,7 @@ def test_the_rules_know_nothing_of_the_outside() -> None:
 
 
 def test_each_layer_knows_only_those_below() -> None:
-    """Parts of the core, lowest first; what anybody may import of the others is left out."""
+    """These are parts of the core, lowest first; the parts that any layer may import are left out."""
     layers = ("_spec", "_timing", "_keys", "_shard", "_queue", "sync", "cli")
     for place, layer in enumerate(layers):
         above = set(layers[place + 1 :])
@@ -81,7 +81,7 @@ def test_each_layer_knows_only_those_below() -> None:
 
 
 def modules() -> dict[str, Path]:
-    """All modules by name, of the core and of the stores."""
+    """All modules of the core and of the stores, by name."""
     return {
         ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
         for base in (ROOT, ROOT / "stores")
@@ -91,12 +91,12 @@ def modules() -> dict[str, Path]:
 
 
 def graph() -> dict[str, set[str]]:
-    """What each module imports of ours, for types only, too."""
+    """The modules of ours that each module imports, including imports for types only."""
     known = modules()
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         ours = imports(path) & {*known}
-        # `from package import module` needs the module, not what else the package's own file has
+        # `from package import module` needs that module, and not what else the package imports.
         found[name] = {each for each in ours if not any(other.startswith(f"{each}.") for other in ours)} - {
             name
         }
@@ -104,7 +104,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """The nodes of a circle, if there is any."""
+    """The nodes of a circle, if there is one."""
     done: set[str] = set()
 
     def visit(node: str, path: list[str]) -> list[str]:
@@ -127,7 +127,7 @@ def test_there_is_no_circle_of_imports_not_even_of_types() -> None:
 
 
 def test_no_part_imports_one_that_stands_on_it() -> None:
-    """Parts are the folders and files of the first level; their floors follow from the imports."""
+    """The parts are the folders and files of the first level; their order follows from the imports."""
 
     def part(name: str) -> str:
         return ".".join(name.split(".")[:2])
@@ -173,7 +173,7 @@ def test_folders_and_functions_are_small() -> None:
 
 
 def sql_functions(text: str) -> dict[str, int]:
-    """Functions of a file of SQL, and how many lines each has that are neither empty nor comments."""
+    """The functions in a file of SQL, and how many lines of each are neither empty nor comments."""
     found: dict[str, int] = {}
     for part in re.split(r"^create or replace function ", text, flags=re.MULTILINE)[1:]:
         first, _, _ = part.partition(";\n")
@@ -196,9 +196,9 @@ def test_functions_in_sql_are_small() -> None:
 
 
 def lua_functions(text: str) -> dict[str, int]:
-    """The same of a file of Lua: a function and its end are in the same column, the first or the third.
+    """The same for a file of Lua: a function and its `end` begin in the same column, the first or the third.
 
-    Those in the third column are inside another function, and don't count as lines of it.
+    A function in the third column is inside another one, and doesn't count as lines of it.
     """
     found = {}
     for indent in ("  ", ""):

@@ -1,4 +1,4 @@
-"""The rights that SECURITY.md gives are enough for what the product does, and no more."""
+"""The rights that SECURITY.md grants are sufficient for everything that intervalq does, and no wider."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def anyio_backend() -> str:
 
 
 def given(kind: str) -> str:
-    """What stands in the document."""
+    """The block of the document with these rights."""
     [found] = re.findall(rf"<!-- tried: {kind} -->\n```\n(.*?)```", DOCUMENT, re.DOTALL)
     assert isinstance(found, str)
     assert "CHANGE-ME" in found
@@ -52,7 +52,7 @@ def given(kind: str) -> str:
 
 
 async def work(url: str) -> None:
-    """What the product does with a store."""
+    """Use a store in all the ways in which intervalq does."""
     async with IntervalQueue("least", interval="1ms", max_running=3, store=url) as queue:
         await queue.run(anyio.lowlevel.checkpoint)
         await queue.pause()
@@ -154,7 +154,7 @@ def may(user: psycopg.Connection, command: str) -> bool:
 
 
 def psql(url: str, role: str, file: Path) -> None:
-    """What SECURITY.md tells an administrator to run, who needn't be a superuser either."""
+    """Run what SECURITY.md tells an administrator to run; no superuser is needed."""
     program = postgres_servers.binaries() / "psql"
     options = {"PGOPTIONS": f"-c role={role}"}
     subprocess.run(
@@ -192,7 +192,7 @@ async def test_postgres(empty_postgres_url: str) -> None:
 
 
 async def limited(url: str) -> None:
-    """What a queue with limits beside the interval does."""
+    """Use a queue that has limits beside its interval."""
     store, settings = open_store(url), Settings(1_000, limits=(Limit(2, 1_000_000),))
     taken = await store.apply("windows", Advance(settings=settings, nonce="n", take=3, units=((1,),) * 3))
     first, second, third = taken.dues
@@ -203,7 +203,7 @@ async def limited(url: str) -> None:
 
 
 async def in_transactions(url: str) -> None:
-    """What is done in a transaction of the user's, and from SQL."""
+    """Use tasks in a transaction of the user's, and from SQL."""
     async with Tasks(url) as tasks:
         async with tasks.transaction() as connection:
             await tasks.insert("own", 1, connection=connection)
@@ -220,7 +220,7 @@ async def in_transactions(url: str) -> None:
 
 
 async def keep(url: str) -> None:
-    """What is done with a ledger."""
+    """Use a ledger."""
     store = open_ledger_store(url)
     await store.apply("run", Begun("s", 60_000_000, ("a", "b", "c")))
     await store.apply("run", Start("s", 60_000_000, ("a",)))

@@ -1,4 +1,4 @@
-"""Limits beside the interval: judged by what a server would see that counts every window."""
+"""Limits beside the interval, judged as a server would that counts every window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE = 60
 
 
 class Server:
-    """Counts what arrives, in windows that end with each arrival."""
+    """Counts arrivals in windows, each of which ends with an arrival."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, int]] = []
@@ -42,7 +42,7 @@ def queue_on(store: FarStore, *limits: str | Limit, **options: object) -> Interv
 
 
 async def callers(server: Server, queue: IntervalQueue, seconds: float, count: int = 4) -> None:
-    """Callers that come again and again."""
+    """Run callers that call again and again."""
     until = anyio.current_time() + seconds
 
     async def caller() -> None:
@@ -65,7 +65,7 @@ async def callers(server: Server, queue: IntervalQueue, seconds: float, count: i
 def test_no_window_has_more_starts_than_its_limit_and_a_backlog_uses_it(
     pace: float | None, limits: list[str], windows: list[tuple[int, float]]
 ) -> None:
-    """Four processes with four callers each; over three of the longest windows."""
+    """Four processes have four callers each, for three of the longest windows."""
     server, far = Server(), FarStore(delay=0.002)
     seconds = 3 * windows[-1][1]
 
@@ -85,7 +85,7 @@ def test_no_window_has_more_starts_than_its_limit_and_a_backlog_uses_it(
 
 
 def test_units_are_counted_whatever_jobs_take() -> None:
-    """Heavy-tailed numbers of tokens, and starts beside them."""
+    """Costs are heavy-tailed numbers of tokens, with starts counted beside them."""
     server, random = Server(), Random(7)
 
     async def scenario() -> None:
@@ -123,7 +123,7 @@ def test_a_cost_in_slots_counts_as_so_many_starts() -> None:
 
 
 def test_units_age_while_the_queue_is_held() -> None:
-    """A cool-down is as good as any other time: a window is empty when it is over."""
+    """A cool-down counts as time like any other: a window is empty once it is over."""
 
     async def scenario() -> None:
         queue = queue_on(FarStore(), "5/min")
@@ -141,7 +141,7 @@ def test_units_age_while_the_queue_is_held() -> None:
 
 
 def test_what_is_given_back_is_free_again() -> None:
-    """A job that leaves the line takes nothing."""
+    """A job that leaves the queue takes nothing."""
 
     async def scenario() -> None:
         queue = queue_on(FarStore(), "2/min")
@@ -192,13 +192,13 @@ def test_a_job_is_refused_at_once_where_a_window_is_full() -> None:
 
 @pytest.mark.parametrize("seed", range(80))
 def test_random_shards_never_pass_a_limit(seed: int) -> None:
-    """Judged by brute force; for many more runs see `window_oracle`."""
+    """The starts are judged by brute force; `window_oracle` does many more runs."""
     assert run(seed).over() == []
 
 
 @pytest.mark.parametrize(("bug", "first"), [("no lateness", 0), ("not set back", 590), ("forgets early", 0)])
 def test_the_judge_sees_what_breaks_a_limit(bug: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few runs show the second one: those are begun near one that does."""
+    """Only few runs show the second bug, so the runs begin near one that does."""
     if bug == "no lateness":
         monkeypatch.setattr(windows, "_span", lambda limit, _: limit.window)
         monkeypatch.setattr(windows, "end_of_cell", lambda limit, due: due // limit.cell * limit.cell)

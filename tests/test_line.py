@@ -6,7 +6,7 @@ from intervalq._shard.wait_queue import Waiter, WaitQueue
 
 
 def test_a_job_that_comes_again_finds_its_place_though_its_old_one_is_not_swept_yet() -> None:
-    """As when a thread was too late for its slot."""
+    """This happens when a thread was too late for its slot."""
     line = WaitQueue()
     first, second, third = Waiter(), Waiter(), Waiter()
     for waiter in (first, second, third):

@@ -1,4 +1,4 @@
-"""A slot that is over while others have slots behind it costs itself alone, and no question."""
+"""A slot that is missed while others have later slots costs only itself, and no question."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERVAL = 0.005
 
 
 def first_is_over(*, between: bool) -> tuple[Starts, Counter[int], list[int]]:
-    """One process stands still until the first of its two granted slots is over; another has one `between`.
+    """One process stalls until the first of its two granted slots is over; another has one `between`.
 
     Returns the starts, how often each of its tickets was asked about, and which two were granted by
     then.
@@ -56,7 +56,7 @@ def first_is_over(*, between: bool) -> tuple[Starts, Counter[int], list[int]]:
 
 
 def test_what_is_granted_behind_it_is_used_without_another_question() -> None:
-    """Asked about again one after the other, those slots would be over before their answers came."""
+    """If they were asked about again one by one, those slots would be over before their answers came."""
     starts, asked, (first, second) = first_is_over(between=True)
     assert second == first + 2, "somebody else has the ticket between"
     assert starts.order[-3:] == ["other", 0, 1]
@@ -65,7 +65,7 @@ def test_what_is_granted_behind_it_is_used_without_another_question() -> None:
 
 
 def test_what_nobody_else_comes_behind_is_asked_for_again() -> None:
-    """It is granted late then, at the cost of its own length."""
+    """It is then granted late, which costs its own length."""
     starts, asked, (first, second) = first_is_over(between=False)
     assert second == first + 1
     assert starts.order[-2:] == [0, 1]
@@ -75,7 +75,7 @@ def test_what_nobody_else_comes_behind_is_asked_for_again() -> None:
 
 @in_virtual_time
 async def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known() -> None:
-    """Else the queue would promise less spacing to everybody for a minute, as one process stood still."""
+    """Otherwise one stalled process would reduce the spacing that everybody is promised for a minute."""
     starts = Starts()
     queue = queue_on(FarStore(delay=0.0002), interval=INTERVAL)
     await queue.run(partial(starts.job, "before"))
@@ -95,14 +95,14 @@ async def test_several_that_are_lost_say_nothing_of_how_well_the_clock_is_known(
 
 @in_virtual_time
 async def test_a_ticket_is_passed_by_only_when_its_slot_is_over_by_the_earliest_reading() -> None:
-    """By the latest one it may still come in time: then the store is asked, and says what became of it."""
+    """By the latest reading it may still come in time, so the store is asked, and says what became of it."""
     queue = queue_on(FarStore(delay=0.02), interval=INTERVAL)
     for number in range(2):
         await queue.run(partial(Starts().job, number))
     shard, loop = queue._shard(), cast("VirtualLoop", asyncio.get_running_loop())
     state, clock = shard.connection.state, shard.time.clock
     assert state is not None
-    slot = Slot(state.current - 1, state.current_due + 1_000_000)  # others have one behind it
+    slot = Slot(state.current - 1, state.current_due + 1_000_000)  # others have a slot behind it
     shard.grants.tickets.append(slot)
     over = slot.due + state.held_total + state.tolerance + state.credit
     may_be, surely = clock.perhaps(over), clock.surely(over)

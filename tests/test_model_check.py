@@ -17,7 +17,7 @@ from model.search import Result, search
 from model.shown import story
 from model_check import NUMBERS, main
 
-pytestmark = pytest.mark.timeout(900)  # the first one waits for what all of them search
+pytestmark = pytest.mark.timeout(900)  # the first test waits until all searches are done
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def results(pool: ProcessPoolExecutor) -> dict[str, Future[Result]]:
-    """All of them at once, the largest first."""
+    """All searches run at once, the largest first."""
     return {name: pool.submit(search, SCOPES[name]) for name in SCOPES}
 
 
@@ -55,7 +55,7 @@ def test_enough_bugs_are_planted_and_each_says_what_it_is() -> None:
 
 
 def test_shards_have_no_names() -> None:
-    """With twice as many shards of which half are gone, there is no state more than with half as many."""
+    """Twice as many shards, half of which have crashed, have no more states than half as many shards."""
     few = search(replace(SCOPES["calm"], shards=1, tickets=3))
     more = search(replace(SCOPES["calm"], shards=2, tickets=3))
     apart = few.states**2

@@ -1,4 +1,4 @@
-"""Shards near to their store and far from it pace one queue together."""
+"""Shards near their store and shards far from it share the pace of one queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 6
 
 
 def together(*, strict: bool) -> tuple[list[tuple[float, int]], list[QueueState]]:
-    """The starts of four near shards and of four 20 to 40 ms away, and what one of each tells."""
+    """The starts of four near shards and of four that are 20 to 40 ms away, and the state of one of each."""
     starts: list[tuple[float, int]] = []
     states: list[QueueState] = []
 
@@ -53,7 +53,7 @@ def inversions(starts: list[tuple[float, int]]) -> int:
 
 
 def test_far_shards_begin_at_the_middle_of_what_is_possible() -> None:
-    """So distances are even between near and far ones; strictly, far ones begin late."""
+    """So near and far shards' starts are evenly spaced; with `strict`, far shards begin late."""
     starts, _ = together(strict=False)
     assert len(starts) > 0.85 * SECONDS / INTERVAL
     assert short(starts) <= len(starts) // 100
@@ -74,7 +74,7 @@ def test_near_shards_know_what_far_ones_can_be_wrong_about() -> None:
 def test_a_store_that_is_too_far_away_is_warned_of_once(
     delay: float, warned: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is kept and what was asked for; not where they differ by less than a hundredth."""
+    """The warning has the guaranteed and the requested spacing; there is none if they differ by under 1 %."""
     monkeypatch.setattr(warnings, "_warned", set())
 
     async def scenario() -> None:

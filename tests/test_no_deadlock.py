@@ -1,4 +1,4 @@
-"""Waits that look like a deadlock and are none: they are waited for."""
+"""Waits that look like a deadlock but are none: they are waited for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_other_queues_are_others(name: str, tmp_path: Path) -> None:
         limited(name, store=elsewhere) as namesake,
         IntervalQueue(f"{name}-free", interval="1ms", store=url) as free,
     ):
-        await namesake.run(nothing)  # so that there is a record of the same name elsewhere
+        await namesake.run(nothing)  # so that a record of the same name exists in another store
         for inner in (other, namesake, queue["key"], free):
             assert await queue.run(partial(by_run, inner)) == 7
         assert await queue["a"].run(partial(by_run, queue["b"])) == 7
@@ -42,7 +42,7 @@ async def test_other_queues_are_others(name: str, tmp_path: Path) -> None:
 
 
 async def test_a_job_may_start_others_that_it_does_not_wait_for(name: str) -> None:
-    """As a crawler does, which finds more to fetch in what it fetched."""
+    """A crawler does this, which finds more to fetch in what it fetched."""
     done: list[int] = []
     queue = IntervalQueue(name, interval="1ms", max_running=1, store=url)
     async with queue, anyio.create_task_group() as group:
@@ -93,7 +93,7 @@ async def test_a_job_that_a_job_added_may_wait_for_its_end(name: str, kind: str)
             while not begun.is_set():
                 await anyio.sleep(0.001)
             await turns()
-            for _ in range(5):  # what the thread asked of the other event loop is answered before
+            for _ in range(5):  # the other event loop answers the thread's request first
                 await to_thread.run_sync(blocking.inspect)
             return job
 
@@ -133,7 +133,7 @@ async def test_who_gave_up_waiting_can_end(name: str) -> None:
 
 
 async def test_who_waited_and_has_ended_holds_nothing(name: str) -> None:
-    """The job that it waited for goes on, and waits for the place that is free now."""
+    """The job that it waited for goes on, and now waits for the place that has become free."""
     async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
         ended = anyio.Event()
 

@@ -21,7 +21,7 @@ MINUTE = 60
 
 
 class Parts(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """A body that comes from a wire."""
+    """A body that is read from a connection."""
 
     def __init__(self, body: bytes) -> None:
         self.body, self.closed = body, False
@@ -41,7 +41,7 @@ class Parts(httpx.AsyncByteStream, httpx.SyncByteStream):
 
 
 class Stub(httpx.AsyncBaseTransport, httpx.BaseTransport):
-    """This number of requests and tokens in any minute."""
+    """Allows this number of requests and tokens in any minute."""
 
     def __init__(self, requests: int, tokens: int, *, used: int | None = None, streams: bool = False) -> None:
         self.most = {"requests": requests, "tokens": tokens}
@@ -96,7 +96,7 @@ async def test_nothing_is_refused_and_limits_are_learned(requests: int, tokens: 
 
 @in_virtual_time
 async def test_without_units_it_is_refused() -> None:
-    """The judge can say no: the same calls without their tokens."""
+    """This proves that the judge can find violations: the same calls without their tokens are refused."""
     stub = Stub(600, 2_000)
     queue = IntervalQueue("llm", limits=["600/min", "2000 tokens/min"], store=FarStore())
     transport = OpenAITransport(queue, stub, tokens=lambda _: 0)
@@ -124,7 +124,7 @@ async def limits_of(queue: IntervalQueue) -> list[str]:
 
 
 async def tokens_of(queue: IntervalQueue) -> int:
-    await anyio.sleep(1)  # in which differences are told
+    await anyio.sleep(1)  # within which differences are sent
     return next(each.taken for each in (await queue.inspect()).limits if "tokens" in each.limit)
 
 
@@ -246,7 +246,7 @@ async def test_each_model_has_limits_of_its_own() -> None:
     async with httpx.AsyncClient(transport=OpenAITransport(queue, stub, key=model)) as client:
         for name, requests in (("small", 77), ("large", 33)):
             stub.most["requests"] = requests
-            for _ in range(2):  # the handle of the key isn't forgotten, which knows its limits
+            for _ in range(2):  # the handle of the key, which knows its limits, isn't forgotten
                 assert await post(client, model=name) == 200
         assert await limits_of(queue["small"]) == ["77/m", "5000 tokens/m"]
         assert await limits_of(queue["large"]) == ["33/m", "5000 tokens/m"]
@@ -281,7 +281,7 @@ async def test_what_is_no_number_of_tokens_leaves_the_estimate(used: object) -> 
 
 @in_virtual_time
 async def test_streams_stay_at_their_estimate() -> None:
-    """Events, and a body that isn't read to its end."""
+    """These are event streams, and a body that isn't read to its end."""
     queue, bodies = queue_on(FarStore()), []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -304,7 +304,7 @@ def test_blocking_clients_settle_too() -> None:
     with queue, httpx.Client(transport=transport) as client:
         for _ in range(2):
             assert client.post("http://api/v1", json={"max_tokens": 100}).status_code == 200
-        with queue.slot(cost={"tokens": 1}):  # whose question tells all
+        with queue.slot(cost={"tokens": 1}):  # whose question reports everything
             assert queue.inspect().limits[1].taken == 61
         queue.drop()
 

@@ -1,4 +1,4 @@
-"""Handles whose settings disagree with the record, that want a new queue, or that keep their jobs for now."""
+"""Handles whose settings differ from the record's, that require a new queue, or that delay their jobs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_limits_are_changed_in_every_store(url: str, request: pytest.FixtureRequ
                 pass
             await other.configure(limits=["70 tokens/h", "5/d", "8/h"])
             assert await taken(first) == {"70 tokens/h": 60, "5/d": 1, "8/h": 1}
-            async with first.slot(cost={"tokens": 10}):  # it has to hear of them first
+            async with first.slot(cost={"tokens": 10}):  # it has to learn of them first
                 pass
             assert await taken(first) == {"70 tokens/h": 70, "5/d": 2, "8/h": 2}
             await other.configure(limits=[])
@@ -107,7 +107,7 @@ def test_limits_are_changed_in_every_store(url: str, request: pytest.FixtureRequ
 @pytest.mark.parametrize("on_mismatch", ["raise", "adopt", "update"])
 @in_virtual_time
 async def test_limits_in_another_order_are_the_same(on_mismatch: str, backend: str) -> None:
-    """As they are where each process makes them from a set."""
+    """The order differs if each process makes its limits from a set."""
     store = FarStore()
     first = queue_on(store, limits=["9/h", "100 tokens/h"])
     other = queue_on(FarStore(store.behind), limits=["100 tokens/h", "9/h"], on_mismatch=on_mismatch)
@@ -239,7 +239,7 @@ async def test_jobs_are_kept_until_the_start(backend: str) -> None:
     await queue.start()
     for job in (*jobs, keyed):
         await job
-    await queue.start()  # once more does nothing
+    await queue.start()  # a repeated call does nothing
     await queue["later"].run(partial(starts.job, "later"))
     await queue.run(partial(starts.job, 3))
     order, gap = starts.order, starts.log[1][0] - starts.log[0][0]

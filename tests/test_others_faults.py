@@ -1,4 +1,4 @@
-"""What limiters and queues of others were seen to do, and this one must not: a test for each."""
+"""Faults that other limiters and queues have, and this one must not have: a test for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
 from virtual_store import BACKENDS, FarStore, Starts, gather, in_virtual_time, queue_on
 
-# Those that are shown by tests elsewhere, which need servers in trouble.
+# Faults that are tested elsewhere, because they need servers in trouble.
 ELSEWHERE = {
     "NOSCRIPT for ever after a restart of Redis": {
         "faults/test_server_redis.py": [
@@ -51,7 +51,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of each kind."""
+    """The URL of a store of each kind."""
     here = {
         "memory": "memory://",
         "sqlite": f"sqlite://{tmp_path}/state.db",
@@ -61,7 +61,7 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def nothing() -> None:
-    """A job."""
+    """A job that does nothing."""
 
 
 @pytest.mark.parametrize("fault", ELSEWHERE)
@@ -84,7 +84,7 @@ async def test_an_idle_key_begins_at_once_while_jobs_of_other_keys_wait(url: str
                 await queue[key].pause()
             waiting += [await queue[key].add(nothing) for _ in range(3)]
         for n in range(10):
-            await queue[f"idle-{n}"].run(nothing)  # would else end an hour from now
+            await queue[f"idle-{n}"].run(nothing)  # it would otherwise end an hour from now
         assert not any(job.done for job in waiting)
         for job in waiting:
             job.cancel()
@@ -123,7 +123,7 @@ def test_a_heavy_job_is_not_passed_by_light_ones_that_keep_coming(
         queue, other = (queue_on(FarStore(store.behind), lookahead=lookahead) for _ in range(2))
         jobs = [await queue.add(starts.job, "before") for _ in range(3)]
         jobs.append(heavy := await queue.add(starts.job, "heavy", cost=5))
-        while not heavy.done:  # six light ones in each interval, half of them by another handle
+        while not heavy.done:  # six light jobs in each interval, half of them added by another handle
             jobs += [await each.add(starts.job, name) for each, name in ((queue, "light"), (other, "other"))]
             await anyio.sleep(1 / 3)
         for job in jobs:
@@ -134,7 +134,7 @@ def test_a_heavy_job_is_not_passed_by_light_ones_that_keep_coming(
     before = starts.order[: starts.order.index("heavy")]
     assert "light" not in before
     assert before.count("before") == 3
-    # With many tickets a handle its place is fixed when it is added; with few, handles take turns.
+    # With many tickets, a handle's place is fixed when a job is added; with few, handles take turns.
     assert before.count("other") <= (0 if lookahead in (16, None) else 5)
 
 

@@ -1,4 +1,4 @@
-"""Timers that fire early and jobs that are woken: what limiters and queues of others were seen to do."""
+"""Faults of other limiters with timers that fire early and with jobs that are woken; this one has none."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def anyio_backend() -> str:
 
 
 async def nothing() -> None:
-    """A job."""
+    """A job that does nothing."""
 
 
 # --- early wake-ups (uvloop fires timers up to 1.2 ms before their time) ------------------------------
 
 
 class EarlyLoop(VirtualLoop):
-    """Its timers fire up to 1.2 ms early, but time goes on by ten microseconds at least."""
+    """A clock whose timers fire up to 1.2 ms early, although time advances by at least ten microseconds."""
 
     def __init__(self, horizon: float = 1e7) -> None:
         super().__init__(horizon)
@@ -52,7 +52,7 @@ class EarlyLoop(VirtualLoop):
 
 
 def too_early(started: list[tuple[int, int]], interval: int) -> list[int]:
-    """By how much starts were too early, each given as when and its slot.
+    """By how much starts were too early; each is given as its time and its slot.
 
     A slot that is granted late may be used before it comes, but not before the slot before it is over.
     """
@@ -100,7 +100,7 @@ def test_no_job_starts_before_its_slot_on_uvloop(
 
     async def main() -> None:
         assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
-        store = MemoryStore(clock=now)  # so that its clock is the one that is read here, and is never set
+        store = MemoryStore(clock=now)  # so that the test reads the store's own clock, which is never set
         async with IntervalQueue("uvloop", interval="3ms", store=store) as queue:
 
             async def caller() -> None:
@@ -153,7 +153,7 @@ async def awaits(counted: Counted) -> None:
 
 @BACKENDS
 @pytest.mark.parametrize("lookahead", [1, 16, None])
-@pytest.mark.parametrize("interval", [1, 0.003])  # one slot in an answer; several
+@pytest.mark.parametrize("interval", [1, 0.003])  # one slot per answer, or several
 def test_a_job_that_waits_is_woken_once(backend: str, interval: float, lookahead: int | None) -> None:
     async def scenario() -> list[int]:
         store = FarStore()

@@ -1,4 +1,4 @@
-"""intervalq as it is packed: with an application into one file, and into an sdist with its tests."""
+"""Packaged intervalq: in one file with an application, and in an sdist with its tests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import intervalq_stores
 from intervalq._backends import _CLASSES, LEDGERS, QUEUES, TASKS
 
 ROOT = Path(__file__).parent.parent
@@ -104,8 +105,9 @@ def test_pyinstaller_is_told_of_all_stores() -> None:
         for each in _CLASSES[classes]
     }
     assert names - {*hook["hiddenimports"]} == set()
-    base = ROOT / "stores"
-    files = {str(path) for kind in ("sql", "lua") for path in base.rglob(f"*.{kind}")}
+    installed = Path(intervalq_stores.__path__[0])  # the tests may run with the wheel
+    base = installed.parent
+    files = {str(path) for kind in ("sql", "lua") for path in installed.rglob(f"*.{kind}")}
     assert {source for source, _ in hook["datas"]} == files
     assert all(base / folder == Path(source).parent for source, folder in hook["datas"])
 
@@ -129,7 +131,7 @@ def test_an_sdist_has_all_that_its_test_command_reads() -> None:
 def test_links_of_the_readme_work_where_pypi_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its links to files become absolute; without a public address, their text names the file."""
     text = (ROOT / "README.md").read_text()
-    hatchling = SimpleNamespace(MetadataHookInterface=object)  # only the build needs the real one
+    hatchling = SimpleNamespace(MetadataHookInterface=object)  # only a build needs the real module
     monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", hatchling)
     made = runpy.run_path(str(ROOT / "hatch_build.py"))["readme"]
     assert "[docs/pacing.md][pacing]" in text

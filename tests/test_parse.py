@@ -1,4 +1,4 @@
-"""Names, durations and rates: what is taken, what is refused, and that nothing else ever happens."""
+"""Names, durations and rates: which values are accepted, which are refused, and that nothing else happens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from intervalq.store import open_store, shown_url
         (0.72, 720_000),
         (0.1, 100_000),
         (1e-6, 1),
-        (1 / 3, 333_334),  # rounded up: no rate is ever exceeded
+        (1 / 3, 333_334),  # rounded up, so that no rate is ever exceeded
         (timedelta(minutes=2), 120_000_000),
         ("200ms", 200_000),
         ("1.5s", 1_500_000),

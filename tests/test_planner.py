@@ -1,4 +1,4 @@
-"""What a shard asks, and when: tables of `plan`, without an event loop, a clock or a store."""
+"""When a shard asks, and what for: tables of `plan`, without an event loop, a clock or a store."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_with_a_limit_of_running_jobs_they_are_not() -> None:
 
 
 def test_what_was_granted_before_is_listed_with_the_first_that_is_over() -> None:
-    """However far it lies; but not behind a gap, where somebody else was granted one."""
+    """They are listed however far ahead they are, but not behind a gap, where another shard has a grant."""
     tickets = row(1, -500_000, 6)
     assert tickets_asked(situation(tickets, jobs=6)) == [1]
     assert tickets_asked(situation(tickets, jobs=6, fields={"current": 5})) == [1, 2, 3, 4, 5]
@@ -102,7 +102,7 @@ def test_what_was_granted_before_is_listed_with_the_first_that_is_over() -> None
 
 
 def test_at_the_limit_only_tickets_with_a_lease_are_asked_about() -> None:
-    """The queue is held for them: grants that the shard did not hear of, or missed."""
+    """These tickets hold the queue: the shard did not hear of their grants, or missed the slots."""
     settings = Settings(INTERVAL, max_running=2)
     full = {"held_since": AT - 10, "running": {3: AT + INTERVAL, 4: AT + INTERVAL}, "current": 4}
     assert tickets_asked(situation(row(3, 10**6, 3), jobs=3, settings=settings, fields=full)) == [3, 4]
@@ -175,7 +175,7 @@ def test_tickets_for_jobs_that_are_likely_to_come(what: str) -> None:
 
 
 def test_slots_that_are_granted_count_too() -> None:
-    """A process that dies leaves no more slots empty than its lookahead."""
+    """A process that dies leaves at most as many slots empty as its lookahead."""
     ask = asked(situation([], row(1, 5, 2, 10), jobs=3, settings=Settings(10), began=50, lookahead=5))
     assert ask.costs == (1,) * 3
 
@@ -203,11 +203,11 @@ def test_no_new_slot_is_granted_before_a_ticket_that_is_not() -> None:
 
 
 def test_a_slot_behind_somebody_elses_is_asked_about_once_that_is_over() -> None:
-    """Its owner may be late, and gets it as long as nobody has a later one. One's own are no trouble."""
+    """Its owner may be late, and gets it if nobody has a later one; the shard's own slots need no wait."""
     for before, interval, lead in (
         (6, 2_500, LEAD),
         (5, 3_100, 3_100 - 310 - REACTION - LATE),
-        (5, 1_000, 2 * TRIP),  # answers would come too late with less
+        (5, 1_000, 2 * TRIP),  # with a shorter notice, answers would come too late
         (5, 5_000, LEAD),
     ):
         now = situation([slot(7, 40_000)], [slot(before, -9_000)], settings=Settings(interval))
@@ -221,7 +221,7 @@ def test_a_question_says_how_near_its_slots_should_be() -> None:
 
 
 def test_tickets_are_taken_together_once_those_before_are_used() -> None:
-    """Behind others' there is no hurry; behind one's own, the next is taken before the queue has no more."""
+    """Behind other shards' tickets there is no hurry; behind its own, it takes more before they run out."""
     granted, settings = row(1, 1_000, 4, 2_000), Settings(2_000)
     others = situation([], granted, jobs=8, settings=settings, fields={"ticket": 20, "due": AT + 45_000})
     assert plan(others) == pytest.approx(AT + 7_000 + 300, abs=30)
@@ -239,7 +239,7 @@ def test_a_burst_gives_all_of_its_jobs_the_time_to_begin() -> None:
 
 
 def test_a_slot_that_is_set_back_lies_a_whole_interval_behind_the_last_start() -> None:
-    """One that stays where it is may lie half a tolerance nearer."""
+    """A slot that stays where it is may come half a tolerance sooner after it."""
     settings = Settings(40_000)
     stays = asked(situation([slot(7, -2_000)], settings=settings, apart=AT + 3_000))
     assert stays.notice == pytest.approx(1_000 + REACTION, abs=10)
@@ -248,7 +248,7 @@ def test_a_slot_that_is_set_back_lies_a_whole_interval_behind_the_last_start() -
 
 
 def test_a_slot_that_a_late_start_has_moved_stays_moved_when_it_is_asked_for_again() -> None:
-    """Where it had moved further than the tolerance, it is set back: later slots keep their distance."""
+    """If it had moved by more than the tolerance, it is set back: later slots keep their distance."""
     settings = Settings(40_000)
     for shift, notice in ((0, 1_000), (3_900, 1_900), (4_100, 3_000)):
         now = situation([], [slot(7, -2_000)], settings=settings, apart=AT + 3_000)

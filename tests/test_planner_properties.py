@@ -1,4 +1,4 @@
-"""Properties of `plan` in all situations: what is asked is due and no more than is allowed, and waits end."""
+"""Properties of `plan` in all situations: its questions are due and within the limits, and waits end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_is_listed_is_due_and_a_row(now: Situation) -> None:
             together = LEAD if state.settings.max_running else TOGETHER
             assert after.ticket <= state.current or after.due <= max(AT, listed[0].due) + together
     if listed and state.held_since is None:
-        # All that a late grant demands, as far as the shard has it: up to the last that was granted.
+        # All tickets that a late grant needs, as far as the shard has them: up to the last one granted.
         rest = tickets[len(listed) :]
         assert not (rest and rest[0].ticket == listed[-1].ticket + 1 and rest[0].ticket <= state.current)
 
@@ -89,7 +89,7 @@ def test_no_more_is_taken_than_the_lookahead_allows_or_jobs_wait(now: Situation)
         if taken and now.lookahead is not None:
             most = max(2, now.lookahead)
             assert taken <= most
-            if not now.line.mixed:  # else those that are too cheap are passed by
+            if not now.line.mixed:  # otherwise tickets that are too cheap are passed over
                 assert waiting + taken <= now.lookahead
                 assert now.grants.granted_count + len(decision.slots) + waiting + taken <= most
         jobs = [waiter.cost for waiter in now.line.in_order()]

@@ -1,4 +1,4 @@
-"""Looking at the clock before a slot: longer after misses, shorter after hits, never more than is allowed."""
+"""The time for which the clock is watched before a slot: it grows after misses and shrinks after hits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_LOOK = 5_000
 
 
 def settled(share: float = SHARE, typical: int = 300) -> Precision:
-    """After one miss, in a process that did not look of late."""
+    """The time after one miss, in a process that has not watched the clock recently."""
     precision = Precision(share, Looking())
     precision.missed(typical)
     return precision
@@ -28,7 +28,7 @@ WAITS = st.lists(
 def test_the_share_is_bounded_whatever_is_asked(
     waits: list[tuple[int, int, bool, int]], share: float, rounds: int
 ) -> None:
-    """Over all queues of a process, from any second to another: they look as long as they want to."""
+    """The share holds over all queues of a process, in any second, although they would watch all the time."""
     looking = Looking()
     queues = [Precision(share, looking) for _ in range(3)]
     at = spent = 0
@@ -75,7 +75,7 @@ def test_it_is_longer_the_more_slots_are_missed_up_to_what_timers_may_do() -> No
 
 
 def test_a_slot_that_is_missed_while_it_looks_makes_it_look_less() -> None:
-    """The processor was taken away: the sooner, the more of it was used."""
+    """The process lost the processor, which happens the sooner the more of it was used."""
     precision = settled(typical=1_000)
     precision.missed(1_000, looked=True)
     assert precision.look(0) == 1_000

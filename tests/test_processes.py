@@ -46,10 +46,10 @@ def test_a_killed_process_costs_a_few_slots_and_nothing_else(
         process.stdin.flush()
 
     begun = [line(victim) for _ in range(3)]
-    victim.kill()  # its callers hold tickets, and those that began run for ever
+    victim.kill()  # its callers hold tickets, and jobs that have begun run for ever
     rest, _ = victim.communicate()
     begun += [json.loads(answer) for answer in rest.splitlines()]
-    given_up = begun[-1][2]  # a busy machine lets slots go by, of a process that is killed as well
+    given_up = begun[-1][2]  # on a busy machine, even a process that will be killed misses slots
     starts: list[tuple[int, int]] = [(at, ticket) for at, ticket, _ in begun]
     for process in processes:
         out, _ = process.communicate()

@@ -1,4 +1,4 @@
-"""A quote tells when a job would begin that came now, and takes nothing."""
+"""A quote says when a job would begin if it came now, and takes nothing."""
 
 from __future__ import annotations
 

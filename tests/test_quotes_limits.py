@@ -1,4 +1,4 @@
-"""Jobs that take units of limits learn when they would begin, and are refused at once if that is too late."""
+"""Quotes of jobs that take units of limits, and refusals at once if they would begin too late."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_quote_is_when_a_job_begins_behind_others_of_all_sizes(seed: int
 
 @in_virtual_time
 async def test_a_held_queue_refuses_by_units_too() -> None:
-    """The first of three fits in when the cool-down ends, the others only a window later."""
+    """The first of three jobs fits in when the cool-down ends, the others only a window later."""
     queue, refused, began = queue_on(FarStore(), "1000 tokens/min", interval=1), list[str](), list[str]()
     async with queue.slot():
         pass

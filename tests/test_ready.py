@@ -1,4 +1,4 @@
-"""Slots that are ready: granted, come, and not used yet; what is taken for likely jobs; and the notice."""
+"""Slots that are ready (granted, due and unused), tickets taken for likely jobs, and the notice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def take(queue: IntervalQueue) -> int:
 
 
 async def after_some_jobs(store: FarStore, **options: Any) -> tuple[IntervalQueue, Shard, int]:
-    """A queue of 10 us after a few jobs; and the last of their tickets."""
+    """A queue of 10 us after a few jobs, and the last of their tickets."""
     queue = queue_on(store, **{"interval": "10us", "burst": 1_000} | options)
     for _ in range(4):
         await take(queue)
@@ -41,7 +41,7 @@ Scenario = Callable[[FarStore, IntervalQueue, Shard], Awaitable[None]]
 
 
 def with_ready(scenario: Scenario, backend: str = "asyncio", **options: Any) -> None:
-    """Run something where slots are ready."""
+    """Run a function in a situation in which slots are ready."""
 
     async def whole() -> None:
         store = FarStore()
@@ -233,7 +233,7 @@ async def test_with_a_limit_of_running_jobs_nothing_is_ready_and_none_is_likely(
 async def test_with_a_limit_the_slot_of_a_job_that_went_away_is_the_next_ones_and_counts_as_running(
     backend: str,
 ) -> None:
-    """A job that takes it unseen is not kept in the store: one more than `max_running` could run."""
+    """If another job took it without the store's knowledge, one job more than `max_running` could run."""
     queue = queue_on(FarStore(), interval="10us", burst=1_000, max_running=3)
     await take(queue)
     shard, waiters = queue._shard(), [Waiter() for _ in range(3)]
@@ -295,7 +295,7 @@ def test_tickets_that_nobody_came_for_go_back_soon_and_are_not_given_up(backend:
 
 
 class Busy(FarStore):
-    """A store in whose event loop something else runs for a while when an answer has come."""
+    """A store in whose event loop something else runs for a while whenever an answer has come."""
 
     busy = 0.0
 
@@ -307,7 +307,7 @@ class Busy(FarStore):
         return answer
 
     def notices(self) -> list[int]:
-        """How long each answer with a slot was allowed to take, until its job began."""
+        """The time that was allowed for each answer with a slot, until its job began."""
         asked = [call for call in self.calls if isinstance(call, Advance)]
         notices = [call.notice for call in asked if call.take or call.slots]
         self.calls.clear()

@@ -1,4 +1,4 @@
-"""A server's request to wait is heeded, by whichever way in the job came, and wherever the error hides it."""
+"""A server's request to wait is obeyed, however the job was started, and wherever its error hides it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from virtual_store import BACKENDS, FarStore, Starts, gather, in_virtual_time, q
 
 
 class RefusedError(Exception):
-    """As httpx and requests raise it."""
+    """An error with a response, as httpx and requests raise it."""
 
     def __init__(self, status: int = 429, **headers: str) -> None:
         super().__init__(status)
@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 class ClientError(Exception):
-    """It hides how it works."""
+    """A callable whose kind (async or not) can't be seen."""
 
 
 async def refused() -> None:
@@ -88,7 +88,7 @@ async def by_generator(queue: IntervalQueue) -> None:
 
 
 async def by_error_of_the_consumer(queue: IntervalQueue) -> None:
-    """What the consumer throws into a generator leaves it as well."""
+    """An error that the consumer throws into a generator also leaves the generator."""
 
     @queue
     async def numbers() -> AsyncGenerator[int]:
@@ -105,7 +105,7 @@ WAYS.append(by_error_of_the_consumer)
 
 
 async def starts_beside(way: Way, **options: Any) -> tuple[float, list[float]]:
-    """When the server refused, and when another handle's two jobs began after that."""
+    """The time at which the server refused, and the later starts of two jobs of another handle."""
     store, starts = FarStore(), Starts()
     queue, other = queue_on(store, **options), queue_on(FarStore(store.behind))
     with pytest.raises(RefusedError):

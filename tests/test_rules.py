@@ -67,7 +67,7 @@ def test_tickets_follow_one_interval_apart_and_later_ones_queue_behind() -> None
 
 
 def test_the_answer_has_time_to_come_back() -> None:
-    """A job may begin until a tolerance after its slot: so much of the notice is in the slot itself."""
+    """A job may begin until a tolerance after its slot, so that much of the notice lies within the slot."""
     _, answer = take(None, T0, notice=SECOND // 10 + 700)
     assert answer.taken == (Slot(1, T0 + 700),)
     assert answer.begun == 0
@@ -88,7 +88,7 @@ def test_a_slot_may_be_used_until_its_tolerance_ends_and_not_after() -> None:
 
 
 def test_on_an_idle_queue_a_late_job_begins_at_once() -> None:
-    """Decides whether an interval of an hour can be used: a missed last ticket costs no interval."""
+    """A missed last ticket costs no interval, without which an interval of an hour would be unusable."""
     hourly = Settings(interval=3_600 * SECOND)
     state, _ = do(None, Advance(settings=hourly, nonce="g", take=1), T0)
     state, answer = do(state, Advance(settings=hourly, generation="g", take=1), T0 + 1)
@@ -145,8 +145,8 @@ def test_of_two_holds_the_longer_one_counts_and_it_ends_at_its_own_end() -> None
     assert answer.state.held_since is None
 
 
-def test_a_slot_before_one_that_was_told_to_go_is_dead_after_a_hold() -> None:
-    """Else it would move behind it, and begin too close to it."""
+def test_a_slot_before_one_that_was_granted_is_dead_after_a_hold() -> None:
+    """Otherwise it would move behind that slot, and begin too close to it."""
     state, answer = take(None, T0, 3)
     two, three = answer.taken[1:]
     ask = Advance(settings=EACH_SECOND, generation="g", slots=(three,))

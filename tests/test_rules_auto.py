@@ -1,4 +1,4 @@
-"""An interval that finds the server's limit, by the rules: its curve, its cuts, and what they do to slots."""
+"""An interval that finds the server's limit, by the rules: its curve, its cuts, and their effect on slots."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def take(
 
 
 def busy(seconds: int, now: int = T0) -> State:
-    """A queue whose slots were all taken for some time."""
+    """A queue all of whose slots were taken for some time."""
     state, _ = take(None, now)
     while state.due < now + seconds * SECOND:
         state, answer = take(state, state.due)

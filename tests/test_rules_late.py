@@ -1,4 +1,4 @@
-"""Late grants: what a shard gets that comes too late for slots which it was granted, or never asked about."""
+"""Late grants: the answer to a shard that missed granted slots, or asked about them too late."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def do(state: State | None, command: Command, now: int) -> tuple[State, Answer]:
 
 
 def late(state: State, *slots: Slot, now: int, notice: int = 1) -> tuple[State, Answer]:
-    """Ask for slots once more, as a shard does that has heard all answers."""
+    """Ask for slots once more, as a shard does that has received all answers."""
     mark = Mark(state.ticket, state.due, state.late_total)
     ask = Advance(generation="g", slots=slots, notice=notice, lease=LEASE, until=now, high_water_mark=mark)
     return do(state, ask, now)
 
 
 def limited(max_running: int) -> tuple[State, tuple[Slot, ...]]:
-    """A queue that is full: one shard was granted as many slots in a row as may run."""
+    """A queue that is full, because one shard was granted as many consecutive slots as jobs may run."""
     settings = Settings(INTERVAL, max_running=max_running, tolerance=TOLERANCE)
     take = Advance(settings=settings, nonce="g", take=max_running, reach=10 * INTERVAL, lease=LEASE)
     state, answer = do(None, take, T0)
@@ -35,13 +35,13 @@ def limited(max_running: int) -> tuple[State, tuple[Slot, ...]]:
 
 
 def window(state: State, slot: Slot) -> tuple[int, int]:
-    """When a job may begin in a granted slot, on the store's clock, as its shard finds it."""
+    """The time in which a job may begin in a granted slot, on the store's clock, as its shard computes it."""
     begins = slot.due + state.held_total
     return begins, begins + state.tolerance + state.credit
 
 
 def test_on_a_full_queue_a_late_slot_ends_after_its_answer_came() -> None:
-    """Its window has to move, though the queue's clock stands still: else its shard asks for ever."""
+    """Its window must move although the queue's clock stands still, or its shard would ask for ever."""
     state, (one,) = limited(1)
     now = T0 + 5 * INTERVAL
     state, answer = late(state, one, now=now, notice=3)
@@ -50,7 +50,7 @@ def test_on_a_full_queue_a_late_slot_ends_after_its_answer_came() -> None:
 
 
 def test_on_a_full_queue_the_slots_of_a_run_are_late_once() -> None:
-    """The second slot is as far behind the first one after it was granted late as before."""
+    """After a late grant, the second slot is as far behind the first one as before."""
     state, (one, two) = limited(2)
     now = T0 + 5 * INTERVAL
     state, answer = late(state, one, two, now=now)
@@ -62,7 +62,7 @@ def test_on_a_full_queue_the_slots_of_a_run_are_late_once() -> None:
 
 
 def running_late() -> tuple[State, tuple[Slot, ...], tuple[Slot, ...]]:
-    """One shard has three slots in a row and was granted the first; another has the two behind them."""
+    """One shard has three consecutive slots and was granted the first; another has the two behind them."""
     settings = Settings(INTERVAL, tolerance=TOLERANCE)
     state, answer = do(None, Advance(settings=settings, nonce="g", take=3, reach=1), T0)
     assert answer.begun == 1
@@ -75,12 +75,12 @@ def ask_ahead(state: State, slots: tuple[Slot, ...], ahead: int | None, now: int
 
 
 def test_slots_that_are_further_ahead_than_their_owner_believes_are_not_granted_yet() -> None:
-    """Else a shard that did not hear of a late grant would take theirs from others that are late, too."""
+    """Otherwise a shard that missed a late grant would take the slots of others that are late as well."""
     state, (one, two, three), others = running_late()
     now = T0 + 5 * INTERVAL
     state, answer = late(state, one, now=now)
     assert answer.at_once
-    asked_at = others[0].due - 20  # where it lay before
+    asked_at = others[0].due - 20  # where it was before
     before, answer = ask_ahead(state, others, 20, max(now, asked_at))
     assert (answer.granted, answer.missed, answer.count) == ((), (), 1), "new tickets are issued all the same"
     assert before.current == 1

@@ -19,15 +19,15 @@ from intervalq.testing import CommandSource
 
 
 class Observer:
-    """Judges a sequence by what it may never do, without knowing how the rules do it."""
+    """Judges sequences by what must never happen, without knowing how the rules prevent it."""
 
     def __init__(self) -> None:
         self.generation: str | None = None
         self.issued: dict[
             int, tuple[int, int]
         ] = {}  # ticket -> its slot, and the interval it was issued with
-        self.used: dict[int, int] = {}  # ticket -> its slot: granted, and not handed back since
-        self.missed: set[int] = set()  # who was told so asks for a new ticket, not for this one
+        self.used: dict[int, int] = {}  # ticket -> its slot: granted, and not given back since
+        self.missed: set[int] = set()  # a shard that was told so asks for a new ticket, not for this one
         self.clock: int | None = None
 
     def see(
@@ -38,11 +38,11 @@ class Observer:
             return
         is_kept = after is not before
         if before is not None and rules.lapses(rules.settle(before, now)) <= now:
-            before = None  # a request that is delivered again may give its successor the same generation
+            before = None  # a request that is delivered twice may give the next record the same generation
         if before is None or after.generation != self.generation:
             self.__init__()  # type: ignore[misc]
             self.generation = after.generation
-        if is_kept:  # where nothing is kept, its reading of the clock isn't either
+        if is_kept:  # if no record is kept, its reading of the clock isn't either
             self._clock_goes_on(after, answer.now)
         if before is not None and before.generation == after.generation:
             for counter in ("ticket", "current", "revoked_through"):
@@ -66,7 +66,7 @@ class Observer:
         settled = None if before is None else rules.settle(before, now)
         if settled is not None and settled.generation == state.generation and settled.held_since is not None:
             full = settled.held_until <= now and known
-            allowed = settled.running if full else {}  # they run already, as far as the store knows
+            allowed = settled.running if full else {}  # as far as the store knows, they are running
             assert set(answer.granted) <= set(allowed), "granted while held"
             assert not answer.begun, "granted while held"
         assert set(answer.granted).isdisjoint(answer.missed)
@@ -101,7 +101,7 @@ class Observer:
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_sequence_of_commands_keeps_the_laws(seed: int) -> None:
-    """Spacing, counters, holds, clocks that step back, lost answers, lost records, all at once."""
+    """Spacing, counters, holds, clocks that step back, lost answers and lost records are checked together."""
     source, observer = CommandSource(seed), Observer()
     state: State | None = None
     for _ in range(80):

@@ -1,4 +1,4 @@
-"""Examples at the very limits of the rules: the last moment of each, and what is never done at all."""
+"""Examples at the limits of the rules: the last moment of each, and what never happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs that are known afterwards, in the rules: which cell they change, and when it is too late for that."""
+"""The rules for costs that are settled afterwards: the cell that they change, and when it is too late."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from window_oracle import run
 SECOND = 1_000_000
 T0 = 64 * 15_625_000 * SECOND
 TOKENS = Limit(100, 64 * SECOND, "tokens")
-"""A cell is a second."""
+"""In these tests, a cell is a second."""
 SETTINGS = Settings(interval=1_000, limits=(TOKENS, Limit(1_000, 640 * SECOND, "bytes")))
 
 
@@ -64,7 +64,7 @@ def taken(state: State, place: int = 0) -> int:
 
 @pytest.fixture
 def one() -> tuple[State, int]:
-    """A record with one job, which took 60 tokens and 500 bytes, by its estimate; and its slot."""
+    """A record with one job, which took 60 tokens and 500 bytes by its estimate; and its slot."""
     state, answer = begin(
         rules.apply(None, Advance(settings=SETTINGS, nonce="g"), T0 - SECOND)[0], T0, (60, 500)
     )
@@ -113,7 +113,7 @@ def test_what_a_job_gives_back_is_at_most_what_its_cell_has(one: tuple[State, in
 
 
 def test_an_overrun_counts_where_its_cell_is_gone(one: tuple[State, int]) -> None:
-    """Nothing was left in it, or a failover lost it."""
+    """The cell had no units left, or was lost in a failover."""
     state, due = one
     state = settle(state, T0, due, -60)
     ahead = settle(state, T0, due, 5).usage[0]
@@ -139,7 +139,7 @@ def test_units_that_are_not_given_are_as_they_were(one: tuple[State, int]) -> No
 
 
 def split(first: int, second: int) -> tuple[State, tuple[int, int], tuple[int, int]]:
-    """A record whose cell was split by a hold: with slot and lag of the jobs before and after it."""
+    """A record with a cell that a hold split, and the slot and lag of the jobs before and after the hold."""
     state, one = begin(rules.apply(None, Advance(settings=SETTINGS, nonce="g"), T0 - SECOND)[0], T0, (first,))
     state, _ = do(state, Hold(), T0 + 1)
     state, _ = do(state, Resume(), T0 + 30 * SECOND)
@@ -160,7 +160,7 @@ def test_of_a_cell_that_a_hold_split_each_part_is_settled_by_itself(later: int, 
 
 
 def test_a_part_that_is_gone_takes_nothing_of_the_one_that_counts() -> None:
-    """As where jobs run for long, and the queue is held for as long by `max_running`."""
+    """This happens when jobs run for long, and `max_running` holds the queue for as long."""
     state, (due, lag), _ = split(50, 40)
     state, _ = do(state, Advance(generation="g"), T0 + 70 * SECOND)
     for more in (-30, 30):
@@ -183,7 +183,7 @@ def test_the_cell_is_found_after_a_hold_and_after_the_clock_was_set_back(one: tu
 
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_are_as_if_the_cost_had_been_known(seed: int) -> None:
-    """Every job settles when it begins; without holds, cells are then those of the real units."""
+    """Every job is settled when it begins; without holds, the cells then contain the real units."""
     random = Random(seed)
     estimated, known = (rules.apply(None, Advance(settings=SETTINGS, nonce="g"), T0)[0] for _ in range(2))
     now = T0
@@ -206,7 +206,7 @@ def test_windows_are_as_if_the_cost_had_been_known(seed: int) -> None:
 
 
 def backlog(settings: Settings, seed: int, length: int) -> tuple[int, int]:
-    """How many units jobs take within a time whose costs are settled as they begin; and how many could."""
+    """The units that jobs take in a time if costs are settled as they begin, and how many they could take."""
     (limit,) = settings.limits
     draw = Random(seed)
     state, now = rules.apply(None, Advance(settings=settings, nonce="g"), T0)[0], T0
@@ -229,7 +229,7 @@ def backlog(settings: Settings, seed: int, length: int) -> tuple[int, int]:
 
 
 def allowed(limit: Limit, interval: int, jobs: list[tuple[int, int]], length: int) -> int:
-    """What the same jobs could take: each begins as soon as its estimate fits with what others took."""
+    """The units that the same jobs could take: each begins as soon as its estimate fits in."""
     now, counted, total = 0, 0, 0
     log: deque[tuple[int, int]] = deque()
     for real, estimate in jobs * 2:
@@ -266,7 +266,7 @@ def of_another_limit(state: State, settled: Any) -> State:
 
 
 def of_the_last_cell(state: State, settled: Any) -> State:
-    """Units are taken out of the newest cell, as of a bucket that has no cells."""
+    """A refund is taken from the newest cell, as with a bucket that has no cells."""
     return _SETTLE(state, [each._replace(due=state.current_due) for each in settled])
 
 
@@ -274,7 +274,7 @@ def of_the_last_cell(state: State, settled: Any) -> State:
 def test_the_judge_sees_what_gives_back_too_much(
     bug: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seeds are the first that show it."""
+    """The seeds are the first ones that show the bug."""
     assert not run(seed).over()
     monkeypatch.setattr(windows, "settle", bug)
     assert run(seed).over()

@@ -113,7 +113,7 @@ async def test_places_of_all_who_wait_count(name: str, between: str) -> None:
 
 
 async def test_jobs_that_wait_for_each_others_places(name: str) -> None:
-    """Both have one of two places, and wait for a third. One gets the error, and the other gets its place."""
+    """Each of them has one of two places, and waits for a third. One gets the error, the other its place."""
     outcomes: list[object] = []
     async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
         both = [anyio.Event(), anyio.Event()]
@@ -187,9 +187,9 @@ async def test_places_of_all_who_wait_for_jobs_that_have_not_begun(name: str) ->
 
 @pytest.mark.parametrize("queues", [2, 3])
 async def test_jobs_that_wait_for_each_others_queues(queues: int) -> None:
-    """Each has the only place of its queue, and waits for the next one's.
+    """Each has the only place of its queue, and waits for the other queue.
 
-    One gets the error, the others go on.
+    One gets the error, and the other goes on.
     """
     outcomes: list[object] = []
     async with AsyncExitStack() as stack:
@@ -221,7 +221,7 @@ async def test_jobs_that_wait_for_each_others_queues(queues: int) -> None:
 
 
 async def test_who_waits_for_a_queue_with_a_place_left_blocks_nobody(name: str) -> None:
-    """The other queue has two places: one of them is taken by a job that waits for this queue."""
+    """The other queue has two places, one of which is taken by a job that waits for this queue."""
     async with (
         IntervalQueue(name, interval="1ms", max_running=1, store=url) as one,
         IntervalQueue(f"{name}-other", interval="1ms", max_running=2, store=url) as two,
@@ -244,7 +244,7 @@ async def test_who_waits_for_a_queue_with_a_place_left_blocks_nobody(name: str) 
 async def test_a_job_that_is_tried_again_needs_a_place_again(
     places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it pauses, its place is taken by one that waits, and so does the one that waits for it."""
+    """While the job pauses, another one takes its place and waits, as does the job that waits for it."""
     monkeypatch.setattr(attempts, "backoff", lambda _attempt, _first: 1.0)
 
     queue = IntervalQueue("q", interval="1ms", max_running=places, store=FarStore())
@@ -274,7 +274,7 @@ async def test_a_job_that_is_tried_again_needs_a_place_again(
 
 
 async def test_who_has_all_results_of_a_map_does_not_wait(name: str) -> None:
-    """Though the other place is taken by a job that waits for one more."""
+    """This holds although the other place is taken by a job that waits for another one."""
     async with IntervalQueue(name, interval="1ms", max_running=2, store=url) as queue:
         waits = anyio.Event()
 
@@ -322,7 +322,7 @@ async def test_a_wait_that_ends_by_itself_is_waited_for(name: str) -> None:
 
 
 async def test_a_job_in_a_thread_that_waits_by_another_event_loop(name: str, tmp_path: Path) -> None:
-    """Its shard can't be asked from here: what it knows decides."""
+    """The job's shard can't be asked from another event loop, so only its local knowledge counts."""
     store = f"file://{tmp_path}/state.json"
     async with IntervalQueue(name, interval="1ms", max_running=2, store=store) as queue:
         blocking, begun = BlockingQueue.of(queue), threading.Event()
@@ -335,7 +335,7 @@ async def test_a_job_in_a_thread_that_waits_by_another_event_loop(name: str, tmp
             job = await queue.add(in_thread)
             while not begun.is_set():
                 await anyio.sleep(0.001)
-            for _ in range(5):  # what the thread asked of the other event loop is answered before
+            for _ in range(5):  # the other event loop answers the thread's request first
                 await to_thread.run_sync(blocking.inspect)
             with pytest.raises(SelfDeadlock, match="max_running=2"):
                 await job

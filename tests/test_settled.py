@@ -1,4 +1,4 @@
-"""Costs that are known afterwards, as users settle them, and how they travel to the store."""
+"""Costs that are settled afterwards: how users settle them, and how they reach the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settled(store: FarStore) -> list[Settled]:
 async def test_no_window_of_what_jobs_really_took_is_over_and_a_backlog_uses_it(
     callers: int, lost: float
 ) -> None:
-    """Four processes, heavy tails, estimates of one to three times as much that are settled at the end."""
+    """Four processes have heavy-tailed costs, and at the end settle estimates up to three times as high."""
     server, far, most = Server(), FarStore(delay=0.002), 500_000
 
     stores = [FarStore(far.behind, delay=0.002, seed=seed) for seed in range(4)]
@@ -133,7 +133,7 @@ async def test_closing_while_a_difference_is_being_sent_sends_nothing_else() -> 
 
 @pytest.mark.parametrize(("real", "counted"), [(30, {100, 30}), (130, {130, 160})])
 def test_without_an_answer_a_refund_is_sent_once_and_an_overrun_again(real: int, counted: set[int]) -> None:
-    """Whether the step was done or not."""
+    """This holds whether or not the step was done."""
     found = set()
     for seed in range(8):
 
@@ -178,7 +178,7 @@ async def test_an_overrun_waits_for_a_question_after_a_long_outage() -> None:
 @pytest.mark.parametrize("is_late", [False, True])
 @in_virtual_time
 async def test_what_belongs_to_a_lost_record_is_not_told_to_the_next(is_late: bool) -> None:
-    """Settled before the handle learns of it, or later."""
+    """The cost is settled before the handle learns of the loss, or after."""
     store = FarStore()
     queue, other = queue_on(store, "1000 tokens/min"), queue_on(store, "1000 tokens/min")
     async with queue.slot(cost=TOKENS) as slot:
@@ -272,7 +272,7 @@ def test_blocking_code_settles() -> None:
         assert queue.add(answer, 30, cost=TOKENS, settle=usage).result() == 30
         assert [*queue.map(answer, [40], cost=TOKENS, settle=usage)] == [40]
         assert queue(cost=TOKENS, settle=usage)(answer)(50) == 50
-        with queue.slot(cost=TOKENS) as slot:  # the question for this one tells all
+        with queue.slot(cost=TOKENS) as slot:  # the question for this one reports everything
             assert queue.inspect().limits[0].taken == 250
         queue.drop()
     with pytest.raises(QueueClosed):
@@ -347,7 +347,7 @@ def test_a_function_needs_an_estimate_and_a_result() -> None:
 
 
 def test_what_comes_in_one_turn_is_sent_in_parts() -> None:
-    """A question carries a thousand at most."""
+    """One question carries at most a thousand."""
     settlements = Settlements(CLOCK.get())
     for due in range(1_500):
         settlements.add(due, 0, {"tokens": -1}, ())

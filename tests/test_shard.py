@@ -31,7 +31,7 @@ async def test_many_shards_start_one_job_an_interval_each_in_its_order(backend: 
     assert len(starts.log) == 40
     assert min(starts.gaps) > 0.99
     assert max(starts.gaps) < 1.01
-    if backend == "asyncio":  # trio starts tasks in random order
+    if backend == "asyncio":  # trio has a random order
         for n in range(4):
             assert [k for shard, k in starts.order if shard == n] == list(range(10))  # type: ignore[misc,has-type]
 
@@ -166,7 +166,7 @@ async def test_a_cool_down_ends_by_itself_and_the_queue_keeps_its_pace(backend: 
 
 @in_virtual_time
 async def test_a_stalled_event_loop_costs_its_length_and_keeps_the_order_of_its_jobs() -> None:
-    """The slot that it missed is granted late; the next starts make up for what they can."""
+    """The missed slot is granted late, and the next starts make up for as much as they can."""
     store, starts = FarStore(), Starts()
     queue = queue_on(store)
     loop = asyncio.get_running_loop()
@@ -337,7 +337,7 @@ async def test_no_more_jobs_run_than_may_over_all_shards(backend: str) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await starts.job(n, takes=25)  # longer than a lease: it must be renewed
+        await starts.job(n, takes=25)  # longer than a lease, which must be renewed
         running -= 1
 
     await gather(*(partial(queue.run, partial(busy, n)) for n in range(3) for queue in queues))

@@ -1,4 +1,4 @@
-"""The accounts of one shard: whose turn it is, what is held, what goes back, and what counts as given up."""
+"""The accounting of one shard: whose turn it is, what is held, what is given back, and what is given up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def released(store: FarStore) -> set[int]:
 @BACKENDS
 @in_virtual_time
 async def test_a_slot_is_refused_to_whoever_is_not_first_in_line(backend: str) -> None:
-    """Tasks may be run in any order: those that are woken together still begin in that of the line."""
+    """Tasks may run in any order; those that are woken together still begin in the order of the queue."""
     shard = shard_on(FarStore(), Settings(interval=SECOND, burst=2))
     first, second = Waiter(), Waiter(early=1_000)
     shard.enter(first)
@@ -99,7 +99,7 @@ async def test_closing_does_not_wait_for_slots_that_a_job_paid_for_while_it_hold
 async def test_with_a_limit_of_running_jobs_a_way_that_is_too_long_for_the_tolerance_stops_no_job(
     backend: str,
 ) -> None:
-    """Each slot that is granted holds the queue, so there is no other time to ask for its clock."""
+    """Each granted slot holds the queue, so there is no other time to ask for the store's clock."""
     shard = shard_on(FarStore(delay=0.05), Settings(interval=50_000, max_running=1))
     with anyio.fail_after(20):
         await shard.slot(Waiter())
@@ -183,7 +183,7 @@ async def test_what_an_idle_shard_has_to_give_back_goes_back_even_if_the_next_jo
 async def test_slots_whose_return_got_lost_are_not_given_back_to_a_record_that_was_made_anew(
     backend: str, anew: bool
 ) -> None:
-    """There they may be somebody else's."""
+    """In the new record they may belong to another shard."""
     store = FarStore()
     shard, states = shard_on(store), store.behind._records.states
     grant = await shard.slot(Waiter())
@@ -226,7 +226,7 @@ async def test_slots_whose_return_got_lost_are_given_back_again_to_the_same_reco
 
 
 class Stumbling(FarStore):
-    """A store that once takes long to hear a question about a slot."""
+    """A store that once receives a question about a slot after a long delay."""
 
     stumbles = 0.0
 
@@ -245,7 +245,7 @@ class Stumbling(FarStore):
 async def test_a_slot_whose_question_comes_late_is_lost_only_to_a_later_one(
     backend: str, meanwhile: str, causes: dict[str, int]
 ) -> None:
-    """Else it is granted late. One that somebody voided was not given up."""
+    """Otherwise it is granted late. A slot that somebody revoked was not given up."""
     store = Stumbling()
     shard = shard_on(store)
     await shard.slot(Waiter())

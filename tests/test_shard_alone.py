@@ -1,4 +1,4 @@
-"""One shard by itself, without a handle around it: hand-overs that fail, slots given up, and its end."""
+"""One shard without a handle: failing hand-overs, slots that are given up, and closing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _then(waker: Waker, happens: Callable[[], object]) -> None:
 @pytest.mark.parametrize("late", [0.09, 0.2, 0.99, 5.0])
 @in_virtual_time
 async def test_a_job_that_was_handed_its_slot_and_comes_too_late_is_granted_it_late(late: float) -> None:
-    """A stall between the hand-over and the task of the job: only the last check can see it."""
+    """The process stalls between the hand-over and the job's task, so only the last check can notice it."""
     shard = shard_on(FarStore())
     await shard.slot(Waiter())
     loop = cast("VirtualLoop", asyncio.get_running_loop())
@@ -155,7 +155,7 @@ async def test_a_closed_shard_takes_no_new_jobs(backend: str, drain: bool) -> No
 
 
 async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
-    """This number of jobs that wait; each records its outcome."""
+    """A number of waiting jobs, each of which records its outcome."""
     async with anyio.create_task_group() as group:
 
         async def job() -> None:
@@ -172,7 +172,7 @@ async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
 @pytest.mark.parametrize("before", [0, 1, 2])
 @in_virtual_time
 async def test_when_closing_returns_all_tickets_are_back(backend: str, before: int) -> None:
-    """However often the shard had been idle before."""
+    """This holds however often the shard was idle before."""
     store, ended = FarStore(delay=0.01), list[object]()
     shard = shard_on(store)
     for _ in range(before):
@@ -193,7 +193,7 @@ async def test_when_closing_returns_all_tickets_are_back(backend: str, before: i
 @BACKENDS
 @pytest.mark.parametrize("drain", [False, True])
 def test_closing_in_a_pause(backend: str, drain: bool) -> None:
-    """Jobs fail at once; or they wait for its end, and then begin."""
+    """Jobs either fail at once, or wait for the end of the pause, and then begin."""
 
     async def scenario() -> list[object]:
         store, ended = FarStore(), list[object]()
@@ -239,17 +239,17 @@ async def test_when_closing_returns_the_store_knows_that_the_last_job_ended(back
 @pytest.mark.parametrize("paused", [False, True])
 @in_virtual_time
 async def test_a_ticket_goes_back_as_soon_as_nobody_wants_it(backend: str, paused: bool) -> None:
-    """Not when its slot comes, in an hour, nor when a paused shard would look again by itself."""
+    """It doesn't wait until its slot comes in an hour, nor until a paused shard would ask again."""
     store = FarStore()
     shard = shard_on(store, Settings(interval=3_600 * SECOND))
     await shard.slot(Waiter())
-    with anyio.move_on_after(12.3):  # between two looks
+    with anyio.move_on_after(12.3):  # between two questions
         async with anyio.create_task_group() as group:
             group.start_soon(shard.slot, Waiter())
             if paused:
                 await anyio.sleep(0.1)
                 await shard.command(Hold())
-                group.start_soon(shard.slot, Waiter())  # it finds the hold, and sits it out
+                group.start_soon(shard.slot, Waiter())  # it finds the hold, and waits for its end
     began = anyio.current_time()
     while await outstanding(store):
         assert anyio.current_time() - began < 0.1
@@ -262,7 +262,7 @@ async def test_tickets_are_waited_for_only_where_some_will_come(backend: str) ->
     store = FarStore(delay=0.1)
     shard = shard_on(store)
     with anyio.fail_after(1):
-        await shard.placed()  # nobody is in line
+        await shard.placed()  # nobody waits
     waiter = Waiter()
     async with anyio.create_task_group() as group:
         group.start_soon(shard.slot, waiter)
@@ -318,9 +318,9 @@ async def test_each_job_waits_a_minute_of_its_own_for_a_store_that_is_away(backe
 @pytest.mark.parametrize("delay", [0.0, 0.001])
 @in_virtual_time
 async def test_a_job_that_begins_early_is_heard_of_when_it_comes_last(backend: str, delay: float) -> None:
-    """It is first in line, and its slot is handed over earlier than that of whom it overtakes.
+    """It is first in the queue, and is given its slot earlier than the job that it overtakes.
 
-    That may be granted by then or not.
+    That slot may or may not be granted by then.
     """
     shard = shard_on(FarStore(delay=delay))
     at: list[float] = []

@@ -1,4 +1,4 @@
-"""What jobs cost in slots, and what a shard gives back when jobs leave, close, or find the store away."""
+"""The slots that jobs cost, and what a shard gives back when jobs leave, at its close, or in an outage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_granted_again_goes_before_what_was_granted_since() -> None:
 
 @pytest.mark.parametrize("kind", ["tickets", "granted", "unused"])
 def test_a_slot_of_any_kind_is_a_slot(kind: str) -> None:
-    """With any, losing a keyed queue's record matters: the new one begins with a quiet interval."""
+    """With any of them, losing a keyed queue's record matters: the next begins with a quiet interval."""
     slots = Grants()
     assert not slots
     slot = Slot(1, 0)
@@ -58,7 +58,7 @@ def test_a_slot_of_any_kind_is_a_slot(kind: str) -> None:
 @pytest.mark.parametrize("limit", [0, 1])
 @in_virtual_time
 async def test_what_a_job_costs_is_in_the_record_when_it_begins(backend: str, cost: int, limit: int) -> None:
-    """Its process may die right then."""
+    """The job's process may die right then."""
     store = FarStore(delay=0.01)
     grant = await shard_on(store, Settings(interval=SECOND, max_running=limit)).slot(Waiter(cost=cost))
     state = store.behind._records.states["q"]
@@ -123,7 +123,7 @@ async def test_a_slot_too_cheap_for_the_first_job_is_passed_by(backend: str) -> 
 @BACKENDS
 @in_virtual_time
 async def test_a_dearer_slot_is_taken_by_whoever_is_first(backend: str) -> None:
-    """It is granted, and its price is paid; the dear job comes behind it."""
+    """The slot is granted and its cost taken; the more expensive job comes behind it."""
     shard, starts = shard_on(FarStore()), Starts()
     await begin(shard, starts, 1)
     async with anyio.create_task_group() as group:
@@ -192,7 +192,7 @@ async def test_slots_that_come_soon_after_another_are_asked_about_with_it_but_no
 @BACKENDS
 @pytest.mark.parametrize("limit", [0, 3])
 def test_whenever_all_jobs_leave_everything_goes_back(backend: str, limit: int) -> None:
-    """Also what is granted, or asked for, at that very moment; and none counts as running."""
+    """This includes slots that are being granted or requested at that moment, and none counts as running."""
 
     async def scenario(leave: float) -> None:
         store = FarStore(delay=0.1)

@@ -1,4 +1,4 @@
-"""What a shard remembers across answers that fail or get lost, and how long it waits in which trouble."""
+"""What a shard remembers across failed and lost answers, and how long it waits in which kind of trouble."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_store_that_went_back_is_brought_forward_by_the_next_question(
 async def test_a_record_that_is_lost_is_told_of_once_whoever_finds_it_gone(
     backend: str, looks: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A look finds no record, and doesn't make one; the question after it would find nothing amiss."""
+    """Inspecting finds no record and creates none, so the next question alone would find nothing wrong."""
     store = FarStore()
     shard = shard_on(store)
     for times in range(1, 4):
@@ -109,7 +109,7 @@ async def test_what_could_not_be_given_back_is_given_back_later(backend: str) ->
     store = FarStore()
     shard = shard_on(store)
     shard.dispatcher.give_up(grant := await shard.slot(Waiter()), "thread")
-    shard.enter(waiter := Waiter())  # now: without jobs, a shard forgets its slots when its store is away
+    shard.enter(waiter := Waiter())  # without jobs, a shard forgets its slots in an outage
     store.is_down = True
     async with anyio.create_task_group() as group:
         group.start_soon(shard.slot, waiter)
@@ -149,7 +149,7 @@ async def test_a_job_of_a_higher_cost_counts_as_one_running_job(backend: str) ->
 
 
 class Deaf(FarStore):
-    """A store that wakes nobody."""
+    """A store without wake-ups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Deaf(FarStore):
 @pytest.mark.parametrize("seconds", [0.2, 2, 7.3, 100])
 @in_virtual_time
 async def test_a_job_begins_at_the_very_end_of_a_cool_down(backend: str, deaf: bool, seconds: float) -> None:
-    """Not when the shard would look again by itself."""
+    """It doesn't begin only when the shard would ask again by itself."""
     shard = shard_on(Deaf() if deaf else FarStore())
     await shard.slot(Waiter())
     await anyio.sleep(10)
@@ -176,7 +176,7 @@ async def test_a_job_begins_at_the_very_end_of_a_cool_down(backend: str, deaf: b
 @pytest.mark.parametrize("deaf", [False, True])
 @in_virtual_time
 async def test_a_pause_that_ends_before_its_time_is_noticed(backend: str, deaf: bool, length: int) -> None:
-    """At once, or by looking now and then where the store wakes nobody."""
+    """The shard notices at once, or by asking now and then if the store has no wake-ups."""
     store = Deaf() if deaf else FarStore()
     shard = shard_on(store)
     await shard.slot(Waiter())

@@ -1,4 +1,4 @@
-"""The parts of a shard by themselves: the sweeping of its line, its slots, and the pauses of an outage."""
+"""Parts of the shard by themselves: sweeping the waiting jobs, slots, and the pauses of an outage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intervalq_stores.memory.queues import MemoryStore
 
 
 class Counted(WaitQueue):
-    """A line that counts how often it was swept."""
+    """A queue of waiting jobs that counts how often it was swept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_the_line_remembers_that_a_job_needed_more_than_one_slot() -> None:
 
 
 def coming(shard: Shard, costs: list[int], waiters: list[Waiter]) -> list[int | None]:
-    """The tickets that jobs can expect where slots of these costs come, the first one granted."""
+    """The tickets that jobs can expect if slots have these costs, of which the first was granted."""
     tickets = [Slot(n, 10 * n, cost) for n, cost in enumerate(costs, 1)]
     shard.grants.granted.append(GrantRange(tickets[0], held_total=0, steps=0))
     shard.grants.tickets.extend(tickets[1:])

@@ -1,4 +1,4 @@
-"""What a shard asks the store, and when: no more than it needs, no later than it must."""
+"""What a shard asks the store, and when: no more than it needs, and no later than it must."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def advances(store: FarStore) -> list[Advance]:
 
 
 async def wait_in(shard: Shard, jobs: int) -> list[Waiter]:
-    """This number of jobs in line that nobody runs: the test begins them itself."""
+    """Add a number of waiting jobs that nobody runs, because the test begins them itself."""
     waiters = [Waiter() for _ in range(jobs)]
     for waiter in waiters:
         shard.enter(waiter)
@@ -65,7 +65,7 @@ def test_one_question_a_job_is_enough(lookahead: int) -> None:
 
 
 def asked_a_job(jobs: int, callers: int, away: float = 0.0) -> tuple[float, float]:
-    """Questions and tickets of shards with a caller each, which comes back at once, or stays away."""
+    """The questions and tickets of shards with one caller each, which returns at once, or stays away."""
 
     async def scenario() -> tuple[float, float]:
         store = FarStore(delay=0.001)
@@ -198,7 +198,7 @@ def test_the_clock_of_the_store_is_looked_at_only_shortly_before_a_slot(backend:
 
 @pytest.mark.parametrize("step", [0, -60 * SECOND])
 def test_a_question_that_waited_for_an_answer_knows_what_it_shows_of_the_clock(step: int) -> None:
-    """Slots from before a step aren't asked about, and no larger error is reported than there is by then."""
+    """It asks about no slots from before a step, and reports no larger error than there is by then."""
 
     async def scenario() -> tuple[list[tuple[Slot, ...]], list[int], tuple[Slot, ...]]:
         stepped = 0
@@ -218,7 +218,7 @@ def test_a_question_that_waited_for_an_answer_knows_what_it_shows_of_the_clock(s
 
 
 class Quickening(FarStore):
-    """A store whose first answer is slow, as when a connection is made."""
+    """A store whose first answer is slow, as while a connection is made."""
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         answer = await super().apply(queue, command, now)
@@ -242,7 +242,7 @@ def test_a_slot_is_used_as_soon_as_the_clock_is_known_well_enough(backend: str) 
 
 @BACKENDS
 def test_in_a_hold_tickets_are_asked_for_with_each_question(backend: str) -> None:
-    """So that the very question that finds the hold ended brings them."""
+    """The question that finds the hold ended then also brings tickets."""
 
     async def scenario() -> None:
         store = FarStore()

@@ -1,4 +1,4 @@
-"""Shards in virtual time: cancelled at every await, closed, cut off, with lost answers and records; idle."""
+"""Shards in virtual time: cancelled at every await, closed, idle, cut off, with lost answers and records."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _CancelAt:
             error = value = None
             try:
                 value = yield step
-            except BaseException as thrown:  # noqa: BLE001 - handed on to the coroutine
+            except BaseException as thrown:  # noqa: BLE001 - passed on to the coroutine
                 error = thrown
 
 
@@ -111,7 +111,7 @@ async def _by_verbs(queue: IntervalQueue, starts: Starts) -> None:
 def test_cancelled_at_every_await_the_others_go_on(
     backend: str, way: Callable[[IntervalQueue, Starts], Awaitable[None]]
 ) -> None:
-    """Whatever a cancelled call was doing, every other job starts, paced, and nothing is left behind."""
+    """Whatever the cancelled call was doing, all other jobs start at the pace, and nothing is left behind."""
     ended = False
     for at in range(60):
 

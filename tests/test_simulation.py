@@ -1,4 +1,4 @@
-"""Simulated schedules: every promise is kept in every mix, planted bugs are found, old ones stay mended."""
+"""Simulated schedules: every mix keeps every promise, planted bugs are found, and fixed ones stay fixed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intervalq.testing.simulation.many import Tally, several
 from planted import bugs
 from planted.bugs import BUGS, planted
 
-pytestmark = pytest.mark.timeout(900)  # the first one waits for what all of them search
+pytestmark = pytest.mark.timeout(900)  # the first test waits until all searches are done
 
 ASKED = os.environ.get("INTERVALQ_TEST_SCHEDULES", "")
 SHORT = dict.fromkeys(
@@ -45,7 +45,7 @@ SHORT = dict.fromkeys(
 )
 LONG = dict.fromkeys(("callers", "regulars", "swift", "crowd", "rows", "far"), 24)
 SCHEDULES = {mix: int(ASKED or {"clock": 120, "failover": 90, **SHORT, **LONG}.get(mix, 60)) for mix in MIXES}
-"""Schedules of each mix, as many as time allows in each run; the campaign has run many more."""
+"""Schedules of each mix, as many as each run has time for; the campaign has run many more."""
 
 CHUNK = 50
 PLANTED = 1_000
@@ -56,7 +56,7 @@ REGRESSIONS = Path(__file__).with_name("simulation_regressions.txt")
 
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> Iterator[None]:
-    """Without the warnings that simulated faults cause, also those that come with the garbage."""
+    """Suppress the warnings that simulated faults cause, including those of garbage collection."""
     logger = logging.getLogger("intervalq")
     logger.disabled = True
     yield
@@ -72,7 +72,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def schedules(pool: ProcessPoolExecutor) -> dict[str, list[Future[Tally]]]:
-    """All of them at once, so that no processor waits for the last schedule of a mix."""
+    """All schedules run at once, so that no processor waits for the last one of a mix."""
     return {
         mix: [pool.submit(several, mix, chunk) for chunk in chunks(count)] for mix, count in SCHEDULES.items()
     }
@@ -83,7 +83,7 @@ def chunks(count: int) -> list[range]:
 
 
 def explained(tally: Tally) -> str:
-    """What to read, and what to run, when a schedule fails."""
+    """What to read, and which command to run, when a schedule fails."""
     lines = []
     for run in tally.broken[:2]:
         lines += ["", *run.lines[-40:], *(f"broken: {violation}" for violation in run.violations)]
@@ -121,7 +121,7 @@ def test_the_queue_keeps_its_rate_when_nothing_goes_wrong(schedules: dict[str, l
 def test_no_job_is_dear_or_late_when_nothing_goes_wrong(
     mix: str, questions: float, slots: float, seconds: float, schedules: dict[str, list[Future[Tally]]]
 ) -> None:
-    """What a job costs: questions to the store, slots that nobody uses while it waits, and time."""
+    """The cost of a job: questions to the store, slots that stay empty while it waits, and time."""
     tally = Tally(mix)
     for part in schedules[mix]:
         tally.merge(part.result())
@@ -140,7 +140,7 @@ def test_many_slots_are_granted_late(mix: str, schedules: dict[str, list[Future[
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    """By the schedule that found it before; where schedules are made up otherwise now, by an early one."""
+    """The schedule is the one that found it first, or an early one if schedules are made differently now."""
     bug = BUGS[name]
     for seeds in (
         range(bug.seed, bug.seed + 1),
@@ -178,7 +178,7 @@ def test_the_same_seed_gives_the_same_trace(mix: str) -> None:
 
 
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
-    """Not on the order of sets, which is another one in every process."""
+    """It doesn't depend on the order of sets, which differs in every process."""
     program = (
         "from intervalq.testing.simulation import MIXES, simulate\n"
         "print(*(simulate(mix, 3, trace=True).digest for mix in MIXES))"

@@ -1,4 +1,4 @@
-"""A short slice of the processor: asked for once a thread, and nothing else about the thread changes."""
+"""A short scheduler time slice: it is requested once per thread, and changes nothing else of the thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems h
 
 
 def in_a_thread(function: Callable[[], object]) -> object:
-    """What it gives in a thread of its own, whose scheduling may be changed."""
+    """The result of a function in a thread of its own, whose scheduling may be changed."""
     given: list[object] = []
     thread = threading.Thread(target=lambda: given.append(function()))
     thread.start()

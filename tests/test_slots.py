@@ -1,4 +1,4 @@
-"""The slots of a shard by themselves: runs of them, and how an answer sorts its tickets."""
+"""The slots of a shard: ranges of grants, and how an answer sorts its tickets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def of(tickets: list[int]) -> list[Slot]:
     return [Slot(ticket, 10 * ticket) for ticket in tickets]
 
 
-# waiting / asked about / granted / missed / granted and still here / left; and up to where they are void
+# waiting / asked about / granted / missed / granted and still here / left; and up to where they are revoked
 SORTED = {
     "not asked ones stay": ("1234 / 123 / 123 / / 123 / 4", 0),
     "let pass meanwhile": ("23 / 12 / 12 / / 2 / 3", 0),
@@ -58,7 +58,7 @@ def test_only_the_very_last_tickets_go_back(unused: str) -> None:
 
 
 def each(run: GrantRange) -> list[Grant]:
-    """The grants of a run, one after the other."""
+    """The grants of a range, one after the other."""
     grants = Grants()
     grants.granted.append(run)
     return [grants.use() for _ in range(run.count)]
@@ -87,7 +87,7 @@ def test_a_run_is_open_from_its_last_slot_to_the_end_of_its_first() -> None:
 
 
 def moving(count: int = 4) -> Grants:
-    """A run of slots at 100, 200, ... that may be used late, and are over 10 after they come."""
+    """A range with slots at 100, 200, ..., which may be used late, and are over 10 after they come."""
     grants = Grants()
     grants.grant(GrantRange(Slot(1, 100), held_total=0, steps=0, count=count, step=100))
     grants.granted[0].before, grants.granted[0].moves = 10, True
@@ -103,7 +103,7 @@ def test_in_a_run_of_ones_own_a_job_may_begin_up_to_the_end_of_the_last_slot() -
 
 @pytest.mark.parametrize(("at", "kept"), [(110, 0), (111, 2), (210, 2), (211, 3), (410, 4)])
 def test_a_late_start_covers_the_slots_that_lie_too_near_to_it(at: int, kept: int) -> None:
-    """One at 210 is an interval less the tolerance before the slot at 300, which others may have."""
+    """A start at 210 is an interval less the tolerance before the slot at 300, which others may have."""
     grants = moving()
     assert grants.move(at) is (at > 110)
     assert grants.granted[0].shift == max(0, at - 110), "it ends when its job begins"
@@ -140,7 +140,7 @@ def test_slots_behind_a_late_start_move_by_as_much_but_not_beyond_the_last_ones_
 
 
 def row(first: int, count: int = 1) -> list[Slot]:
-    """Tickets in a row, ten apart."""
+    """Consecutive tickets whose slots are ten apart."""
     return [Slot(ticket, 10 * ticket) for ticket in range(first, first + count)]
 
 

@@ -1,4 +1,4 @@
-"""A virtual day with every kind of use and trouble leaves nothing behind: no task, timer or object."""
+"""A virtual day with every kind of use and fault leaves nothing behind: no task, timer or object."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ PACKAGES = {"intervalq", "intervalq_stores", "anyio", "asyncio", "_asyncio"}
 
 
 class Census(NamedTuple):
-    """How many objects there are, and of which kinds that a queue could leave behind."""
+    """How many objects exist, and how many of each kind that a queue could leave behind."""
 
     objects: int
     kinds: Counter[str]
 
 
 class UserError(Exception):
-    """What some jobs raise."""
+    """The error that some jobs raise."""
 
 
 class Day:
-    """Four handles that share a queue over lines of their own, and what their users do in an hour."""
+    """Four handles that share a queue over connections of their own, and what their users do in an hour."""
 
     def __init__(self) -> None:
         first = FarStore(delay=0.01)
@@ -51,7 +51,7 @@ class Day:
         self.outcomes: Counter[str] = Counter()
 
     async def use(self, queue: IntervalQueue) -> None:
-        """One call of one kind, at a random moment."""
+        """Make one call of a random kind at a random moment."""
         dice = self.dice
         await anyio.sleep(dice.uniform(0, 3_000))
         kind = dice.choice(("run", "slot", "add", "cancelled", "impatient", "fails", "key", "map", "cool"))
@@ -88,7 +88,7 @@ class Day:
         raise UserError
 
     async def hour(self) -> None:
-        """Forty calls on each handle, with an outage, lost answers, a pause, and a record that is gone."""
+        """Make forty calls on each handle, with an outage, lost answers, a pause, and a lost record."""
         async with anyio.create_task_group() as group:
             for queue in self.queues:
                 for _ in range(40):
@@ -114,7 +114,7 @@ class Day:
 
 
 def census() -> Census:
-    """Count what is alive."""
+    """Count the objects that exist."""
     gc.collect()
     kinds = Counter(map(type, gc.get_objects()))
     ours = Counter(
@@ -129,7 +129,7 @@ def census() -> Census:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "intervalq")  # the trouble is meant, and kept records are objects
+    caplog.set_level(logging.CRITICAL, "intervalq")  # the faults are intended, and kept records are objects
 
 
 @in_virtual_time
@@ -147,12 +147,12 @@ async def test_a_day_leaves_nothing_behind() -> None:
     names = await day.lines[0].names()
     assert len(names) < 200, "records of keys that are not used any more lapse"
     assert len(day.starts.log) > HOURS * 100
-    # Each hour somebody drops the queue: jobs that were granted may begin beside those of the new one.
+    # Each hour somebody drops the queue: granted jobs may begin beside those of the new record.
     assert sum(gap < 0.9 * INTERVAL for gap in day.starts.gaps) <= HOURS // 4
     wanted = {"run", "slot", "add", "cancelled", "key", "map", "cool", "SlotTimeout", "UserError"}
     assert wanted <= set(day.outcomes), "every kind of use happened"
-    settled = counts[2]  # what is made once, on first use, is there by now
-    # An hour may end while records wait to lapse; what grows is there at the end of each.
+    settled = counts[2]  # by now, everything that is created at first use exists
+    # An hour may end while records wait to lapse, so only objects that remain at the end of each hour count.
     grown = min(sum((count.kinds - settled.kinds).values()) for count in counts[-3:])
     assert grown < HOURS / 2, "less than one object in two hours"
     assert counts[-1].objects < 1.05 * settled.objects
@@ -162,7 +162,7 @@ async def test_a_day_leaves_nothing_behind() -> None:
 
 
 def test_a_real_shard_tells_its_figures(tmp_path: Path) -> None:
-    # In a process of its own: to count the objects of one that has run many tests takes longer than a slot.
+    # In a process of its own: counting the objects of one that has run many tests takes longer than a slot.
     script = str(Path(__file__).with_name("soak.py"))
     command = [sys.executable, script, "--shard", str(tmp_path / "state.db"), "--minutes", "0.01"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -174,7 +174,7 @@ def test_a_real_shard_tells_its_figures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("grows", [None, *soak.SLACK, "connections", "starts"])
 def test_growth_of_one_shard_is_found(grows: str | None) -> None:
-    """Its tenth look is as its first, but for what grows; nothing at all starts without `starts`."""
+    """Its tenth count equals its first except for what grows; without `starts`, no job starts at all."""
     flat = {"starts": 0 if grows == "starts" else 9, **dict.fromkeys(soak.SLACK, 20_000)}
     growing = [
         {**flat, **({grows: 20_000 + 900 * look} if grows in soak.SLACK else {})} for look in range(20)

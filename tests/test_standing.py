@@ -17,7 +17,7 @@ from virtual_store import FarStore, in_virtual_time
 async def looks(
     limits: list[str], interval: float | None, *, jobs: int, tokens: int, after: float
 ) -> QueueState:
-    """The queue's standing at an instant while this number of jobs arrive at once."""
+    """The queue's limits at an instant while this number of jobs arrive at once."""
     queue = queue_on(FarStore(), *limits, interval=interval)
     found = list[QueueState]()
 

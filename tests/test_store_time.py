@@ -1,4 +1,4 @@
-"""What a shard makes of readings of the store's clock: bounds that hold, and what it does if they're wide."""
+"""A shard's estimate of the store's clock: bounds that hold, and what happens if they are wide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE = 3_000
 
 
 def informed(time: StoreTime, state: State) -> State:
-    """The record once it has been told by how much a shard may be wrong."""
+    """The record after it was told how wrong a shard may be."""
     return replace(state, error=time.error_to_report(state, AT))
 
 
@@ -30,14 +30,14 @@ def record(settings: Settings | None = None) -> State:
 
 
 def error_after(trip: int) -> int:
-    """How well the clock is known after a round trip: both are read in whole microseconds, and run apart."""
+    """The error of the estimate after a round trip: both clocks show whole microseconds, and drift apart."""
     return trip + 2 + -(-trip // 2_000)
 
 
 def time_of(
     error: int, state: State | None = None, *, strict: bool = False, checked: bool = True
 ) -> StoreTime:
-    """The store's clock is known to `error` at `AT`; it may have been asked for until that helped no more."""
+    """The estimate at `AT` with this error; with `checked`, another reading is no longer wanted."""
     time = StoreTime(strict=strict)
     trip = next(trip for trip in range(error, -1, -1) if error_after(trip) <= error)
     time.clock.learn(AT - trip, AT, AT + OFFSET)
@@ -84,7 +84,7 @@ READINGS = st.lists(
 def test_bounds_contain_the_truth(
     offset: int, drift: int, readings: list[tuple[int, int, int]], later: int, tolerance: int
 ) -> None:
-    """A reading was made at some instant between sending and receiving; the clocks run apart meanwhile."""
+    """A reading is made at some instant between sending and receiving; the clocks drift apart meanwhile."""
     reads, time, at = store_clock(offset, drift), StoreTime(strict=True), 0
     for pause, there, back in readings:
         sent = at + pause
@@ -104,7 +104,7 @@ def test_bounds_contain_the_truth(
 @pytest.mark.parametrize("drift", [-500, -100, 100, 500])
 @pytest.mark.parametrize("pause", [50, 700, 1_999])
 def test_many_readings_in_a_short_time_age_as_well(drift: int, pause: int) -> None:
-    """Else bounds that were close once are kept while the clocks run apart, until that looks like a step."""
+    """Otherwise bounds that were close once would be kept as clocks drift, which later looks like a step."""
     reads, time, at = store_clock(OFFSET, drift), StoreTime(), 0
     for number in range(5_000):
         there, back = (5, 5) if number % 1_000 == 0 else (300, 100 + number % 7)
@@ -140,8 +140,8 @@ def test_a_slow_reading_that_shows_a_step_is_checked_before_its_error_is_reporte
 
 # --- bounds that are too wide -----------------------------------------------------------------------
 
-# The error of the clock, strict; how long after it may have come the slot opens, how long it is open; and the
-# error that is reported.
+# The error of the clock; strict; how long after its earliest time the slot opens; how long it is open;
+# and the error that is reported.
 WIDE: dict[str, tuple[int, bool, int, int, int]] = {
     "certain": (1_000, False, 1_000, TOLERANCE - 1_000 - 1, 0),
     "as wide as the tolerance allows": (2_000, False, 2_000, TOLERANCE - 2_000 - 1, 0),
@@ -164,7 +164,7 @@ def test_where_bounds_are_wide_a_job_begins_in_their_middle_unless_it_is_to_be_s
 
 
 def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
-    """The middle of close bounds gave more short gaps."""
+    """Starting in the middle of close bounds gave more short gaps."""
     tight = record(Settings(10_000, tolerance=100))
     time = time_of(1_999, tight)
     slot = time.bounded(granted(time), informed(time, tight), AT)
@@ -181,7 +181,7 @@ def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
 
 @pytest.mark.parametrize("error", [1_900, 40_000])
 def test_a_job_begins_no_further_from_its_slot_than_the_record_was_told(error: int) -> None:
-    """Else `inspect().spacing`, which is for the whole queue, would promise more than holds."""
+    """Otherwise `inspect().spacing`, which is for the whole queue, would promise too much."""
     tight = record(Settings(10_000, tolerance=1_000))
     time = time_of(error, tight)
     assert time.error(tight, AT) > 0
@@ -273,7 +273,7 @@ def test_the_reaction_doubles_with_each_answer_that_was_used_too_late_and_comes_
         time.answer_came_late(10**9)
     assert seen[:4] == [REACTION, 2 * REACTION, 4 * REACTION, 8 * REACTION]
     assert seen[-1] == 1_000_000
-    assert time.lead() - lead == 100_000  # what is later still is granted late
+    assert time.lead() - lead == 100_000  # a later one is granted late
     for _ in range(200):
         before = time.reaction
         time.job_began()

@@ -1,4 +1,4 @@
-"""Blocking code: threads share one pace, an interrupt leaves nothing behind, a fork begins anew."""
+"""Blocking code: threads share one pace, an interrupt leaves nothing behind, a child starts afresh."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_threads_share_one_pace(queue: IntervalQueue) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    # However late they are, so many starts take so many intervals, less twice the tolerance.
+    # However late they are, this number of starts takes as many intervals, less twice the tolerance.
     assert time.monotonic() - began >= 23 * 0.02 - 2 * 0.002
     assert len(set(tickets)) == 24
 
@@ -89,7 +89,7 @@ def test_verbs(queue: IntervalQueue) -> None:
     assert queue.inspect().interval == 0.01
     assert queue.reclaim() == 0
     with queue["key"].slot() as slot:
-        assert slot.ticket >= 1  # the first ones may have passed on a busy machine
+        assert slot.ticket >= 1  # on a busy machine, the first ones may have passed
     assert pickle.loads(pickle.dumps(queue)).name == queue.name
     queue.drop()
 
@@ -119,7 +119,7 @@ def test_closing_tells_threads_that_wait() -> None:
 def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
     queue: IntervalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job is in no line when all others have begun, and must be let into line once more."""
+    """When all others have begun, its job is no longer among the waiting ones, and must be added again."""
     order: list[str] = []
     slots: list[Grant] = []
     asked, mine = threading.Event(), queue._queue._callers
@@ -176,7 +176,7 @@ def test_a_forked_child_begins_anew(tmp_path: Path) -> None:
 def test_a_forked_child_leaves_the_slot_of_its_parent_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It neither settles nor ends it: both would use the connection of the parent."""
+    """It neither settles nor ends the slot, because both would use the parent's connection."""
     url = f"file://{tmp_path}/state.json"
     ended: list[int] = []
     with IntervalQueue("forked-in", limits=["1000 tokens/min"], store=url) as queue:
@@ -193,7 +193,7 @@ def test_a_forked_child_leaves_the_slot_of_its_parent_alone(
                 slot.settle(tokens=30)
         if child == 0:
             try:
-                with queue.slot(cost={"tokens": 5}) as own:  # a slot of its own, after what the loop was told
+                with queue.slot(cost={"tokens": 5}) as own:  # a slot of its own, afterwards
                     own.settle(tokens=3)
                 queue.close()
             finally:

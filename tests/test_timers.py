@@ -1,4 +1,4 @@
-"""Timers go off at their instants, sleeps end when they should, and neither leaves anything behind."""
+"""Timers fire at their instants, sleeps end when they should, and neither leaves anything behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def soon(micros: int = 1_000) -> int:
 
 
 def with_timers(scenario: Callable[[Timers], Awaitable[None]]) -> None:
-    """In a real event loop, which has no more descriptors afterwards than before."""
+    """Run in a real event loop, which afterwards must have no more descriptors than before."""
 
     async def whole() -> None:
         before, timers = descriptors(), timers_of(asyncio.get_running_loop())
@@ -109,7 +109,7 @@ def test_a_timer_does_not_wait_for_a_later_one() -> None:
 @needs_timerfd
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_those_who_leave_early_are_not_kept(cancelled: bool) -> None:
-    """Nor is the descriptor: see `with_timers`."""
+    """The descriptor isn't kept either: see `with_timers`."""
 
     async def scenario(timers: Timers) -> None:
         wakers = [new_waker() for _ in range(100)]

@@ -1,4 +1,4 @@
-"""What a store tells of its round trip, and what one in this process keeps."""
+"""The times of a round trip that stores report, and what a shard makes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from virtual_store import FarStore, in_virtual_time
 
 
 class Timed(FarStore):
-    """A store that says when the command left and the answer came: `off` from the middle of the call."""
+    """A store that reports when the command left and the answer came: `off` from the middle of the call."""
 
     off = 0
 
@@ -72,7 +72,7 @@ async def test_records_of_idle_keyed_queues_do_not_stay() -> None:
 
 @in_virtual_time
 async def test_what_connecting_took_moves_no_slot() -> None:
-    """The first command connects, and perhaps imports a driver: slots would be handed out that far ahead."""
+    """The first command connects, and may import a driver; slots must not be taken that far ahead."""
 
     class Connecting(FarStore):
         async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
@@ -92,7 +92,7 @@ async def test_what_connecting_took_moves_no_slot() -> None:
 async def test_a_file_tells_when_its_step_was_done_however_late_that_is_heard(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop stands still until the step is done, and for as long as the clock needs to go on."""
+    """The event loop stalls until the step is done, and for as long as the clock needs to advance."""
     done, finish, put, late = threading.Event(), Job.finish, WorkerThread.put, 0
 
     def finished(job: Job, error: BaseException | None) -> None:

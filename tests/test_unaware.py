@@ -1,4 +1,4 @@
-"""A shard that has not heard of a hold asks about its slot too early; that answer doesn't bind it."""
+"""A shard that has not learned of a hold asks about its slot too early; that answer doesn't bind it."""
 
 from __future__ import annotations
 

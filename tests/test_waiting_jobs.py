@@ -1,4 +1,4 @@
-"""Jobs of `add` that wait in the background: no task, their own context, and every way to end."""
+"""Jobs of `add` that wait in the background: without a task, in their own context, with every kind of end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_job_that_waits_in_the_background_may_time_out(backend: str) -> 
     starts, queue = Starts(), queue_on(FarStore())
     await queue.run(partial(starts.job, 0))
     await anyio.sleep(1)
-    await queue.pause()  # which may end in time, so the job waits
+    await queue.pause()  # the hold may end in time, so the job waits
     begin = anyio.current_time()
     job = await queue.add(starts.job, 1, timeout=0.5)
     with pytest.raises(SlotTimeout):
@@ -94,7 +94,7 @@ async def test_all_jobs_that_wait_learn_that_the_queue_was_closed(backend: str) 
 
 @in_virtual_time
 async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> None:
-    """It isn't the first in line, so nothing tells it of slots that were granted before."""
+    """It isn't the first in the queue, so no event tells it of slots that were granted before."""
     queue = IntervalQueue("q", interval=1e-6, burst=1000, lookahead=None, store=FarStore())
     later: list[Job[int]] = []
 
@@ -110,7 +110,7 @@ async def test_a_job_that_comes_when_the_one_before_was_woken_begins_too() -> No
         later.append(start(queue, job, (), queue._plan()))
 
     def begin_and_add() -> None:
-        asyncio.get_running_loop().call_soon(add)  # the next thing, before the first one's task has looked
+        asyncio.get_running_loop().call_soon(add)  # the next one, before the first one's task has looked
         begin()
 
     first._waiter.start = begin_and_add

@@ -75,7 +75,7 @@ def test_one_long_stall_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -
 def test_tickets_that_somebody_voided_cost_no_slots(
     lookahead: int | None, interval: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By `reclaim`, or by a longer interval: those that live queue again, all at once."""
+    """`reclaim` or a longer interval revokes them; jobs of live processes all take new tickets at once."""
     starts = Starts()
 
     async def scenario() -> int:

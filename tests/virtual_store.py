@@ -20,7 +20,7 @@ from intervalq_stores.memory.queues import MemoryStore
 
 
 class FarStore:
-    """A store at the end of a line. Each handle may have a line of its own to the same store."""
+    """A store reached through a simulated connection. Each handle may have its own, to the same store."""
 
     def __init__(self, behind: MemoryStore | None = None, *, delay: float = 0.0, seed: int = 0) -> None:
         self.behind = behind or MemoryStore(clock=virtual_micros)

@@ -1,13 +1,13 @@
 """Random shards on one record with limits, judged by brute force: when did jobs begin, how many in a window?
 
-    python tests/window_oracle.py 1000000            # so many runs; says which seeds were over a limit
+    python tests/window_oracle.py 1000000            # this many runs; prints the seeds that exceeded a limit
 
-The judge knows nothing of cells: it has the real time of every start and what it took, and counts every
-window. Jobs begin at any time that a grant allows, and take at most what their tickets did, which is
-settled later; shards die, ask again when it is too late, give slots back, hold the queue, change its limits,
-and ask twice where an answer was lost; the store's clock is set back. After a change, starts are judged whose
-tickets were issued since; what began before counts as far as a limit of the same unit has counted it. A job
-that takes more than there is now counts as all there is.
+The judge knows nothing of cells: it has the real time and cost of every start, and counts every window. Jobs
+begin at any time that a grant allows, and take at most what their tickets did, which is settled later; shards
+die, ask again too late, give slots back, hold the queue, change its limits, and repeat a question whose
+answer was lost; the store's clock is set back. After a change of limits, starts are judged whose tickets were
+issued since; earlier ones count as far as a limit of the same unit has counted them. A job that takes more
+than a limit now allows counts as the whole limit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Era:
     known: int
     """From when on starts are counted, in real time."""
     counts: int = 0
-    """Tickets up to this one aren't counted: no limit of the unit was there when they were issued."""
+    """Tickets up to this one aren't counted: there was no limit of the unit when they were issued."""
     through: int = FOREVER
     """The last ticket that was issued while it was in force."""
 
@@ -79,7 +79,7 @@ class Granted:
 
 @dataclass
 class Run:
-    """One record and all that its shards know."""
+    """One record, and all shards that use it."""
 
     seed: int
     fixed: bool = False  # some windows are
@@ -130,7 +130,7 @@ class Run:
         if not self.fixed or self.edges.random() < 0.3:
             return limit
         window = self.edges.choice((limit.window, limit.window, 10 * SECOND))
-        # The clock is about there when runs begin: some windows have edges near it.
+        # Runs begin near this reading of the clock, which is near some windows' edges.
         near = T0 + self.edges.randint(0, SECOND)
         return limit._replace(
             window=window, edge=self.edges.choice((0, near, self.edges.randrange(window))) % window
@@ -166,7 +166,7 @@ class Run:
     def _apply(self, command: Command) -> Answer:
         self.state, answer = rules.apply(self.state, command, self.now - self.behind)
         if self.random.random() < 0.05 and isinstance(command, Advance) and not command.take:
-            # The answer was lost: it is asked again, but what wasn't needed is said only once.
+            # The answer was lost: the question is repeated, but what wasn't needed is reported only once.
             again = replace(command, settled=())
             self.state, answer = rules.apply(self.state, again, self.now - self.behind)
         self.steps += 1
@@ -193,7 +193,7 @@ class Run:
         own = self.tickets[shard]
         count = self.random.randint(1, 3)
         lost = [each for each in self.granted[shard] if each.closes < self.now]
-        if lost:  # too late: granted again, with all behind it
+        if lost:  # too late: granted again, with all slots behind it
             again = [each.slot for each in self.granted[shard]]
             self.granted[shard] = []
             self.tickets[shard] = own = sorted([*again, *own])
@@ -242,7 +242,7 @@ class Run:
             self.granted[shard].append(Granted(opens[ticket], opened, closes, state.lag))
 
     def _begin(self, shard: int) -> None:
-        """Begin a job that may begin: at any time of its grant's."""
+        """Begin a job that may begin, at any time of its grant."""
         if self.random.random() < 0.7:
             for each in [each for each in self.granted[shard] if each.opens <= self.now <= each.closes]:
                 self.granted[shard].remove(each)
@@ -257,7 +257,7 @@ class Run:
                     self.unsettled[shard].append(Settled(each.slot.due, each.lag, more))
 
     def _took(self, taken: Units) -> Units:
-        """What a job really takes whose ticket took so much."""
+        """What a job really takes whose ticket took this much."""
         if self.random.random() < 0.3:
             return taken
         pairs = zip(self.settings.limits, taken, strict=True)
@@ -280,7 +280,7 @@ class Run:
             self._apply(Reclaim(generation=self.state.generation))
         elif kind == 4:
             self.behind += random.choice((1, SECOND, 100 * SECOND))
-            self.tickets[shard], self.granted[shard] = [], []  # it gives up what it had
+            self.tickets[shard], self.granted[shard] = [], []  # it gives up its slots
             for granted in self.granted:
                 granted.clear()
         elif kind == 5 and self.settings.interval > 1 and not self.settings.max_running:  # see `windows`
@@ -291,7 +291,7 @@ class Run:
             self._advance(shard)
 
     def _change_limits(self, state: State) -> None:
-        """Other limits, or the same ones with other numbers; slots of shards know them at once."""
+        """Set other limits, or the same ones with other numbers; the slots of all shards follow at once."""
         random, before = self.random, self.settings.limits
         limits = self._limits()
         if random.random() < 0.6:
@@ -303,7 +303,7 @@ class Run:
             )
         self._apply(Configure(limits=limits))
         self.settings = replace(self.settings, limits=limits)
-        self.unsettled = [[] for _ in self.unsettled]  # they count the limits of before
+        self.unsettled = [[] for _ in self.unsettled]  # they count the earlier limits
         units = tuple(limit.unit for limit in before)
         for several in self.tickets:
             several[:] = reordered(Advance(slots=tuple(several)), units, limits).slots
@@ -328,7 +328,7 @@ class Run:
         self.eras += eras
 
     def over(self) -> list[str]:
-        """Every limit that was passed in any window: each ends with a start."""
+        """Every limit that was exceeded in any window; each window ends with a start."""
         found = []
         for era in self.eras:
             limit = era.limit
@@ -347,7 +347,7 @@ class Run:
 
 
 def beginning(limit: Limit, at: int, behind: int) -> int:
-    """When the window began that ends at an instant, or the fixed one that contains it.
+    """The beginning of the window that ends at an instant, or of the fixed one that contains it.
 
     Starts after that count in it.
     """
@@ -357,7 +357,7 @@ def beginning(limit: Limit, at: int, behind: int) -> int:
 
 
 def run(seed: int, steps: int = 300, *, fixed: bool = False) -> Run:
-    """One run."""
+    """Make one run."""
     made = Run(seed, fixed)
     for _ in range(steps):
         made.step()
@@ -366,7 +366,7 @@ def run(seed: int, steps: int = 300, *, fixed: bool = False) -> Run:
 
 
 def main() -> None:
-    """Run as many as asked for."""
+    """Make as many runs as requested."""
     total = int(sys.argv[1])
     starts = bad = 0
     for seed in range(total):

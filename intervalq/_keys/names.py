@@ -33,7 +33,7 @@ def token(key: object) -> str:
         return key
     try:
         raw = key.encode()
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # a lone surrogate
         raise InvalidName(key, MAX_KEY, what="key") from None
     written = "-" + _UNSAFE.sub(lambda found: b"_%02x" % found[0][0], raw).decode()
     if len(written) <= _MAX_LENGTH:

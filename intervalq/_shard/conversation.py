@@ -115,7 +115,7 @@ class Conversation:
         self.begin()
 
     def begin(self) -> None:
-        """There is something to ask or to tell."""
+        """Send a request soon, because there is something to ask or to report."""
         if self.is_kept:
             return
         if not self.runs:
@@ -125,7 +125,7 @@ class Conversation:
         self._asking.wake()
 
     def settle(self, due: int, lag: int, more: Mapping[str, int]) -> None:
-        """Note by how much more of each unit the job of a slot took than its ticket."""
+        """Record how much more of each unit the job of a slot took than its ticket."""
         if (state := self._connection.state) is not None:
             self.settlements.add(due, lag, more, state.settings.limits)
             self.begin()

@@ -176,7 +176,7 @@ class Dispatcher:
         late = state.held_total + state.tolerance + state.credit
         end = 0
         while grants.tickets and self._time.clock.surely(grants.tickets[0].due + late) < self._now():
-            if grants.tickets[0].ticket >= end:  # the end of a row stays while its first slots go
+            if grants.tickets[0].ticket >= end:  # the end of a range stays while its first slots are dropped
                 end = grants.row_end()
                 if state.current < end:
                     break

@@ -1,4 +1,4 @@
-"""When the last job of a shard began: the next one keeps its distance to that."""
+"""When the last job of a shard began: the next one keeps its distance from that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from intervalq.rules import State
 
 
 class LastStart:
-    """The last start of one shard, and the one before, which counts again if that was none."""
+    """The last start of one shard, and the one before it, which counts if the last one did not happen."""
 
     def __init__(self) -> None:
         self.at: int | None = None
@@ -18,12 +18,12 @@ class LastStart:
         self._before: tuple[int | None, bool] = None, False
 
     def was(self, ticket: int, at: int, *, is_bound: bool = False) -> None:
-        """A job began, or its thread is about to."""
+        """Note that a job began, or that its thread is about to begin."""
         self._before = self.at, self.is_bound
         self._ticket, self.at, self.is_bound = ticket, at, is_bound
 
     def was_none(self, ticket: int) -> None:
-        """A thread came too late for its slot."""
+        """Note that a thread came too late for its slot, so that its job did not begin."""
         if ticket == self._ticket:
             self.at, self.is_bound = self._before
 

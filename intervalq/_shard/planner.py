@@ -124,7 +124,7 @@ def _clear(now: Situation, slot: Slot, comes: float) -> int:
     """The earliest start in a slot that has already come, at the required distance from the last start.
 
     For a slot that stays where it is, an interval minus half a tolerance is enough; but if a late start had
-    moved it, it stays moved. A slot that is set back begins a new row, whose slots may come early by a
+    moved it, it stays moved. A slot that is set back begins a new range, whose slots may come early by a
     tolerance once more, so it needs a whole interval.
     """
     assert now.state is not None

@@ -89,7 +89,7 @@ def rules_of(limits: object) -> tuple[Rule, ...]:
     """The limits in the form of the rules.
 
     Raises:
-        InvalidOption, InvalidInterval: one of them is none, is out of range, or says what another one says.
+        InvalidOption, InvalidInterval: one of them is not a limit, is out of range, or repeats another one.
     """
     if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
         raise InvalidOption(f"limits={short(limits)} must be a list: {_FORMS}")

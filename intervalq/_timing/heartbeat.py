@@ -1,7 +1,7 @@
-"""Heartbeats: what this process holds in a store until some time is renewed before that time comes.
+"""Heartbeats: renew what this process holds in a store for a limited time, before that time is over.
 
-Sessions of tasks, locks, Spark tasks with a ledger and drivers of pipelines are kept alive so. The leases of
-running jobs are not; `_shard/leases.py` says why.
+They keep sessions of tasks, locks, Spark tasks with a ledger, and drivers of pipelines alive. The leases of
+running jobs have a protocol of their own; `_shard/leases.py` explains why.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 import anyio
 
 _SURE: Final = 0.75
-"""The part of the expiry for which a renewal is relied upon, as a process may stand still after it looked."""
+"""The part of the expiry for which a renewal is relied upon: a process may stall after it has checked."""
 
 
 class Heartbeat:
     """Renews something that expires, again and again, until it is stopped or lost. Times are in seconds.
 
     Args:
-        renew: renews it once; returns whether it is still held. What it raises ends the heartbeat.
+        renew: renews it once; returns whether it is still held. Its errors end the heartbeat.
         expiry: how long after a renewal it expires.
         times: how many heartbeats there are within the expiry, so that some may be late or lost.
     """
@@ -45,7 +45,7 @@ class Heartbeat:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it can't have expired, by the renewals that were noted."""
+        """Whether it certainly has not expired, by the renewals that were noted."""
         return time.monotonic() - self._renewed < self._expiry * _SURE
 
     def stop(self) -> None:

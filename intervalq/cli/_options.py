@@ -80,7 +80,7 @@ def cost_of(costs: Iterable[str]) -> Cost:
     """What a job takes, by the values of `--cost`; without any, one slot.
 
     Raises:
-        InvalidOption: one of them is none, or says what another one says.
+        InvalidOption: one of them is not a cost, or repeats a unit.
     """
     taken: dict[str, int] = {}
     for text in costs:

@@ -81,7 +81,7 @@ class PackagesAPI:
                 await self._answer(name, int(size or 0), at, writer.write)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # it hung up
+            pass  # the client has closed the connection
         finally:
             writer.close()
 

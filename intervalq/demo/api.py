@@ -130,7 +130,7 @@ class DemoAPI:
 
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
-            self._server.close()  # who is connected just now still gets an answer: nothing waits for it
+            self._server.close()  # connected clients still get an answer, which nothing waits for
             self._server = None
 
     def answer(self, method: str, path: str, arrival: float) -> bytes:
@@ -179,7 +179,7 @@ class _Connection(asyncio.Protocol):
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # First of all: what comes after takes as long as it takes.
+        # First of all, because everything after it takes some time.
         self._arrival = self._api.clock()
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport

@@ -37,7 +37,7 @@ def _ask(host: str, port: int, request: str) -> str:
     try:
         connection.settimeout(30)
         connection.connect((host, port))
-        connection.send(request.encode())  # so short that it goes in one piece
+        connection.send(request.encode())  # so short that it is sent in one piece
         answer = b""
         while part := connection.recv(65536):
             answer += part

@@ -122,7 +122,7 @@ async def reduce_shard(handle: Tasks, names: Names, shard: int) -> None:
         # What is claimed counts, too: documents and tasks that somebody else has are still to come.
         sizes = {each.name: each.size for each in await handle.queues(names.documents, queue)}
         if names.documents not in sizes and sizes.get(queue, 0) <= len(held):
-            with suppress(ClaimLost):  # this process stood still, and another one may have it by now
+            with suppress(ClaimLost):  # this process stalled, and another one may have the task by now
                 for claim in held:
                     await claim.ack(handle.new(names.output, claim.value))
                 return
@@ -137,7 +137,7 @@ async def _merge(handle: Tasks, queue: str, held: Sequence[Claim]) -> None:
     merged = handle.new(queue, dict(sorted(total.items())))
     try:
         await first.ack(merged, *(claim.delete() for claim in others))
-    except (ClaimLost, DependencyError):  # some are another's now: the rest is put back, and counted later
+    except (ClaimLost, DependencyError):  # some are another's now; the rest is counted later
         for claim in held:
             with suppress(ClaimLost):
                 await claim.release()

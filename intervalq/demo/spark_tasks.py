@@ -37,8 +37,8 @@ _API: Final = "INTERVALQ_DEMO_API"
 
 _LIMIT: Final = 50
 
-# Slower than the limit: the way to the API takes longer for some calls than for others, and a burst lets
-# busy machines come a little late for a slot.
+# Slower than the limit: latency differs between calls, and a burst lets busy machines come a little late
+# for a slot.
 queue: Final = IntervalQueue("demo-spark", rate=f"{_LIMIT * 0.8:g}/s", burst=5)
 tasks: Final = Tasks()
 
@@ -49,7 +49,7 @@ async def call(task: Claim) -> Insert:
 
     def get() -> int:
         url = f"{os.environ[_API]}/countries/{task.value['code']}"
-        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - ours
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - our own URL
             return int(answer.status)
 
     return tasks.new("results", {"code": task.value["code"], "status": await to_thread.run_sync(get)})
@@ -62,7 +62,7 @@ def run(spark: SparkSession, store: str, api: DemoAPI, codes: Sequence[str]) -> 
     written.mode("append").save()
     work = [sys.executable, "-m", "intervalq.cli", "work", _MODULE, "--processes", "2", "--until-empty"]
     environment = {**os.environ, "INTERVALQ_STORE": store, _API: api.url}
-    subprocess.run(work, env=environment, check=True)  # noqa: S603 - ours
+    subprocess.run(work, env=environment, check=True)  # noqa: S603 - our own command
     results = spark.read.format("intervalq").options(store=store, queue="results").load()
     parsed = results.selectExpr("from_json(value, 'code string, status int') as result").select("result.*")
     return {

@@ -49,7 +49,7 @@ def _settle(slot: Slot, response: httpx.Response) -> None:
         used = response.json()["usage"]["total_tokens"]
     except (ValueError, LookupError, TypeError, httpx.DecodingError):
         return
-    with suppress(InvalidOption, QueueClosed):  # no number, or no estimate that it could correct
+    with suppress(InvalidOption, QueueClosed):  # not a number, or there is no estimate that it could correct
         slot.settle(tokens=used)
 
 
@@ -74,7 +74,7 @@ class _Read(httpx.AsyncByteStream, httpx.SyncByteStream):
         self._ended(parts)
 
     def _ended(self, parts: list[bytes]) -> None:
-        with suppress(httpx.DecodingError):  # the caller sees it, too
+        with suppress(httpx.DecodingError):  # the reader of the body gets the error, too
             _settle(self._slot, httpx.Response(200, headers=self._headers, content=b"".join(parts)))
 
     async def aclose(self) -> None:

@@ -63,7 +63,7 @@ class Guard:
         self._call(self._no_more_beats)
         try:
             self._beating.result()  # a heartbeat after the end would create the ledger again
-            with suppress(StoreUnavailable):  # then the session expires
+            with suppress(StoreUnavailable):  # otherwise the session expires by itself
                 summary = self._apply(Count()).summary
                 # Rows that were called and not published stay for the next run.
                 empty = summary is None or not (summary.done + summary.failed + sum(summary[5:8]))

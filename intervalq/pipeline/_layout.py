@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _DONE: Final = "_SUCCESS"
-"""Written by Spark when a job's output is complete."""
+"""The name of the file that Spark writes when a job's output is complete."""
 
 _PUBLISHED: Final = "_PUBLISHED"
-"""Written when all of a pass is in the tables."""
+"""The name of the file that is written when all of a pass is in the tables."""
 
 _AS_ARROW_SAYS: Final = {"s3a": "s3", "s3n": "s3"}
 
@@ -23,7 +23,7 @@ class Pass:
     id: str
     """Its first 16 characters say when it began (UTC)."""
     complete: bool
-    """Whether all its rows have ended."""
+    """Whether all of its rows have ended."""
     published: bool
 
     @property

@@ -58,9 +58,9 @@ class Looks:
     recent: deque[Progress] = field(default_factory=deque)
 
     def add(self, now: Progress) -> Look:
-        """The look at one instant."""
+        """The progress at one instant."""
         if self.first is None or now.starts == self.first.starts:
-            self.first = now  # until calls begin: no slot could be used while Spark was starting
+            self.first = now  # until calls begin, because no slot could be used while Spark was starting
         self.recent.append(now)
         while len(self.recent) > 2 and self.recent[1].at <= now.at - _RECENT:
             self.recent.popleft()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from intervalq.errors import MissingExtra
+from intervalq._lazy import lazy_names
 
 if TYPE_CHECKING:
     from intervalq.spark._audit.audit import audit
@@ -52,14 +51,7 @@ _WHERE: Final = {
     "session": "_runtime.session",
 }
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Import names when they are used: audits needn't wait for the data source, nor `doctor` for Spark."""
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    except ImportError as missing:
-        if (missing.name or "").partition(".")[0] in {"pyspark", "pyarrow", "pandas"}:
-            raise MissingExtra("intervalq on Spark", "spark") from missing
-        raise
+# Imported when they are used: audits needn't wait for the data source, nor `doctor` for Spark.
+__getattr__ = lazy_names(
+    __name__, _WHERE, needs=("pyspark", "pyarrow", "pandas"), what="intervalq on Spark", extra="spark"
+)

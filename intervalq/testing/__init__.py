@@ -7,10 +7,9 @@ async code on a clock that jumps instead of waiting; it needs none of the packag
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from intervalq.errors import MissingExtra
+from intervalq._lazy import lazy_names
 from intervalq.testing.virtual import virtual_time
 
 if TYPE_CHECKING:
@@ -43,14 +42,6 @@ _WHERE: Final = {
     "WakingTaskSuite": "_tasks.waking",
 }
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Import a suite when it is asked for."""
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    except ImportError as missing:
-        if (missing.name or "").partition(".")[0] in {"pytest", "hypothesis"}:
-            raise MissingExtra("a conformance suite", "testing") from missing
-        raise
+__getattr__ = lazy_names(
+    __name__, _WHERE, needs=("pytest", "hypothesis"), what="a conformance suite", extra="testing"
+)

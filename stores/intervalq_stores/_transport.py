@@ -71,7 +71,7 @@ def clear_text(remedy: str) -> TLSFault:
 
 
 def fault_of(error: BaseException | None, authority: str, plain: str) -> TLSFault | None:
-    """The TLS fault behind an error while connecting; None: it has nothing to do with TLS.
+    """The TLS fault behind an error while connecting; None: the error is about something else.
 
     Args:
         error: the error, which may be one of TLS, or caused by one.

@@ -1,4 +1,4 @@
-"""Runs the command line as its users do: as a process, in a folder of its own with a store."""
+"""Runs the command line as users do: as a process, in a folder of its own with a store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ended:
 
     @property
     def report(self) -> dict[str, Any]:
-        """Of `run --json`: the last line of standard error."""
+        """The report of `run --json`, which is the last line of standard error."""
         made: dict[str, Any] = json.loads(self.stderr.splitlines()[-1])
         return made
 
@@ -50,7 +50,7 @@ class CommandLine:
         self.started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *args: str, stdin: str | None = "", code: int | None = 0) -> Ended:
-        """Run it to its end, and check its exit code (None: whatever it is)."""
+        """Run a command to its end, and check its exit code (None: any)."""
         process = self.start(*args, stdin=subprocess.PIPE)
         stdout, stderr = process.communicate(stdin, timeout=120)
         ended = Ended(process.returncode, stdout, stderr)
@@ -59,7 +59,7 @@ class CommandLine:
         return ended
 
     def start(self, *args: str, **more: Any) -> subprocess.Popen[str]:
-        """Run it in the background."""
+        """Run a command in the background."""
         more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
         process = subprocess.Popen(
             [sys.executable, "-m", "intervalq.cli", *args],
@@ -79,7 +79,7 @@ class CommandLine:
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
     def fifo(self, name: str) -> Callable[[], str]:
-        """Make a pipe that jobs can say a line to; gives a function that waits for all that one says."""
+        """Make a pipe to which jobs can write; returns a function that waits for this many lines."""
         path = self.folder / name
         os.mkfifo(path)
         return path.read_text
@@ -90,7 +90,7 @@ class CommandLine:
 
     @staticmethod
     def until(holds: Callable[[], bool]) -> bool:
-        """Ask until it holds; each question takes a while, and a test that hangs is ended."""
+        """Repeat a check until it succeeds; each takes a while, and a test that hangs is ended by pytest."""
         while not holds():
             pass
         return True
@@ -105,7 +105,7 @@ class CommandLine:
 
 
 def help_of(*command: str) -> str:
-    """The help of a command, without a process of its own: it asks nothing of the world."""
+    """The help of a command, without a process of its own, because it depends on nothing else."""
     ran = CliRunner().invoke(app, [*command, "--help"], prog_name="intervalq")
     assert ran.exit_code == 0, ran.output
     return ran.stdout

@@ -1,4 +1,4 @@
-"""The command line for each test: in the test's own folder, and gone with the test."""
+"""The command line for each test: in the test's own folder, and removed with the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_as_at_a_terminal() -> Iterator[None]:
-    """Whoever runs the tests with `nohup` has them, and all that they start, ignore SIGHUP."""
+    """Under `nohup`, the tests and all processes that they start would ignore SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,4 @@
-"""`intervalq tasks` with a database of its own, and what is in it."""
+"""`intervalq tasks` with a database of its own, and that database's contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @pytest.fixture
 def tasks(intervalq: CommandLine) -> Callable[..., Any]:
-    """Runs `intervalq tasks`, with a database of its own."""
+    """Runs `intervalq tasks` with a database of its own."""
     intervalq.environment["INTERVALQ_STORE"] = url(intervalq)
 
     def run(*args: str, **more: Any) -> Any:
@@ -38,7 +38,7 @@ def lines(ran: Any) -> list[dict[str, Any]]:
 
 
 def looked(tasks: Callable[..., Any], look: Callable[[Tasks], Awaitable[R]]) -> R:
-    """What there is, asked without a command: in a thread, for an event loop may run here already."""
+    """The contents, read without a command: in a thread, because an event loop may run here already."""
 
     async def do() -> R:
         async with Tasks(tasks.url) as handle:  # type: ignore[attr-defined]  # the fixture's

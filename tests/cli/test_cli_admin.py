@@ -14,7 +14,7 @@ from intervalq import QueueState
 
 
 def used(intervalq: CommandLine, name: str = "api", interval: str = "100ms") -> None:
-    """Make a queue by using it once."""
+    """Create a queue by using it once."""
     intervalq("exec", "--name", name, "--interval", interval, "--", "true")
 
 
@@ -26,7 +26,7 @@ def state(intervalq: CommandLine, name: str = "api") -> dict[str, Any]:
 
 def test_status_of_a_queue(intervalq: CommandLine) -> None:
     used(intervalq)
-    tickets = state(intervalq)["ticket"]  # one, or more if the command came too late for its first slot
+    tickets = state(intervalq)["ticket"]  # one, or more if the command was too late for its first slot
     assert state(intervalq)["current"] == tickets >= 1
     output = intervalq("status", "api").stdout
     assert "interval  100ms (10/s)\n" in output

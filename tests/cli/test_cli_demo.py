@@ -1,4 +1,4 @@
-"""The demo, short: the API's own count is the proof."""
+"""A short demo, judged by the API's own count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intervalq doctor`: what it says of good stores and bad ones."""
+"""`intervalq doctor`: its findings about good stores and bad ones."""
 
 from __future__ import annotations
 

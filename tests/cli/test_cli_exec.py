@@ -1,4 +1,4 @@
-"""`intervalq exec`: waits for its turn, then is another program."""
+"""`intervalq exec` waits for its turn, then becomes another program."""
 
 from __future__ import annotations
 

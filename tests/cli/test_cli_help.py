@@ -1,4 +1,4 @@
-"""Help, completion, and what is said when a part is missing; each example of a help text is run."""
+"""Help, completion, and messages about missing extras; each example of a help text is run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_help_of_all_commands(intervalq: CommandLine) -> None:
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a store with a queue `api`, made once: that takes several processes."""
+    """The file of a store with a queue `api`, created once, because that takes several processes."""
     intervalq = CommandLine(tmp_path_factory.mktemp("used"))
     intervalq("exec", "--name", "api", "--rate", "5/s", "--", "true")
     intervalq.end()
@@ -66,13 +66,13 @@ def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None
     if "intervalq pipeline" in example:
         Small(intervalq.folder)
     (intervalq.folder / ".config" / "fish" / "completions").mkdir(parents=True)
-    if "intervalq tasks" in example or "intervalq work" in example:  # these are kept in no JSON file
+    if "intervalq tasks" in example or "intervalq work" in example:  # a JSON file can't hold tasks
         intervalq.environment["INTERVALQ_STORE"] = str(intervalq.folder / "tasks.db")
         intervalq.write(
             "app.py", "from intervalq.tasks import Tasks", "tasks = Tasks()", "tasks.worker('q')(print)"
         )
     shell = "zsh" if "zsh" in example else "bash"
-    if shutil.which(shell) is None:  # then the script isn't run, but made
+    if shutil.which(shell) is None:  # then the script isn't run, but generated
         shell, example = "bash", example.removeprefix("eval ")
         example = example.strip('"').removeprefix("$(").removesuffix(")")
     if "intervalq ledger" in example:
@@ -85,7 +85,7 @@ def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None
         process = intervalq.start(*shlex.split(example.replace("8020", "0"))[1:])
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://")
-        process.send_signal(signal.SIGINT)  # it runs until it is told to end
+        process.send_signal(signal.SIGINT)  # it runs until it is stopped
         assert process.wait() == 0
         return
     if example.startswith("intervalq demo"):

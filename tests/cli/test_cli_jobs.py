@@ -1,4 +1,4 @@
-"""Lines to jobs: what becomes of a line, and that nothing but documented errors comes of any."""
+"""From lines to jobs: the job of each line, and that only documented errors are raised."""
 
 from __future__ import annotations
 

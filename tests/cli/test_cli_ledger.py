@@ -44,7 +44,7 @@ def store_url(tmp_path: Path) -> str:
 def ledger(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Runs `intervalq ledger` in this process, which is quick, with a database of its own."""
+    """Runs `intervalq ledger` in this process, which is fast, with a database of its own."""
     monkeypatch.setenv("INTERVALQ_STORE", store_url)
     monkeypatch.chdir(tmp_path)
 

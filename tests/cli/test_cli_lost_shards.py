@@ -1,4 +1,4 @@
-"""Where the jobs go that were given to a shard of `intervalq run` which then died."""
+"""What happens to jobs that were given to a shard of `intervalq run` which then died."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ async def nothing() -> AsyncIterator[tuple[Job, int]]:
 
 
 async def forget(_: str) -> None:
-    """Nobody reads the results."""
+    """Ignore the results."""
 
 
 async def keep(_: Runner) -> None:
-    """Nothing is given back."""
+    """Give nothing back."""
 
 
 async def test_jobs_of_a_lost_shard_are_next_and_in_their_order() -> None:

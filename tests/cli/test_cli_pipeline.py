@@ -1,4 +1,4 @@
-"""What people see of a pipeline that runs: a line, a bar, and the reason when Spark fails."""
+"""What users see of a running pipeline: a line, a bar, and the reason if Spark fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _at(second: float, starts: int, done: int, failed: int = 0) -> Progress:
 def test_slots_count_from_the_first_start() -> None:
     looks = Looks(100)
     assert words(looks.add(_at(0, 40, 0))) == "0/100 done, 0/s, 100 waiting, 0 errors"
-    looks.add(_at(20, 40, 0))  # Spark takes its time
+    looks.add(_at(20, 40, 0))  # Spark is slow
     look = looks.add(_at(24, 60, 18, 2))
     assert (look.used, look.possible, look.waiting, look.in_flight) == (20, 40, 77, 3)
     assert words(look) == "18/100 done, 0.833/s, 20 of 40 slots used, 80 waiting, 2 errors, 96s left"

@@ -1,4 +1,4 @@
-"""The pacing report: pure figures of starts."""
+"""The pacing report: figures computed from starts."""
 
 from __future__ import annotations
 

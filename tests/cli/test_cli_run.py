@@ -1,4 +1,4 @@
-"""`intervalq run` with real processes: what is run, what results say, how runs go on."""
+"""`intervalq run` with real processes: the commands that it runs, its results, and how runs continue."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_results_have_these_fields_and_times_on_one_clock(intervalq: CommandLine
     assert len({result["ticket"] for result in results}) == len(results)
     by_ticket = sorted(results, key=lambda result: result["ticket"])
     for one, after in pairwise(by_ticket):
-        # Where a job was late, its slot is when it was granted: less than an interval after the one before.
+        # If a job was late, its slot is the time of its grant: less than an interval after the one before.
         assert after["due"] > one["due"]
     report = json.loads(stderr.splitlines()[-1])
     assert report["jobs"] == report["starts"] == len(lines)
@@ -116,7 +116,7 @@ def test_input_is_read_as_it_comes(intervalq: CommandLine) -> None:
     process = intervalq.start("run", *FAST, "--", "echo", stdin=-1)
     assert process.stdin is not None
     assert process.stdout is not None
-    for number in range(3):  # the next line is written when the one before has its result
+    for number in range(3):  # the next line is written when the previous one has its result
         process.stdin.write(f"{number}\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["job"] == str(number)

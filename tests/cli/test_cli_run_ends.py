@@ -1,4 +1,4 @@
-"""How runs end before their time, and go on: Ctrl-C, kills of parents and shards, --resume."""
+"""Runs that end early, and continue: Ctrl-C, killed parents and shards, --resume."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
         start_new_session=True,
     )  # fmt: skip
     started()
-    os.killpg(process.pid, number)  # as a terminal does it: the whole foreground
+    os.killpg(process.pid, number)  # as a terminal does: to the whole foreground process group
     assert process.stderr is not None
     output = process.stderr.readline()
     assert (
@@ -58,7 +58,7 @@ def test_jobs_that_run_end_and_no_others_begin(intervalq: CommandLine, number: s
 
 @pytest.mark.parametrize(("shards", "changed"), [(1, False), (4, False), (4, True)])
 def test_unused_tickets_are_given_back(intervalq: CommandLine, shards: int, changed: bool) -> None:
-    """Of all shards together, as each of four could give back only what is last; and while a job runs on."""
+    """The slots of all shards go back together, as each alone could free only the last; a job still runs."""
     started = intervalq.fifo("started")
     os.mkfifo(intervalq.folder / "go")
     intervalq.write("jobs.txt", *numbers(20))
@@ -79,7 +79,7 @@ def test_unused_tickets_are_given_back(intervalq: CommandLine, shards: int, chan
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_second_interrupt_kills_and_leaves_nothing(intervalq: CommandLine, jobs: int) -> None:
-    """It is the interrupt that ended the run, also if every job had begun."""
+    """The run ended by the interrupt, even if every job had begun."""
     who = intervalq.fifo("who")
     intervalq.write("jobs.txt", *numbers(jobs))
     script = "trap '' TERM; sleep 1000 & echo $PPID $$ $! > who; wait; wait"
@@ -117,7 +117,7 @@ def test_a_run_whose_parent_was_killed_goes_on_from_its_results(intervalq: Comma
     run = ["run", "jobs.txt", "--name", "q", "--interval", "10ms"]
     process = intervalq.start(*run, "--output", "r.jsonl", "--", "sh", "-c", script)
     shard, job = (int(pid) for pid in who().split())
-    until(lambda: (intervalq.folder / "r.jsonl").read_text() != "")  # it may hear of jobs later than they end
+    until(lambda: (intervalq.folder / "r.jsonl").read_text() != "")  # it may learn of jobs after they end
     process.kill()
     assert ends(shard)
     assert ends(job)
@@ -166,7 +166,7 @@ def test_when_a_shard_dies_the_others_go_on(intervalq: CommandLine) -> None:
     command = ("run", "jobs.txt", "--name", "q", "--interval", "10ms", "--output", "results.jsonl")
     process = intervalq.start(*command, "--", "sh", "-c", script)
     output = intervalq.folder / "results.jsonl"
-    # Only when many others have ended is it sure that somebody was told of the process of this one.
+    # Only after many others have ended is it certain that the parent knows the process of this one.
     intervalq.until(lambda: output.exists() and output.read_text().count("\n") >= 30)
     go.write_text("")
     shard, job = (int(pid) for pid in who().split())
@@ -197,7 +197,7 @@ def test_a_shard_that_is_told_to_end_lets_its_jobs_end(intervalq: CommandLine) -
     )
     os.kill(int(who()), signal.SIGTERM)
     assert process.stderr is not None
-    # On a busy machine it may say something of the store's clock first.
+    # On a busy machine, a warning about the store's clock may come first.
     assert any("it received SIGTERM" in reported for reported in iter(process.stderr.readline, ""))
     go.write_text("went\n")
     results, _ = finish(process)

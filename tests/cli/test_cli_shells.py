@@ -1,4 +1,4 @@
-"""`run` with a shell: what a line holds is an argument, never a part of the script."""
+"""`run` with a shell: the text of a line is an argument, never a part of the script."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ WORDS = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=6))
 def test_what_is_let_through_never_has_the_line_as_a_script(command: list[str]) -> None:
-    """The line, where it comes to stand, is behind the script of any shell."""
+    """Wherever the line is put, it comes after the script of any shell."""
     try:
         refuse_scripts(tuple(command))
     except InvalidOption:

@@ -25,7 +25,7 @@ tasks = tasks_shown.tasks
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What the commands run on, too."""
+    """The backend of the commands, too."""
     return "asyncio"
 
 

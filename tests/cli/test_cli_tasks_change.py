@@ -1,4 +1,4 @@
-"""The commands that retry, move and delete tasks, of which others change some meanwhile."""
+"""The commands that retry, move and delete tasks, while others change some of these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ tasks = tasks_shown.tasks
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What the commands run on, too."""
+    """The backend of the commands, too."""
     return "asyncio"
 
 
@@ -147,7 +147,7 @@ def test_wrong_use(tasks: Callable[..., Any], args: list[str], message: str) -> 
 
 
 class Meddled(Tasks):
-    """Somebody else does something before each change."""
+    """Another client acts before each change."""
 
     def __init__(self, before: Callable[[], Any]) -> None:
         super().__init__(f"memory://{os.urandom(8).hex()}")

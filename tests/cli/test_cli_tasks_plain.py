@@ -1,4 +1,4 @@
-"""The commands on durable tasks, where these are plain ones that a store hands out in ranges."""
+"""The commands on durable tasks that are plain ones, which a store hands out in ranges."""
 
 from __future__ import annotations
 

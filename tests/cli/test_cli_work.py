@@ -1,4 +1,4 @@
-"""`intervalq work`: runs the workers of a module, ends as it is told, and leaves nothing behind."""
+"""`intervalq work` runs the workers of a module, ends when it is told to, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def summary(stderr: str) -> dict[str, int]:
 
 
 def began(process: subprocess.Popen[str]) -> int:
-    """Wait until a task has begun, and give the process that it is in."""
+    """Wait until a task has begun, and return the id of its process."""
     assert process.stdout is not None
     word, pid = process.stdout.readline().split()
     assert word == "began"
@@ -168,7 +168,7 @@ def test_a_blocked_event_loop_does_not_keep_it(app: CommandLine) -> None:
     insert(app, "blocks", 1)
     process = app.start("work", "app", "--grace", "1h")
     began(process)
-    while process.poll() is None:  # signals of the same moment are one, and it can't say what it heard
+    while process.poll() is None:  # signals of the same moment are one, and it can't say what it received
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.1)

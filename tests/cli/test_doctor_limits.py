@@ -1,4 +1,4 @@
-"""What `intervalq doctor` says of limits."""
+"""The findings of `intervalq doctor` about limits."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def anyio_backend() -> str:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that advances when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -86,7 +86,7 @@ async def test_just_as_many_calls_as_the_limit_are_accepted(demo: DemoAPI, clock
         status, headers, body = await get(demo, "/countries/FR")
         assert (status, headers["Retry-After"]) == (429, after)
         assert body == {"error": "too many calls", "code": "FR"}
-    clock.now = 1002.0  # the first call is just out of the window, and rejected ones are not in it
+    clock.now = 1002.0  # the first call has just left the window, and rejected ones don't count
     assert (await get(demo, "/countries/FR"))[0] == 200
     assert (await get(demo, "/countries/FR"))[0] == 429
 
@@ -127,7 +127,7 @@ def test_figures_of_a_planted_log() -> None:
 
 @given(gaps=st.lists(st.integers(0, 5), max_size=40), limit=st.integers(1, 4), window=st.integers(1, 7))
 def test_no_window_has_more_accepted_calls_than_the_limit(gaps: list[int], limit: int, window: int) -> None:
-    """And none that could have been accepted is rejected; `Retry-After` is right."""
+    """No call that could have been accepted is rejected either, and `Retry-After` is right."""
     meter = Meter(limit, window)
     accepted: list[int] = []
     arrivals = list(accumulate(gaps, initial=0))
@@ -178,7 +178,7 @@ async def test_a_client_that_sends_nothing_is_let_go(demo: DemoAPI, monkeypatch:
     monkeypatch.setattr(api, "_PATIENCE", 0.0)
     reader, writer = await asyncio.open_connection(*demo.url.removeprefix("http://").split(":"))
     with contextlib.suppress(ConnectionResetError):
-        assert await reader.read() == b""  # it ends: without an answer, or with a reset
+        assert await reader.read() == b""  # it ends, without an answer or with a reset
     writer.close()
 
 

@@ -1,4 +1,4 @@
-"""MapReduce counts every word once, over any store, though somebody claims tasks and never does them."""
+"""MapReduce counts every word once, over any store, though a process claims tasks and never does them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "j
 
 
 def documents(number: int, chance: random.Random) -> tuple[list[str], Counter[str]]:
-    """Texts of a thousand words out of ten, and how often each word is in them all."""
+    """Texts of a thousand words, ten different ones, and how often each occurs in total."""
     texts = [" ".join(chance.choices(VOCABULARY, k=1000)) for _ in range(number)]
     return texts, Counter(" ".join(texts).split())
 
@@ -44,7 +44,7 @@ async def test_in_one_process(seed: int) -> None:
     taken = 0
 
     async def chaos() -> None:
-        """Sessions that claim something, and then are as if their process had been killed."""
+        """Sessions that claim something, and then behave as if their process had been killed."""
         nonlocal taken
         store = open_task_store(url)
         for turn in range(5):
@@ -53,7 +53,7 @@ async def test_in_one_process(seed: int) -> None:
             for queue in (names.documents, *names.shards):
                 worked = await store.apply(Work(session, queues=(queue,), limit=2))
                 taken += len(worked.claimed)
-            await anyio.sleep(0.02)  # others get on meanwhile; how far makes no difference
+            await anyio.sleep(0.02)  # the others progress meanwhile; how far doesn't matter
 
     handles = [Tasks(url, expiry=1.0) for _ in range(mappers + reducers)]
     await mapreduce.insert_documents(handles[0], names, texts)

@@ -1,4 +1,4 @@
-"""The example of a pipeline, without Spark: its rows, its API, and what it says at the end."""
+"""The example of a pipeline, without Spark: its rows, its API, and its final message."""
 
 from __future__ import annotations
 

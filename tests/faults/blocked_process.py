@@ -1,8 +1,8 @@
-"""A worker whose function holds up its event loop: no heartbeat is sent until a line comes on standard input.
+"""A worker whose function blocks its event loop: it sends no heartbeat until it reads a line from its input.
 
     python tests/faults/blocked_process.py URL QUEUE EXPIRY
 
-It says "begun" and the attempt when a task begins, and ends when that one is done.
+It prints "begun" and the attempt when a task begins, and ends when that task is done.
 """
 
 from __future__ import annotations

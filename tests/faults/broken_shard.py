@@ -1,4 +1,4 @@
-"""A shard process with a bug planted, to see that the storm finds it: `broken_shard.py ... --bug NAME`."""
+"""A shard process with a planted bug, which the storm must find: `broken_shard.py ... --bug NAME`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from intervalq_stores.json import queues as json_queues
 
 
 def instead(owner: object, name: str, bug: Callable[..., Any]) -> None:
-    """Put a bug in the place of what works."""
+    """Replace working code by code with a bug."""
     mock.patch.object(owner, name, bug).start()
 
 
@@ -34,7 +34,7 @@ def own_timer() -> None:
 
 
 def same_ticket() -> None:
-    """The store hands out a ticket that somebody has already."""
+    """The store issues a ticket that another shard already has."""
 
     def opened(url: str | None = None) -> Store:
         store = open_store(url)
@@ -55,7 +55,7 @@ def same_ticket() -> None:
 
 
 def no_last_check() -> None:
-    """A job that comes late for its slot begins all the same."""
+    """A job that is too late for its slot begins all the same."""
     bounded = StoreTime.bounded
 
     def unbounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
@@ -89,7 +89,7 @@ def call_lost() -> None:
 
 
 def own_clock() -> None:
-    """A store without a server goes by a clock that each process has for itself."""
+    """A store without a server uses a clock that differs in each process."""
     instead(json_queues, "wall_clock", lambda: SystemClock().now())
 
 

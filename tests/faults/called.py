@@ -1,8 +1,8 @@
-"""The called service: writes down when each job's call arrived, on its own clock, as the kernel stamped it.
+"""The called service: records when each job's call arrived, on its own clock, as the kernel timestamped it.
 
-Jobs call it by a datagram over a Unix socket: one that lies in a folder can be reached from every network
-namespace, loses nothing, and costs a job a few microseconds. The kernel's stamp makes it no matter how late
-a busy machine lets this service run.
+Jobs call it by a datagram over a Unix socket: a socket in a folder can be reached from every network
+namespace, loses nothing, and costs a job a few microseconds. Because of the kernel's timestamp, it doesn't
+matter how late a busy machine runs this service.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intervalq._timing.clock import SystemClock
 
 _SO_TIMESTAMPNS: Final = getattr(socket, "SO_TIMESTAMPNS", 35)
 _STEPPED: Final = 2_000
-"""Microseconds by which this machine's wall clock moves against the time since boot when it is stepped."""
+"""The change of the wall clock against the time since boot, in microseconds, that counts as a step."""
 
 _CLOSE: Final = 100
 """Microseconds within which two clocks must be read to be compared."""
@@ -37,7 +37,7 @@ def now() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a job says of itself; instants are microseconds since boot."""
+    """What a job reports of itself; instants are microseconds since boot."""
 
     shard: str
     number: int
@@ -49,12 +49,12 @@ class Call:
     straight: bool
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """The datagram."""
         return json.dumps([getattr(self, name) for name in self.__slots__]).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """What `to_bytes` made."""
+        """The report in a datagram made by `to_bytes`."""
         return cls(*json.loads(data))
 
 
@@ -65,13 +65,13 @@ class Called:
         self.path = folder / "called"
         self.starts: list[Start] = []
         self.steps: list[Step] = []
-        """Steps of this machine's wall clock, should somebody set it in the meantime."""
+        """Steps of this machine's wall clock, in case somebody sets it during the run."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._stamped = True
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        except OSError:  # not Linux: arrivals are then stamped here, and may look later than they were
+        except OSError:  # not Linux: arrivals are timestamped here instead, and may seem later than they were
             self._stamped = False
         self._socket.bind(str(self.path))
         self._marked = threading.Event()
@@ -79,23 +79,23 @@ class Called:
         self._thread = threading.Thread(target=self._serve, name="called", daemon=True)
 
     def start(self) -> Self:
-        """Begin to take calls."""
+        """Begin to receive calls."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Take in what has arrived, and end."""
+        """Receive what has arrived, and end."""
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
             last.sendto(b"", str(self.path))
             self._thread.join()
         self._socket.close()
 
     def since(self, instant: int) -> list[Start]:
-        """The calls that arrived after an instant, of jobs that began after it as well."""
+        """The calls that arrived after an instant, of jobs that also began after it."""
         return [start for start in list(self.starts) if start.check > instant]
 
     def taken(self) -> list[Start]:
-        """All the calls that arrived until now."""
+        """All calls that have arrived so far."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
             mark.sendto(b"?", str(self.path))
         self._marked.wait()
@@ -129,7 +129,7 @@ class Called:
 
 
 def _wall_less_boot() -> int:
-    """How far the wall clock is ahead of the time since boot; asked until nothing came in between."""
+    """How far the wall clock is ahead of the time since boot; read until nothing came in between."""
     while True:
         before = now()
         wall = time.time_ns() // 1_000

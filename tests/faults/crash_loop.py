@@ -1,11 +1,11 @@
-"""Workers that end by SIGKILL after so many tasks, again and again: what becomes of tasks that harm nobody?
+"""Workers that end by SIGKILL after a number of tasks, again and again: what becomes of harmless tasks?
 
     python tests/faults/crash_loop.py --store postgres --tasks 3000 --each 300
     python tests/faults/crash_loop.py --store sqlite --tasks 20000 --each 0 --poison
 
-A ledger that the workers write is judged: every task was done and none is dead, but for the poison, which
-alone is; and those that had ended run again only if that was in the moment before a kill. Ends with 1 if
-not.
+The workers write a ledger, which is judged: every task must be done and none dead, except the poison, which
+must be dead; and a task that had ended may run again only if it ended in the moment before a kill. The exit
+code is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from faults.crash_process import POISON
 from intervalq.tasks import Tasks
 
 MAX_AGAIN = 120
-"""The maximum number of ended tasks that one kill repeats: those whose end was not sent yet."""
+"""The most ended tasks that one kill may repeat: those whose end was not sent yet."""
 
 
 @contextmanager
@@ -68,23 +68,23 @@ STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
 
 @dataclass(slots=True)
 class Loop:
-    """What the ledger says."""
+    """The figures in the ledger."""
 
     kills: int = 0
     lost: list[int] = field(default_factory=list)
     """Neither done nor dead."""
     dead: list[int] = field(default_factory=list)
     left: int = 0
-    """Tasks that were not done after all these lives."""
+    """Tasks that were not done when the last process had ended."""
     again: list[tuple[int, int]] = field(default_factory=list)
-    """For each process, in order: how many of the tasks that ended in it were begun again, of how many."""
+    """For each process, in order: how many tasks that ended in it were begun again, and how many ended."""
     overcharged: int = 0
-    """Begins whose attempt was more than those before and this one."""
+    """Starts whose attempt was higher than the number of the task's starts so far."""
     begun: Counter[int] = field(default_factory=Counter)
     """How often each task was begun."""
 
     def faults(self, *, poison: bool) -> list[str]:
-        """What must not be."""
+        """The violations."""
         found = []
         if self.lost or self.left:
             found.append(f"lost {len(self.lost)}, left {self.left}")
@@ -116,7 +116,7 @@ def run(
     expiry: float | None = None,
     most: int | None = None,
 ) -> Loop:
-    """A whole loop, in a queue of its own."""
+    """Run one whole loop, in a queue of its own."""
     queue = f"loop{secrets.token_hex(4)}"
     with tempfile.TemporaryDirectory(prefix="intervalq-") as folder:
         ledger = Path(folder) / "ledger"

@@ -1,12 +1,12 @@
-"""Worker processes that end themselves by SIGKILL after so many tasks, as leaks do that the system ends.
+"""Worker processes that end by SIGKILL after a number of tasks, as if the system killed them for a leak.
 
     python tests/faults/crash_process.py URL QUEUE LEDGER EACH EXPIRY MOST
 
-One begins when the one before it is dead, until one has found the queue empty; then it is printed how many
-were killed. They are forked, so that all is imported once.
+A process begins when the previous one is dead, until one finds the queue empty; then the number of killed
+processes is printed. They are forked, so that modules are imported only once.
 
-Each appends a line to the file LEDGER when it begins a task, with its attempt, and one when that has ended.
-After EACH tasks (0: never) it is no more; a task whose value is -1 ends it at once. EXPIRY and MOST
+Each appends a line to the file LEDGER when it begins a task, with its attempt, and one when the task has
+ended. It kills itself after EACH tasks (0: never), and at once at a task whose value is -1. EXPIRY and MOST
 (attempts) may be `-`, for the defaults.
 """
 
@@ -25,7 +25,7 @@ from intervalq.tasks import Claim, Tasks
 
 POISON = -1
 _LIVES = 200
-"""After this many processes, the queue is taken for one that never becomes empty."""
+"""After this many processes, the queue is believed never to become empty."""
 
 
 async def main(url: str, queue: str, ledger: int, each: int, *settings: str) -> None:
@@ -55,7 +55,7 @@ def _note(ledger: int, what: str, claim: Claim) -> None:
 
 
 def lives(work: Callable[[], None]) -> int:
-    """Have processes do it, one after another, until one gets to its end; how many were killed."""
+    """Run the work in one process after another until one ends by itself; returns how many were killed."""
     for kills in range(_LIVES):
         child = os.fork()
         if not child:

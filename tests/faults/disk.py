@@ -14,19 +14,19 @@ from typing import Self
 import servers
 
 _WITHIN = 30.0
-"""Seconds that a mount and its end may take at most on a busy machine; nothing waits for it otherwise."""
+"""Seconds that a mount and its end may take on a busy machine; usually they are fast."""
 
 
 class Disk:
-    """A folder, `path`, that is mounted for as long as the context is. It goes with this process."""
+    """A folder, `path`, that is mounted while the context is open. It disappears with this process."""
 
     def __init__(self, path: Path | None = None, *, strict: bool = False) -> None:
-        """Make one at a folder (None: a new one), with what is in it as what is kept.
+        """Make a disk at a folder (None: a new one), whose present contents count as synced.
 
         strict: a name is kept only once its folder was synced, see `undo`.
         """
         self._folder = servers.Folder("disk")
-        os.chmod(self._folder.path, 0o755)  # noqa: PTH101 - what is in it belongs to others, too
+        os.chmod(self._folder.path, 0o755)  # noqa: PTH101 - its contents belong to other users, too
         self.path = path or self._folder.path / "mount"
         self._how = ["strict"] if strict else []
         kept = self.kept
@@ -39,7 +39,7 @@ class Disk:
 
     @property
     def kept(self) -> Path:
-        """What is on it, to be used only while it isn't mounted."""
+        """Its contents, to be used only while it isn't mounted."""
         return self._folder.path / "kept"
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class Disk:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
-            self._process.stdin.close()  # which it takes for the end
+            self._process.stdin.close()  # which it takes as the end
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_WITHIN)
             self._process.kill()
@@ -71,7 +71,7 @@ class Disk:
         self._hear()
 
     def cut(self) -> None:
-        """Cut the power, and switch it on again. No process uses it any more: they were killed."""
+        """Cut the power, and switch it on again. No process may use the disk any more: all were killed."""
         assert self._process is not None
         deadline = time.monotonic() + _WITHIN
         while (reported := self._unmounted()) is not None:
@@ -105,12 +105,12 @@ class Disk:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # an interrupt from the keyboard isn't meant for it
+            start_new_session=True,  # an interrupt from the keyboard must not reach it
         )
         self._hear()
 
     def _hear(self) -> None:
-        """Wait for the file system to say a word."""
+        """Wait until the file system prints a word."""
         assert self._process is not None
         assert self._process.stdout is not None
         if (

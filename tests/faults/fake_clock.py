@@ -1,4 +1,4 @@
-"""A wall clock that can be set while processes run by it: libfaketime, and what it takes to leave nothing."""
+"""A wall clock that can be set while processes use it: libfaketime, made to leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from faults.verdict import Step
 
 _SHARED: Final = Path("/dev/shm")  # where Linux has named semaphores and shared memory
 
-# The library's first process makes these names, and takes them away when it ends by itself. One that is
-# killed can't: so the first one is this, which ends when the driver does, however that ends.
+# The library's first process creates these names, and removes them when it ends by itself. A killed process
+# can't, so the first one is this, which ends when the driver does, in whatever way that ends.
 _HOLD: Final = "import os, sys; print(os.environ['FAKETIME_SHARED'], flush=True); sys.stdin.read()"
 
 
 class FakeClock:
-    """The wall clock of the processes that have `environment`; as far off as it was last set."""
+    """The wall clock of the processes that have `environment`, at the offset that was last set."""
 
     def __init__(self) -> None:
         library = faketime()
@@ -35,7 +35,7 @@ class FakeClock:
             "FAKETIME_TIMESTAMP_FILE": str(self._path),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # or timed waits of threads end at any time, or never
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # otherwise timed waits of threads end at any time, or never
         }
         self._holder = subprocess.Popen(
             [sys.executable, "-S", "-E", "-c", _HOLD],
@@ -43,7 +43,7 @@ class FakeClock:
             stdout=subprocess.PIPE,
             env={**os.environ, **self.environment},
             text=True,
-            start_new_session=True,  # an interrupt from the keyboard isn't meant for it
+            start_new_session=True,  # an interrupt from the keyboard must not reach it
         )
         assert self._holder.stdout is not None
         names = self._holder.stdout.readline().strip()
@@ -54,7 +54,7 @@ class FakeClock:
         self.environment["FAKETIME_SHARED"] = names
 
     def set(self, offset: int) -> Step:
-        """Set it off by this many seconds; returns what a log says of that."""
+        """Set its offset in seconds; returns an entry for a log."""
         begin = now()
         new = self._path.with_suffix(".new")
         new.write_text(f"{offset:+d}s\n")
@@ -64,6 +64,6 @@ class FakeClock:
         return Step(begin, now(), by * 1_000_000)
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         self._holder.communicate()
         self._folder.remove()

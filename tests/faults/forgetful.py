@@ -2,11 +2,11 @@
 
     python tests/faults/forgetful.py DISK MOUNT [strict]
 
-What is on it is in the folder `kept` of the folder DISK. It says `mounted`, and ends when it is unmounted.
-From a line on its standard input on, to which it says `failed`, it keeps nothing more. When its standard
-input ends, it takes itself away at once.
+Its contents are in the folder `kept` of the folder DISK. It prints `mounted`, and ends when it is unmounted.
+After a line on its standard input, to which it prints `failed`, it keeps nothing more. When its standard
+input ends, it unmounts itself at once.
 
-All goes through one thread: what it's asked for has an order, and each answer is quick.
+One thread does everything: requests have an order, and each answer is fast.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FREE = ("f_bavail", "f_bfree", "f_blocks", "f_bsize", "f_favail", "f_ffree", "f
 
 
 class Forgetful:
-    """What the kernel asks for. Of an open file or folder it's asked by `handle`, which is a descriptor."""
+    """The kernel's requests. Requests about an open file or folder have a `handle`, which is a descriptor."""
 
     use_ns = True
 
@@ -43,7 +43,7 @@ class Forgetful:
         self._root = disk / "kept"
         self.undo = Undo(Path(tempfile.mkdtemp(dir=disk)), strict=strict)
         self._synced: set[int] = set()
-        """Handles whose writes are synced, each by itself."""
+        """Handles whose writes are synced, each individually."""
 
     def init(self, _: str) -> None:
         print("mounted", flush=True)
@@ -91,7 +91,7 @@ class Forgetful:
         return self._opened(handle, flags)
 
     def open(self, path: str, flags: int) -> int:
-        # Not as it was asked for: what is overwritten has to be read, and the kernel says where to append.
+        # The flags are changed: what is overwritten has to be read, and the kernel says where to append.
         return self._opened(os.open(self._at(path), os.O_RDWR), flags)
 
     def _opened(self, handle: int, flags: int) -> int:
@@ -182,7 +182,7 @@ def main(disk: str, mount: str, *how: str) -> None:
     )  # fmt: skip
     files.undo.forget()
     for path in (Path(disk) / "kept").rglob(".fuse_hidden*"):
-        path.unlink()  # libfuse keeps so what was removed while it was open
+        path.unlink()  # libfuse's name for a file that was removed while it was open
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from servers import Server
 
 
 class Cluster:
-    """Servers that hold the stream of tasks, each a replica if there are several."""
+    """Servers that hold the stream of tasks; if there are several, each is a replica."""
 
     def __init__(self, nodes: dict[str, Server]) -> None:
         self.nodes = nodes
@@ -27,7 +27,7 @@ class Cluster:
             self.url += f"?replicas={len(nodes)}"
 
     def leader(self) -> Server:
-        """Who leads the stream of tasks; if that isn't known, somebody."""
+        """The server that leads the stream of tasks; if that isn't known, any."""
         if len(self.nodes) > 1:
             self._leader = led_by([node.url for node in self.nodes.values()]) or self._leader
         return self.nodes[self._leader]
@@ -47,13 +47,13 @@ def led_by(urls: list[str]) -> str | None:
 
     try:
         return asyncio.run(ask())
-    except Exception:  # noqa: BLE001 - there may be none just now
+    except Exception:  # noqa: BLE001 - there may be none at the moment
         return None
 
 
 @contextmanager
 def clustered(folder: Path, nodes: int, sync: str, *, later: int = 0) -> Iterator[Cluster]:
-    """So many nodes, for as long as the context is open; the last ones are unknown until they are started."""
+    """This number of nodes, while the context is open; the last ones are unknown until they are started."""
     config = folder / "nats.conf"
     config.write_text(f"jetstream {{ sync_interval: {sync} }}\n")
     with ExitStack() as stack:
@@ -71,6 +71,6 @@ def clustered(folder: Path, nodes: int, sync: str, *, later: int = 0) -> Iterato
             node = servers.nats_server("-c", str(config), "-n", f"n{number}", *cluster)
             stack.callback(node.close)
             made[f"n{number}"] = node
-        with ThreadPoolExecutor(nodes) as pool:  # none answers before most are there
+        with ThreadPoolExecutor(nodes) as pool:  # none answers before most of them run
             list(pool.map(Server.start, list(made.values())[: nodes - later]))
         yield Cluster(made)

@@ -1,4 +1,4 @@
-"""What a test needs of the machine: without it, it is skipped, but fails in continuous integration."""
+"""What a test needs of the machine: without it the test is skipped, or fails in continuous integration."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import servers
 
 
 def missing(what: str) -> NoReturn:
-    """There is no such thing here."""
+    """The machine doesn't have it."""
     if os.environ.get("CI"):
         pytest.fail(f"{what} (a continuous integration run skips nothing)", pytrace=False)
     pytest.skip(what)
 
 
 def need_root() -> None:
-    """Name spaces of the kernel are for root."""
+    """Namespaces of the kernel require root."""
     if sys.platform != "linux" or os.geteuid() != 0:
         missing("needs Linux and root: it makes name spaces")
 
 
 def need_namespaces(*kinds: str) -> None:
-    """Namespaces of these kinds (`--net`, `--time`) can be made."""
+    """Require namespaces of these kinds (`--net`, `--time`)."""
     need_root()
     need_command("unshare", "util-linux")
     tried = subprocess.run(["unshare", *kinds, "--fork", "true"], capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def need_namespaces(*kinds: str) -> None:
 
 
 def need_command(name: str, package: str) -> str:
-    """A program."""
+    """Require a program."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         missing(f"needs {name}: apt install {package}")
@@ -45,7 +45,7 @@ def need_command(name: str, package: str) -> str:
 
 
 def need_fuse() -> None:
-    """File systems can be made in user space."""
+    """Require file systems in user space."""
     if sys.platform != "linux":
         missing("needs Linux: it mounts a file system of its own")
     need_command("fusermount3", "fuse3")
@@ -56,12 +56,12 @@ def need_fuse() -> None:
 
 
 def need_server(error: servers.NotInstalledError) -> NoReturn:
-    """A server that isn't installed."""
+    """Report a server that isn't installed."""
     missing(str(error))
 
 
 def faketime() -> Path:
-    """The library that shows a process another time."""
+    """Require the library that shows another time to a process."""
     for found in sorted(Path("/usr/lib").glob("**/faketime/libfaketime.so.1")):
         return found
     missing("needs libfaketime: apt install faketime")

@@ -1,8 +1,8 @@
-"""Shards that are cut off: each in a network of its own, on a cable to one Redis that is pulled and put back.
+"""Shards that are cut off: each has its own network, and a cable to one Redis that is unplugged for a while.
 
     python tests/faults/partitions.py --rounds 200
 
-For root on Linux. No network has a name: each is gone with the processes in it, however those end.
+For root on Linux. The networks have no names, so they disappear with their processes, however those end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHERS: Final = 8
 
 
 class Cable:
-    """Joins the network of a shard, who is at `10.9.<number>.2`, to ours; we are at `10.9.<number>.1`."""
+    """Connects the network of a shard, which has `10.9.<number>.2`, to ours, which has `10.9.<number>.1`."""
 
     def __init__(self, number: int, shard: Shard) -> None:
         self._name = f"iq{number}"
@@ -63,7 +63,7 @@ class Cable:
         self.plug()
 
     def plug(self) -> None:
-        """Put it in."""
+        """Plug it in."""
         _run("ip", "link", "set", self._name, "up")
 
     def pull(self) -> None:
@@ -72,7 +72,7 @@ class Cable:
 
 
 def run(rounds: int, seed: int, *, progress: bool) -> Verdict:
-    """Cut off one shard after the other; in the network that this process is alone in."""
+    """Cut off one shard after the other; this process must be alone in its network."""
     _run("ip", "link", "set", "lo", "up")
     chance = random.Random(seed)
     server = servers.redis_server(servers.redis_binary(), "--bind", "0.0.0.0", "--protected-mode", "no")
@@ -107,7 +107,7 @@ def _run(*words: str) -> None:
 
 
 def main() -> int:
-    """Go into a network of one's own, run, and print the verdict as JSON; 1: a promise was broken."""
+    """Enter a new network, run, and print the verdict as JSON; 1: a promise was broken."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,12 @@
-"""Cuts the power of a store while several processes use it, and judges what of their work it still knows.
+"""Cuts the power of a store while several processes use it, and judges which of their work it still knows.
 
     python tests/faults/power.py --store postgres --cuts 20
     python tests/faults/power.py --store postgres --plant commit
 
-What the processes were told is done is kept by this one, off the disk that fails; at the moment when it
-fails they stand still. All that was answered has to be there afterwards: tasks that were inserted, ends of
-tasks, tickets, slots that jobs began in, and rows of ledgers that were started or recorded. Where a bug is
-planted, the store doesn't sync what it answers, which must be seen. Ends with 1 if anything was lost.
+This process records, off the failing disk, every answer that the processes get; at the moment of the failure
+they are stopped. Everything that was answered must exist afterwards: inserted tasks, ends of tasks, tickets,
+slots in which jobs began, and rows of ledgers that were started or recorded. With a planted bug, the store
+doesn't sync before it answers, which must be detected. The exit code is 1 if anything was lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from intervalq.store import open_store
 from intervalq.tasks import Tasks
 
 _WITHIN = 60.0
-"""Seconds in which clients say something, on a busy machine."""
+"""Seconds within which clients report something, even on a busy machine."""
 
 
 # --- stores -----------------------------------------------------------------------------------------
@@ -51,12 +51,12 @@ class Store:
     """A store on a disk whose power can be cut."""
 
     urls: dict[str, str]
-    """Where `tasks`, `slots` and `rows` are; there may be no tasks, and no rows."""
+    """The URLs of `tasks`, `slots` and `rows`; there may be no tasks, and no rows."""
     disk: Disk
     server: servers.Server | None = None
 
     def cut(self) -> None:
-        """Begin again after the power failed; nobody uses it any more, but for its server."""
+        """Restart after the power failed; only its server may use the disk."""
         if self.server is not None:
             self.server.stop()
         self.disk.cut()
@@ -64,8 +64,8 @@ class Store:
             self.server.start()
 
 
-# Files and PostgreSQL bear a disk that keeps no name until its folder is synced. Redis, Valkey and NATS sync
-# no folders: they rely on file systems whose journal is one sequence, as that of ext4 and XFS.
+# Files and PostgreSQL tolerate a disk that keeps no name until its folder is synced. Redis, Valkey and NATS
+# sync no folders: they rely on file systems whose journal is one sequence, as ext4's and XFS's are.
 
 
 @contextmanager
@@ -135,8 +135,9 @@ PLANTS = {
     "postgres": ("fsync", "synchronous_commit"),
     "nats": ("2m", "1s"),
 }
-"""For each store what can be wrong with it. The second of a server syncs too, but a moment too late: what it
-loses was answered in that moment."""
+"""The bugs that can be planted in each store. The second bug of a server syncs, but a moment too late: only
+answers of that moment are lost.
+"""
 
 
 # --- what was acknowledged --------------------------------------------------------------------------
@@ -144,7 +145,7 @@ loses was answered in that moment."""
 
 @dataclass(slots=True)
 class Account:
-    """What the processes said, of all cuts."""
+    """What the processes reported, over all cuts."""
 
     reported: list[list[Any]] = field(default_factory=list)
 
@@ -169,7 +170,7 @@ class Clients:
         self._rest = b""
 
     def hear(self) -> list[list[Any]]:
-        """What they said meanwhile; nothing: all of them have ended."""
+        """What they reported meanwhile; nothing: all of them have ended."""
         if not select.select([self._from], [], [], _WITHIN)[0]:
             raise TimeoutError(f"no process said anything for {_WITHIN:g} s")
         lines = (self._rest + os.read(self._from, 1 << 16)).split(b"\n")
@@ -177,7 +178,7 @@ class Clients:
         return [json.loads(line) for line in lines]
 
     def stop(self) -> None:
-        """Have all of their threads stand still."""
+        """Stop all of their threads."""
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
         for process in self._processes:
@@ -195,7 +196,7 @@ class Clients:
 
 
 def cut(store: Store, account: Account, names: list[str], plant: str, *, after: int) -> None:
-    """Cut the power when processes of these names have said so much, and begin again."""
+    """Cut the power when processes of these names have reported this much, and restart."""
     clients = Clients(store, names, plant)
     try:
         heard = Counter[str]()
@@ -208,7 +209,7 @@ def cut(store: Store, account: Account, names: list[str], plant: str, *, after: 
         clients.stop()
         store.disk.fail()
         clients.kill()
-        while lines := clients.hear():  # what was on its way was said before
+        while lines := clients.hear():  # reports in the pipe were made before
             account.reported += lines
     finally:
         clients.close()
@@ -216,14 +217,14 @@ def cut(store: Store, account: Account, names: list[str], plant: str, *, after: 
 
 
 WORDS = {"tasks": ("inserted", "ended"), "slots": ("began", "saw"), "rows": ("started", "recorded")}
-"""What is counted of what clients say."""
+"""What is counted of the clients' reports."""
 
 
 # --- the judges -------------------------------------------------------------------------------------
 
 
 async def judge_tasks(url: str, account: Account) -> list[str]:
-    """Each task whose insert was answered is there, or was ended; one whose end was answered isn't there."""
+    """Each task whose insert was answered exists or was ended; one whose end was answered doesn't exist."""
     async with Tasks(url) as store:
         found = [task.value for task in await store.tasks(QUEUE, limit=None)]
         await store.insert("another", 1)
@@ -237,7 +238,7 @@ async def judge_tasks(url: str, account: Account) -> list[str]:
 
 
 async def judge_slots(url: str, account: Account) -> list[str]:
-    """No ticket is issued again, and no job begins too early after one that began."""
+    """No ticket is issued again, and no job begins too soon after another one that began."""
     issued: dict[str, tuple[int, int]] = {}  # the last ticket, and the highest that was granted
     due: dict[str, float] = {}
     for name, ticket, current in account.of("saw") + [[*one[:2], one[1]] for one in account.of("began")]:
@@ -262,7 +263,7 @@ async def judge_slots(url: str, account: Account) -> list[str]:
 
 
 async def judge_rows(url: str, account: Account) -> list[str]:
-    """Each row whose start was answered is there, and each one whose end was answered has ended so."""
+    """Each row whose start was answered exists, and each row whose end was answered has that end."""
     async with Ledger(LEDGER, url) as ledger:
         try:
             ends = {row.key: row.value if row.state == "done" else None async for row in ledger.rows()}
@@ -282,9 +283,9 @@ JUDGES = {"tasks": judge_tasks, "slots": judge_slots, "rows": judge_rows}
 
 
 def trial(name: str, *, cuts: int, after: int, plant: str = NONE) -> tuple[int, list[str]]:
-    """Cut the power so often, each time after so many answers of each kind; until something was broken.
+    """Cut the power this often, each time after a number of answers of each kind; stop at a violation.
 
-    Gives how many answers there were, and what was broken.
+    Returns how many answers there were, and the violations.
     """
     account = Account()
     faults: list[str] = []

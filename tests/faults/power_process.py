@@ -1,9 +1,9 @@
-"""A client of a store whose power will be cut: it says, a line each, what it was told is done.
+"""A client of a store whose power will be cut: it prints a line for each answer that it gets.
 
     python tests/faults/power_process.py NAME PLANT tasks=URL slots=URL rows=URL
 
-PLANT is a bug that stores get which sync files themselves, see `plant`, or `-`. Lines are written at once and
-are short, so that several processes can share a pipe.
+PLANT is a bug for stores that sync files themselves, see `plant`, or `-`. Lines are short, and written at
+once, so that several processes can share a pipe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def say(*what: object) -> None:
 
 
 async def tasks(url: str, who: str) -> None:
-    """Insert tasks, and end about as many as wait."""
+    """Insert tasks, and end about as many as are waiting."""
     numbers = count()
     async with Tasks(url) as store, anyio.create_task_group() as group:
 
@@ -67,7 +67,7 @@ async def tasks(url: str, who: str) -> None:
 
 
 async def slots(url: str, who: str) -> None:
-    """Start jobs in one queue that all share, and one in each of many queues; look at the first."""
+    """Start jobs in one queue that all share, and one in each of many queues; inspect the first."""
     numbers = count()
     store = open_store(url)
     async with IntervalQueue(QUEUE, interval=FAST, store=store) as queue, anyio.create_task_group() as group:
@@ -82,7 +82,7 @@ async def slots(url: str, who: str) -> None:
         async def start() -> None:
             while True:
                 name = f"{who}-{next(numbers)}"
-                slow = IntervalQueue(name, interval=SLOW, store=store)  # to close it would close the store
+                slow = IntervalQueue(name, interval=SLOW, store=store)  # closing it would close the store
                 async with slow.slot() as slot:
                     say("began", name, slot.ticket, slot.due)
 
@@ -121,7 +121,7 @@ _LONG = 3_600_000_000
 
 
 def plant(bug: str) -> None:
-    """Have no `contents` synced of files that are replaced, or no `folder` that they are in; or no `log`."""
+    """Skip the sync of the `contents` of replaced files, of their `folder`, or of the `log`."""
     from intervalq_stores.sqlite._file import SQLiteFile
 
     sync, rows = os.fsync, SQLiteFile._rows
@@ -150,7 +150,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 if __name__ == "__main__":
-    # It ends with the process that watches it: later it would make a new database where the disk was.
+    # It ends with the process that watches it: later it would create a new database in place of the disk.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     logging.disable(logging.CRITICAL)
     name, bug, *parts = sys.argv[1:]

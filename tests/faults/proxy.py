@@ -14,22 +14,22 @@ from urllib.parse import urlsplit, urlunsplit
 import anyio
 
 DRIP: Final = 10
-"""Bytes a second of an answer that drips."""
+"""Bytes per second of an answer that is sent slowly."""
 
 
 class Fault(Enum):
-    """What may be wrong with the way to a server. A request or an answer is what one reading gives."""
+    """The faults. One read is taken for one request or answer."""
 
     NONE = auto()
-    REFUSE = auto()  # nobody listens, and open connections are reset
+    REFUSE = auto()  # nothing listens, and open connections are reset
     RESET_REQUEST = auto()  # a request is answered by a reset, and not passed on
-    RESET_ANSWER = auto()  # a reset comes in the place of the answer
-    END_ANSWER = auto()  # the connection is closed in the place of the answer
+    RESET_ANSWER = auto()  # a reset replaces the answer
+    END_ANSWER = auto()  # the connection is closed instead of an answer
     CUT_ANSWER = auto()  # the connection is closed in the middle of the answer
     SWALLOW = auto()  # answers are lost
-    BLACK_HOLE = auto()  # nothing gets through, in neither direction
-    HOLD_REQUESTS = auto()  # requests stand still until the fault ends, and then arrive
-    HOLD_ANSWERS = auto()  # so do answers
+    BLACK_HOLE = auto()  # nothing gets through, in either direction
+    HOLD_REQUESTS = auto()  # requests are held until the fault ends, and then arrive
+    HOLD_ANSWERS = auto()  # so are answers
     DRIP = auto()  # an answer comes byte by byte
     LATE = auto()  # everything comes a little later
 
@@ -42,18 +42,18 @@ _OF_ANSWERS: Final = {
     Fault.HOLD_ANSWERS,
     Fault.DRIP,
 }
-"""Those that let requests through."""
+"""The faults that let requests through."""
 
 
 class _Way:
-    """One client's connection and the one that it stands for."""
+    """A client's connection, and the proxy's connection to the server."""
 
     def __init__(self, number: int, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.number = number
         self.client = client
         self.server = server
         self.lost = False
-        """Something got lost on it, so nothing can ever get through any more."""
+        """Something was lost on it, so nothing can ever get through any more."""
         self.scope = anyio.CancelScope()
 
     def end(self, *, reset: bool = False) -> None:
@@ -69,7 +69,7 @@ class _Way:
 
 
 class Proxy:
-    """Passes on what comes, as the fault allows, and keeps count. Made by `proxied`, for asyncio."""
+    """Passes on data as the fault allows, and counts. Created by `proxied`, for asyncio."""
 
     def __init__(self, url: str) -> None:
         self._there = urlsplit(url)
@@ -81,49 +81,49 @@ class Proxy:
         self._ways: set[_Way] = set()
         self._news = anyio.Event()
         self.delay = 0.01
-        """Seconds that each request and each answer takes longer while they are LATE."""
+        """The delay of each request and each answer under LATE, in seconds."""
         self.connections = 0
         self.hits = 0
-        """How often the present fault, or the last one, met a request, an answer, or a connection."""
+        """How often the present fault, or the last one, affected a request, an answer, or a connection."""
         self.asked: list[tuple[int, bytes]] = []
         """The requests, each with the number of its connection."""
         self.passed: list[tuple[int, bytes]] = []
-        """Those that went on to the server."""
+        """The requests that were passed on to the server."""
         self.answers = 0
-        """How often the server said something."""
+        """How often the server sent something."""
 
     @property
     def url(self) -> str:
-        """That of the server, by way of this proxy."""
+        """The URL of the server, through this proxy."""
         user, at, _ = self._there.netloc.rpartition("@")
         return urlunsplit(self._there._replace(netloc=f"{user}{at}127.0.0.1:{self._port}"))
 
     @property
     def fault(self) -> Fault:
-        """The present one."""
+        """The present fault."""
         return Fault.NONE if self._after else self._fault
 
     async def begin(self, fault: Fault, *, after: int = 0, once: bool = False) -> None:
-        """Let a fault begin after this many more requests; it lasts until `heal`, or hits once."""
+        """Let a fault begin after this many more requests; it lasts until `heal`, or affects one."""
         self._fault, self._after, self._once, self.hits = fault, after, once, 0
         if fault is Fault.REFUSE and not after:
             self._refuse()
         self._changed()
 
     async def heal(self) -> None:
-        """End the fault. What got lost stays lost; what is held goes on."""
+        """End the fault. Lost data stays lost; held data is passed on."""
         self._fault, self._after = Fault.NONE, 0
         if self._listener is None:
             await self.listen()
         self._changed()
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        """Wait for something that shows in the figures."""
+        """Wait for a condition on the figures."""
         while not happened():
             await self._news.wait()
 
     async def listen(self) -> None:
-        """Let connections come."""
+        """Accept connections."""
         self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self._port = self._listener.sockets[0].getsockname()[1]
 
@@ -133,7 +133,7 @@ class Proxy:
         await self.quiet()
 
     async def quiet(self) -> None:
-        """Wait until all connections have ended, and the server has done what came by them."""
+        """Wait until all connections have ended, and the server has processed all their requests."""
         await self.until(lambda: not self._ways)
 
     def _refuse(self) -> None:
@@ -156,7 +156,7 @@ class Proxy:
     async def _serve(self, requests: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
             answers, server = await asyncio.open_connection(self._there.hostname, self._there.port)
-        except OSError:  # the server itself is away
+        except OSError:  # the server itself doesn't answer
             client.transport.abort()
             return
         way = _Way(self.connections, client, server)
@@ -168,7 +168,7 @@ class Proxy:
             with way.scope:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pass, self._request, way, requests, server.write_eof)
-                    # A server does what it was asked before it looks whether anybody is left.
+                    # A server processes a request before it checks whether the client is still there.
                     group.start_soon(self._pass, self._answer, way, answers, way.end)
         finally:
             way.end()
@@ -241,7 +241,7 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(url: str) -> AsyncIterator[Proxy]:
-    """A proxy to the server of a URL for as long as the context is open."""
+    """A proxy to the server of a URL while the context is open."""
     proxy = Proxy(url)
     await proxy.listen()
     try:

@@ -1,7 +1,7 @@
-"""One shard process: a steady backlog of calls through one queue, each of which calls the service once.
+"""A shard process: a steady backlog of calls through one queue, each of which calls the service once.
 
-It prints nothing and dies quietly. Told `end` on its standard input, it makes no more calls, waits for those
-under way, and says how all of them ended. At the end of its input, and when its parent dies, it is gone.
+It prints nothing and dies quietly. After `end` on its standard input, it makes no more calls, waits for the
+open ones, and reports how all of them ended. It ends when its input or its parent does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from intervalq.store import Store, open_store
 
 _PR_SET_PDEATHSIG: Final = 1
 _PAUSE: Final = 0.05
-"""Seconds before a call that failed is made again, as any sensible caller would."""
+"""Seconds before a failed call is repeated, as any sensible caller would."""
 
 
 class Turns(selectors.DefaultSelector):
@@ -51,7 +51,7 @@ class Turns(selectors.DefaultSelector):
 
 
 class WatchedClock(SystemClock):
-    """Remembers the latest readings, and in which turn of the event loop each was taken."""
+    """Records the latest readings, and in which turn of the event loop each was made."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -64,7 +64,7 @@ class WatchedClock(SystemClock):
         return reading
 
     def check_before(self, begun_at: int) -> tuple[int, bool]:
-        """What the last check read, which is `begun_at`; and whether it is still the same turn."""
+        """The reading of the last check, which is `begun_at`; and whether it is still the same turn."""
         reading, turn = next(reading for reading in reversed(self._readings) if reading[0] == begun_at)
         return reading, turn == self._turns.made
 
@@ -92,7 +92,7 @@ class Caller:
         )
 
     def _listen(self) -> None:
-        """Remember when the last question was sent that has been answered."""
+        """Record when the last answered question was sent."""
         inner = self.store.apply
 
         async def apply(*arguments: Any, **more: Any) -> Any:
@@ -115,7 +115,7 @@ class Caller:
             except IntervalqError as error:
                 self.ended[type(error).__name__] += 1
                 await anyio.sleep(_PAUSE)
-            except Exception as error:  # noqa: BLE001 - nothing else may come out of a queue
+            except Exception as error:  # noqa: BLE001 - a queue may raise nothing else
                 self.wrong.append(f"call {number} raised {error!r}")
                 await anyio.sleep(_PAUSE)
             self.open.discard(number)
@@ -135,14 +135,14 @@ class Caller:
             heard=self._heard - self._options.base,
             straight=straight,
         )
-        if self.stops_at_start:  # the one case that no queue can help: the job was checked and hasn't begun
+        if self.stops_at_start:  # no queue can prevent this: the job was checked and hasn't begun
             self.stops_at_start = False
             os.kill(os.getpid(), signal.SIGSTOP)
         self._service.send(call.to_bytes())
         self.begun += 1
 
     def report(self) -> Report:
-        """How it all ended."""
+        """The report at the end."""
         given_up = self.queue._shard().given_up
         return Report(
             self._options.name,
@@ -155,7 +155,7 @@ class Caller:
 
 
 async def live(options: argparse.Namespace, turns: Turns) -> Report:
-    """Make calls until told to end."""
+    """Make calls until the end is requested."""
     caller = Caller(options, turns)
     async with anyio.create_task_group() as group:
         group.start_soon(_obey, caller)
@@ -171,7 +171,7 @@ async def live(options: argparse.Namespace, turns: Turns) -> Report:
 
 
 async def _obey(caller: Caller) -> None:
-    """Do what is said on the standard input."""
+    """Obey the lines on standard input."""
     heard = b""
     while True:
         await anyio.wait_readable(0)
@@ -187,12 +187,12 @@ async def _obey(caller: Caller) -> None:
                 caller.stops_at_start = True
             elif what == b"stop-in-step":
                 _in_step(caller.store, lambda *_: os.kill(os.getpid(), signal.SIGSTOP), float(seconds))
-            else:  # die-in-step: in whatever is going on, without a word
+            else:  # die-in-step: in the middle of anything, without a word
                 _in_step(caller.store, signal.SIG_DFL, float(seconds))
 
 
 async def _until_late(caller: Caller, calls: anyio.CancelScope, patience: float) -> None:
-    """Once the end has come, calls have some time; those that are open after it are lost."""
+    """After the end is requested, calls have some time; those still open after it are lost."""
     while not caller.is_ending:
         await anyio.sleep(_PAUSE)
     with anyio.move_on_after(patience):
@@ -202,7 +202,7 @@ async def _until_late(caller: Caller, calls: anyio.CancelScope, patience: float)
 
 
 def _in_step(store: Store, what: Callable[..., object] | signal.Handlers, seconds: float) -> None:
-    """Do something this many seconds after the next step at the store began."""
+    """Call a function this many seconds after the next step at the store began."""
     inner = store.apply
 
     async def apply(*arguments: Any, **more: Any) -> Any:
@@ -215,7 +215,7 @@ def _in_step(store: Store, what: Callable[..., object] | signal.Handlers, second
 
 
 def die_with_parent() -> None:
-    """Be killed when the thread that started this process is gone, even while stopped (Linux)."""
+    """Be killed when the thread that started this process ends, even while stopped (Linux)."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -224,13 +224,13 @@ def die_with_parent() -> None:
 
 
 def keep_timers() -> None:
-    """Keep libfaketime's hands off timers on the time since boot, which it moves with the wall clock."""
+    """Keep libfaketime from moving timers on the time since boot together with the wall clock."""
     if "faketime" in os.environ.get("LD_PRELOAD", ""):
         timers._libc = ctypes.CDLL("libc.so.6", use_errno=True)
 
 
 def main() -> None:
-    """Live, and say how it was."""
+    """Run, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", required=True, help="of this process, in the log")
     parser.add_argument("--url", required=True, help="of the store")
@@ -249,7 +249,7 @@ def main() -> None:
         report = anyio.run(
             live, options, turns, backend_options={"loop_factory": lambda: asyncio.SelectorEventLoop(turns)}
         )
-    except Exception:  # noqa: BLE001 - the driver must hear of it, whatever it is
+    except Exception:  # noqa: BLE001 - the driver must be told, whatever it is
         report = Report(options.name, 0, {}, wrong=(traceback.format_exc(),))
     print(json.dumps(asdict(report)), flush=True)
 

@@ -1,4 +1,4 @@
-"""The driver's side of shard processes: start, stop, kill, end them, and write down what was done to them."""
+"""The driver's side of shard processes: starts, stops, kills and ends them, and records what it does."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from faults.verdict import Report, Stop
 
 SCRIPT: Final = Path(__file__).with_name("shard_process.py")
 _PATIENCE: Final = 120
-"""Seconds after which a shard that was told to end counts as hanging."""
+"""Seconds after which a shard that should end is considered hanging."""
 
 _SOON: Final = 60
-"""Seconds within which jobs must begin again, on however busy a machine."""
+"""Seconds within which jobs must begin again, even on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What every shard of a run does."""
+    """The arguments of every shard of a run."""
 
     url: str
     service: Path
@@ -48,7 +48,7 @@ class Shard:
     is_stopped: bool = False
 
     def tell(self, what: str) -> None:
-        """Say something to it; one that has just died doesn't hear it."""
+        """Send it a line; one that has just died doesn't receive it."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(f"{what}\n".encode())
@@ -59,14 +59,14 @@ class Shard:
         self.process.send_signal(number)
 
     def stands(self) -> bool:
-        """Whether it is stopped, as the kernel has it."""
+        """Whether the kernel says that it is stopped."""
         with suppress(FileNotFoundError, ProcessLookupError):
             stat = Path(f"/proc/{self.process.pid}/stat").read_text()
             return stat.rpartition(") ")[2].startswith("T")
-        return True  # no such file: there it can't be seen
+        return True  # there is no such file, so it can't be seen
 
     def bury(self) -> bytes:
-        """Kill it, let nothing of it stay, and give what it said."""
+        """Kill it and wait for its end; returns its output."""
         self.process.kill()
         output, _ = self.process.communicate()
         return output
@@ -74,14 +74,14 @@ class Shard:
 
 @dataclass(slots=True)
 class Shards:
-    """All that were started in a run."""
+    """All shards of a run."""
 
     work: Work
     alive: list[Shard] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     lived: list[str] = field(default_factory=list)
-    """Those that were not killed."""
+    """The shards that were not killed."""
     started: int = 0
     wrong: list[str] = field(default_factory=list)
     _since: dict[str, int] = field(default_factory=dict)
@@ -100,13 +100,13 @@ class Shards:
         base: int = 0,
         name: str = "",
     ) -> Shard:
-        """Start one.
+        """Start a shard.
 
         Args:
-            url: where the store is for this one; empty: as for all.
+            url: the store's URL for this one; empty: the common one.
             before: a command that starts it, such as `unshare --net`.
-            environment: what else stands in its environment.
-            base: by how much its time since boot is ahead of this machine's, in microseconds.
+            environment: additional environment variables.
+            base: how far its time since boot is ahead of this machine's, in microseconds.
             name: in the log; empty: the next number.
         """
         self.started += 1
@@ -124,19 +124,19 @@ class Shards:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})},
-            start_new_session=True,  # an interrupt from the keyboard isn't meant for it
+            start_new_session=True,  # an interrupt from the keyboard must not reach it
         )
         shard = Shard(name, process)
         self.alive.append(shard)
         return shard
 
     def kill(self, shard: Shard) -> None:
-        """As with `kill -9`."""
+        """Kill it, as `kill -9` does."""
         self.alive.remove(shard)
         shard.bury()
 
     def fallen(self) -> list[Shard]:
-        """Those that died by themselves, as they were told to (see `die_in_step`); no longer alive."""
+        """Collect shards that killed themselves as requested (see `die_in_step`) and are no longer alive."""
         fallen = [shard for shard in self.alive if shard.process.poll() is not None]
         for shard in fallen:
             self.alive.remove(shard)
@@ -148,7 +148,7 @@ class Shards:
         return fallen
 
     def stop(self, shard: Shard, how: str = "") -> None:
-        """Let it stand still until `go_on`: at once, or as it is told to stop itself."""
+        """Stop it until `go_on`: at once, or in its next step."""
         if not shard.is_stopped:
             shard.is_stopped = True
             self._since[shard.name] = now()
@@ -158,7 +158,7 @@ class Shards:
                 shard.signal(signal.SIGSTOP)
 
     def go_on(self, shard: Shard) -> bool:
-        """Let it run again, if it was stopped; False: it hasn't come to stop yet."""
+        """Resume it if it was stopped; False: it hasn't stopped yet."""
         if shard.is_stopped:
             if not shard.stands():
                 return False
@@ -168,26 +168,26 @@ class Shards:
         return True
 
     def end(self) -> None:
-        """Tell all to end, and take in their reports."""
+        """End all shards, and collect their reports."""
         for shard in self.alive:
             shard.tell("end")
         for shard in list(self.alive):
-            # Its input stays open meanwhile; what it says fits into a pipe.
+            # Their input stays open meanwhile; their output fits into a pipe.
             deadline = time.monotonic() + _PATIENCE
             while shard.process.poll() is None and time.monotonic() < deadline:
-                self.go_on(shard)  # one that is to stop itself may do so only now
+                self.go_on(shard)  # one that was to stop itself may do so only now
                 time.sleep(0.01)
             output = shard.bury()
             self.alive.remove(shard)
             if shard.process.returncode == -signal.SIGALRM:
-                continue  # told to die in a step, it met one only now
+                continue  # one that was to die in a step may do so only now
             self.lived.append(shard.name)
             if output:
                 self.reports.append(report(output))
 
 
 def report(reported: bytes) -> Report:
-    """What a process printed."""
+    """The output of a process."""
     values: dict[str, Any] = json.loads(reported)
     return Report(
         values["shard"],
@@ -206,7 +206,7 @@ def until_calls(
     deadline = time.monotonic() + _SOON
     while True:
         for shard in shards.alive:
-            shards.go_on(shard)  # one that was told to stop itself may have done so only now
+            shards.go_on(shard)  # one that was to stop itself may have done so only now
         begun = [start.shard for start in called.since(after)]
         if all(
             begun.count(shard.name) >= least for shard in of or shards.alive if shard.process.poll() is None

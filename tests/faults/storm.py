@@ -2,9 +2,9 @@
 
     python tests/faults/storm.py --store redis-aof --minutes 30 --every 2
 
-Faults come from a seed, each kind as often as the others. At the end the log of the called service is held to
-the promises (see `verdict.py`). Ends with 1 if one was broken; Ctrl-C ends a storm early, judges it, and
-leaves nothing.
+Faults are drawn from a seed, each kind equally often. At the end the log of the called service is compared
+with the promises (see `verdict.py`). The exit code is 1 if one was broken; Ctrl-C ends a storm early, judges
+it, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from faults.trial import Trial
 from faults.verdict import Loss, Verdict
 
 _STEP: Final = 0.003
-"""Seconds within which a process that is to die in a step dies, from the step's beginning."""
+"""Seconds, from the beginning of a step, within which a process that is to die in a step dies."""
 
 _TOLD: Final = 0.012
-"""Seconds within which one that is to stop in a step does so: until its next slot has come, or nearly."""
+"""Seconds within which a process that is to stop in a step stops: until its next slot has nearly come."""
 
 AGAIN: Final = 5
 """The number of jobs that must begin after the last fault."""
@@ -43,7 +43,7 @@ AGAIN: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A storm as it is asked for."""
+    """The options of a storm."""
 
     store: str
     seconds: float
@@ -55,27 +55,27 @@ class Plan:
     seed: int = 1
     script: Path = SCRIPT
     more: tuple[str, ...] = ()
-    """Options of the script."""
+    """The command-line options of a shard."""
     least: int = 0
     """The minimum number of faults, however slow the machine is."""
     calm: bool = False
-    """No faults at all."""
+    """True: no faults at all."""
 
 
 @dataclass(slots=True)
 class Storm:
-    """A storm as it went."""
+    """The result of a storm."""
 
     plan: Plan
     faults: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
-    """How calls of processes that lived ended."""
+    """How calls of processes that survived ended."""
     verdict: Verdict = field(default_factory=Verdict)
     interrupted: bool = False
 
 
 class Driver:
-    """Does the faults of one storm in their turn."""
+    """Causes the faults of one storm, one after the other."""
 
     def __init__(self, plan: Plan, trial: Trial, faults: list[Fault]) -> None:
         self.plan = plan
@@ -99,13 +99,13 @@ class Driver:
         }
         if not Path(
             "/proc/self/stat"
-        ).exists():  # where it can't be seen whether a process has stopped itself
+        ).exists():  # where it isn't visible whether a process has stopped itself
             del on_shards["shard stopped in a step"], on_shards["shard stopped at a start"]
         mine = [Fault(name, do) for name, do in on_shards.items()]
         self._faults = self._forever([*mine, *faults])
 
     def run(self, progress: Callable[[float], None]) -> None:
-        """All faults, until the time is over."""
+        """Cause faults until the time is over."""
         begin = time.monotonic()
         end = begin + self.plan.seconds
         due = math.inf if self.plan.calm else begin + self.plan.every
@@ -202,7 +202,7 @@ _FIGURES: Final = ("starts", "short", "stopped", "frozen", "lost", "old", "stepp
 
 
 def main() -> int:
-    """Run what the command line asks for, show how it goes, and sum up; 1: a promise was broken."""
+    """Run what the command line requests, show its progress, and sum up; 1: a promise was broken."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -237,7 +237,7 @@ def main() -> int:
 
 @contextmanager
 def shown(what: str, total: float) -> Iterator[Callable[[float], None]]:
-    """Shows on standard error how far it is, where rich is installed."""
+    """Shows the progress on standard error, if rich is installed."""
     try:
         from rich.console import Console
         from rich.progress import Progress
@@ -251,7 +251,7 @@ def shown(what: str, total: float) -> Iterator[Callable[[float], None]]:
 
 @contextmanager
 def ending(progress: Callable[[float], None]) -> Iterator[Callable[[float], None]]:
-    """Lets Ctrl-C end a storm between two faults, not within one; a second one ends it wherever it is."""
+    """Lets Ctrl-C end a storm between two faults, not within one; a second one ends it at once."""
     asked = False
 
     def ask(*_: object) -> None:
@@ -273,7 +273,7 @@ def ending(progress: Callable[[float], None]) -> Iterator[Callable[[float], None
 
 
 def summary(storms: list[Storm]) -> str:
-    """A table of what was done, what was allowed for, and what was broken."""
+    """A table of the faults, the allowances that were needed, and the violations."""
     rows = [["store", "faults", *_FIGURES, "least gap", "calls that failed", "broken"]]
     for storm in storms:
         verdict = storm.verdict

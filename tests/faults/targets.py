@@ -1,4 +1,4 @@
-"""The stores of a storm: how each is started, and what can be done to it."""
+"""The stores of a storm: how each is started, and the faults that it can have."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from intervalq_stores.nats._errors import Server as NATSServer
 from servers import Server
 
 _ORDERLY: Final = 10
-"""Seconds that a server gets to end in good order."""
+"""Seconds that a server gets to end in an orderly way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that can be done to a store."""
+    """One fault of a store."""
 
     name: str
     do: Callable[[], None]
     loses: bool = False
-    """It may take back writes that were acknowledged."""
+    """It may undo writes that were acknowledged."""
 
 
 class Target(ABC):
-    """A store that is open for as long as the context is."""
+    """A store that runs while the context is open."""
 
     url: str
 
@@ -53,10 +53,10 @@ class Target(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Start what there is to start."""
+        """Start its server, if it has one."""
 
     def faults(self) -> list[Fault]:
-        """What can be done to it."""
+        """The faults that it can have."""
         return []
 
 
@@ -128,13 +128,12 @@ class PostgresTarget(Target):
 
     def _restart(self) -> None:
         running = self.server.folder.path / "data" / "postmaster.pid"
-        os.kill(
-            int(running.read_text().split()[0]), signal.SIGINT
-        )  # a fast shutdown: sessions end, all is written
+        # A fast shutdown: sessions end, everything is written.
+        os.kill(int(running.read_text().split()[0]), signal.SIGINT)
         deadline = time.monotonic() + _ORDERLY
         while running.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._kill()  # also a server that doesn't get there, as whoever supervises it would
+        self._kill()  # also a server that doesn't get that far, as a supervisor would
 
     def _end_backends(self) -> None:
         with self._session() as session:
@@ -144,7 +143,7 @@ class PostgresTarget(Target):
             )
 
     def _kill_backend(self) -> None:
-        """The server takes this for a sign of broken memory: it ends all sessions, and recovers."""
+        """The server takes this for a sign of damaged memory: it ends all sessions, and recovers."""
         with self._session() as session:
             row = session.execute(
                 "SELECT pid FROM pg_stat_activity "
@@ -198,7 +197,7 @@ class NATSTarget(Target):
 
         async def ask() -> None:
             wire = NATSServer(self.url)
-            with suppress(StoreUnavailable):  # it isn't there just now
+            with suppress(StoreUnavailable):  # it isn't there at the moment
                 await wire.ask(what)
             await wire.close()
 
@@ -206,7 +205,7 @@ class NATSTarget(Target):
 
 
 class FileTarget(Target):
-    """A file in a folder of its own: what can be done to it is done to the processes that use it."""
+    """A file in a folder of its own: its faults are those of the processes that use it."""
 
     def __init__(self, scheme: str, name: str) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     python tests/faults/task_process.py URL QUEUE MODE
 
-MODE is "commit": in the transaction that removes the task; or "unguarded": in a transaction before that, as
-workers do whose queue lies elsewhere, which is how a storm shows that it can see tasks that are done twice.
+MODE is "commit": in the transaction that removes the task; or "unguarded": in an earlier transaction, as
+workers do whose queue is elsewhere, by which a storm shows that it detects tasks that are done twice.
 """
 
 from __future__ import annotations

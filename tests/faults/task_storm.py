@@ -34,11 +34,11 @@ from intervalq.tasks import Tasks
 QUEUE = "storm"
 _LEDGER = "create table if not exists ledger (task bigint, claims integer)"
 _WAITING = 100
-"""So many tasks are kept waiting."""
+"""The number of tasks that are kept waiting."""
 _ENOUGH = 100
-"""Faults after which a storm that should show doubles has shown none."""
+"""The number of faults after which a storm that should show doubles has shown none."""
 _CALM = 90.0
-"""Seconds after the last fault in which everything must be done, on however busy a machine."""
+"""Seconds after the last fault within which everything must be done, even on a busy machine."""
 
 
 class Target(ABC):
@@ -59,7 +59,7 @@ class Target(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
 
     def __enter__(self) -> Self:
         return self
@@ -118,14 +118,14 @@ TARGETS: dict[str, Callable[[], Target]] = {"postgres": PostgresTarget, "sqlite"
 
 @dataclass(slots=True)
 class Storm:
-    """A storm as it went."""
+    """The result of a storm."""
 
     faults: Counter[str] = field(default_factory=Counter)
     inserted: int = 0
     lost: list[int] = field(default_factory=list)
     doubled: list[int] = field(default_factory=list)
     again: int = 0
-    """How many tasks were done by another than their first claim."""
+    """How many tasks were done by a later claim than their first."""
     left: int = 0
     """How many tasks were not done in time."""
 
@@ -135,7 +135,7 @@ class Storm:
 
 
 class Driver:
-    """Keeps tasks waiting and workers running, and does the faults."""
+    """Keeps tasks waiting and workers running, and causes the faults."""
 
     def __init__(self, target: Target, *, workers: int, seed: int, mode: str) -> None:
         self.target = target
@@ -168,7 +168,7 @@ class Driver:
         return self.storm
 
     def _shows_nothing(self) -> bool:
-        """Whether no kill has come between a commit and its acknowledgement so far, where that would show."""
+        """Whether a storm that should show a kill between a commit and its acknowledgement has had none."""
         if self._mode != "unguarded" or self.storm.faults.total() >= _ENOUGH:
             return False
         return not self.target.query("select task from ledger group by task having count(*) > 1")
@@ -209,7 +209,7 @@ class Driver:
         self._stopped.pop(process.pid, None)
 
     def _stop(self) -> None:
-        """For longer than its session lives, as often as not."""
+        """As often as not, it is stopped for longer than its session's expiry."""
         process = self._random.choice(self._alive)
         process.send_signal(signal.SIGSTOP)
         self._stopped[process.pid] = process
@@ -222,7 +222,7 @@ class Driver:
         self.storm.left = left[0].size if left else 0
 
     def judge(self) -> None:
-        """Hold the ledger against what was inserted."""
+        """Compare the ledger with the inserted tasks."""
         rows = self.target.query("select task, count(*), max(claims) from ledger group by task")
         counts = {task: count for task, count, _ in rows}
         # The last insert may have been done without an answer.
@@ -231,7 +231,7 @@ class Driver:
         self.storm.again = sum(claims > 1 for _, _, claims in rows)
 
     def end(self) -> None:
-        """No process stays."""
+        """End all processes."""
         for process in self._alive:
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -262,7 +262,7 @@ def run(
     mode: str = "commit",
     least: int = 0,
 ) -> Storm:
-    """A whole storm."""
+    """Run a whole storm."""
     with TARGETS[store]() as target, _driver(target, workers, seed, mode) as driver:
         anyio.run(lambda: driver.run(seconds, every, least=least))
         driver.judge()

@@ -1,4 +1,4 @@
-"""A worker whose event loop stands still keeps its claims where its store sees that its process lives."""
+"""A worker with a blocked event loop keeps its claims if its store sees that its process is alive."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def blocked(url: str, queue: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def begun(process: subprocess.Popen[bytes]) -> bytes:
-    """The first line that it says."""
+    """Wait for its first line of output."""
     assert process.stdout is not None
     return await anyio.to_thread.run_sync(process.stdout.readline)
 
 
 class Other:
-    """Another session, which would take what was lost."""
+    """Another session, which would take lost claims."""
 
     def __init__(self, store: PostgresTaskStore, queue: str) -> None:
         self.store, self.queue = store, queue
@@ -61,7 +61,7 @@ class Other:
         return found
 
     async def beats(self, times: float) -> list[str]:
-        """Beat until the other one should have, so often. Gives it if it was taken for dead."""
+        """Send heartbeats for `times` expiries after the other session's; return that if removed."""
         watched = await self.blocked()
         mine = watched.beaten + round(times * EXPIRY * SECOND)
         lapsed: list[str] = []
@@ -74,7 +74,7 @@ class Other:
         return lapsed
 
     async def claim(self) -> int:
-        """Try to claim the task; how many that gave."""
+        """Try to claim the task, and return how many were claimed."""
         return len((await self.store.apply(Work(self.session, queues=(self.queue,), limit=1))).claimed)
 
 
@@ -133,7 +133,7 @@ async def test_what_is_cut_off_behind_something_that_lives_is_free_after_a_while
 
 
 async def test_the_server_looks_whether_the_machine_of_a_guard_is_there(postgres_url: str) -> None:
-    """Its own settings would let a session live for two hours, or a quarter of one, without its machine."""
+    """By default, it would keep a session for a quarter of an hour or two hours after its machine died."""
     async with aclosing(PostgresTaskStore(postgres_url)) as store:
         session = f"s-{secrets.token_hex(6)}"
         await store.apply(Begin(Session(session, expiry=3600 * SECOND)))

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, of shards, a server, a machine; and clocks that began at other times."""
+"""Wrong clocks of shards, of a server and of a machine, and clocks that began at different times."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _set_forward_and_back(clock: FakeClock, url: str, environment: dict[str, str
         trial.go_on()
         for offset in STEPS:
             trial.steps.append(clock.set(offset))
-            trial.go_on()  # within a minute, although the clock goes back two hours
+            trial.go_on()  # within a minute, although the clock goes back by two hours
         verdict = trial.verdict()
     assert not verdict.broken
     assert verdict.unexplained == 0

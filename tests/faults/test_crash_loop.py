@@ -1,4 +1,4 @@
-"""Workers that die again and again, on every store: nobody else pays for it, and one that kills them does."""
+"""Workers that die repeatedly, on every store: only a task that kills them is charged for that."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _loops(store: str) -> Loops:
 
 @pytest.fixture(scope="module")
 def loops() -> Iterator[dict[str, Future[Loops]]]:
-    """The loops of each store; of several stores at the same time, for most of it is waiting."""
+    """The loops of each store; several stores run at once, because most of it is waiting."""
     with ThreadPoolExecutor(3) as pool:
         yield {store: pool.submit(_loops, store) for store in STORES}
 

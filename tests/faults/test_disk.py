@@ -1,4 +1,4 @@
-"""The disk of the tests of power cuts does forget what was not synced, and nothing else."""
+"""The disk of the power-cut tests forgets what was not synced, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster of NATS that can't place a stream: for a while that is waited for, and then it is told."""
+"""A cluster of NATS that can't place a stream: calls wait for a while, and then say so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @asynccontextmanager
 async def asked(url: str) -> AsyncIterator[tuple[Client, list[Msg]]]:
-    """A plain client, and what is asked for streams."""
+    """A plain client, and the streams that it asks for."""
     client = await nats.connect(url)
     found: list[Msg] = []
 
@@ -82,7 +82,7 @@ async def test_a_leader_is_waited_for_and_a_place_that_there_is_not_is_told_of(
         async def insert(tasks: Tasks) -> None:
             done = False
             while not done:
-                with suppress(errors.StoreTimeout):  # what is asked while one is elected may have no answer
+                with suppress(errors.StoreTimeout):  # a request during an election may get no answer
                     await tasks.insert("q", 1)
                     done = True
 
@@ -107,7 +107,7 @@ def growing(tmp_path: Path) -> Iterator[Cluster]:
 async def test_three_replicas_wait_for_the_third_node(
     growing: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it comes the server has no peers for them (10005). One that is only down is a peer."""
+    """Until it comes, the server has no peers for the streams (10005). A node that is only down is a peer."""
     first, _, third = growing.nodes.values()
     url = f"{first.url}?replicas=3"
     async with asked(first.url) as (client, asks), Tasks(url) as tasks:
@@ -134,7 +134,7 @@ async def test_three_replicas_wait_for_the_third_node(
 
 
 async def refusal(client: Client) -> int:
-    """What is said to who wants a stream of three; 0: it is made, -1: nothing."""
+    """The error code of a request for a stream of three; 0: it was created, -1: no answer."""
     body = {"name": "OTHER", "subjects": ["other"], "num_replicas": 3}
     try:
         answer = await client.request("$JS.API.STREAM.CREATE.OTHER", json.dumps(body).encode(), timeout=1)

@@ -68,7 +68,7 @@ class Raw:
                 "allow_atomic": True,
             },
         )
-        await self.put("s.keep")  # else the last removal empties the block, which is removed as a whole
+        await self.put("s.keep")  # otherwise the last removal empties the block, which is removed as a whole
 
     async def put(self, subject: str, **headers: str) -> int:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -76,7 +76,7 @@ class Raw:
         return int(json.loads(answer.data)["seq"])
 
     async def both(self, first: str, second: str, **headers: str) -> None:
-        """Two messages in one batch, the first with headers."""
+        """Store two messages in one batch, the first with headers."""
         batch = {"Nats-Batch-Id": secrets.token_hex(8)}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         await self._client.publish(first, b"x", headers={**batch, **named, "Nats-Batch-Sequence": "1"})
@@ -91,7 +91,7 @@ class Raw:
         await self.ask("CONSUMER.DURABLE.CREATE.S.C", {"stream_name": "S", "config": config})
 
     async def acknowledge(self, count: int) -> None:
-        """All that is there but the first."""
+        """All messages except the first."""
         await self.consumer()
         _, *messages = await self.fetch(count + 1)
         for message in messages:
@@ -162,14 +162,14 @@ async def rolled_up_in_a_batch(raw: Raw, subject: str) -> None:
 @pytest.mark.parametrize(
     ("per_subject", "step", "acknowledged", "back"),
     [
-        # With the limit of one a subject: what was replaced is back.
+        # With the limit of one message per subject, the replaced message is back.
         (1, ttl, False, EACH),
         (1, replaced_and_deleted, False, EACH),
         (1, replaced, True, EACH),
-        # What never replaced anything, or still is in its place.
+        # This never replaced anything, or is still in its place.
         (1, deleted, False, 0),
         (1, put, True, 0),
-        # Without the limit: what the store of tasks does.
+        # Without the limit, which is what the store of tasks uses.
         (-1, above_and_both_deleted, False, 0),
         (-1, rolled_up, False, 0),
         (-1, rolled_up_in_a_batch, False, 0),

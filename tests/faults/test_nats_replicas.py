@@ -1,4 +1,4 @@
-"""Three replicas of the stream of tasks: what is told as done is done on all of them, whoever asks next."""
+"""Three replicas of the stream of tasks: what is reported as done is done on all, whichever is asked next."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def stores(cluster: Cluster) -> AsyncIterator[list[NATSTaskStore]]:
-    """One for each node, connected to that only."""
+    """One client for each node, connected to that node only."""
     urls = [f"{node.url}?replicas=3" for node in cluster.nodes.values()]
     async with (
         aclosing(NATSTaskStore(urls[0])) as one,
@@ -57,7 +57,7 @@ async def stores(cluster: Cluster) -> AsyncIterator[list[NATSTaskStore]]:
 
 
 async def claim_all(store: NATSTaskStore, session: str, queue: str, count: int = 1) -> list[Row]:
-    """So many tasks: the node that leads the consumer may hear of what is stored after two others have."""
+    """There are many tasks, because the consumer's leader may learn of a message after two other nodes."""
     rows: list[Row] = []
     with anyio.fail_after(60):
         while len(rows) < count:
@@ -66,7 +66,7 @@ async def claim_all(store: NATSTaskStore, session: str, queue: str, count: int =
 
 
 async def seen(store: NATSTaskStore, queue: str, *ids: str) -> list[Row]:
-    """What there is, once a look says that it is these: any node answers it, also one that is behind."""
+    """The tasks, once a look finds these: any node answers it, even one that is behind."""
     with anyio.fail_after(60):
         while True:
             rows = list(await store.apply(Select(queue=queue)))
@@ -79,7 +79,7 @@ async def test_what_is_acknowledged_can_not_be_replaced(stores: list[NATSTaskSto
     first, *others = stores
     mine = await begun(first)
     back: list[str] = []
-    for number in range(4):  # the consumers of which are led by several nodes
+    for number in range(4):  # whose consumers are led by several nodes
         name = f"{queue}.{number}"
         await first.apply(inserts(name, *(f"t{number}" for number in range(EACH))))
         for row in await claim_all(first, mine, name, EACH):
@@ -96,7 +96,7 @@ async def test_what_is_acknowledged_can_not_be_replaced(stores: list[NATSTaskSto
 async def test_what_was_changed_is_not_worked_on_as_it_was(
     stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever changes it is killed before it has removed what that took the place of."""
+    """The client that changes it is killed before it has removed what the change replaced."""
     first, other, _ = stores
     await first.apply(inserts(queue, "a"))
     (row,) = await seen(first, queue, "a")
@@ -117,7 +117,7 @@ async def test_what_was_changed_is_not_worked_on_as_it_was(
 
 
 async def test_a_node_may_hand_out_a_second_earlier(stores: list[NATSTaskStore], queue: str) -> None:
-    """One that has read its files again, of which nobody hears: so the server waits for a second longer."""
+    """No client hears of a node that has re-read its files, so the server waits a second longer."""
     first = stores[0]
     mine = await begun(first, 60 * SECOND)
     await first.apply(inserts(queue, "a"))
@@ -130,7 +130,7 @@ async def test_a_node_may_hand_out_a_second_earlier(stores: list[NATSTaskStore],
 async def test_who_asks_a_node_that_leads_no_more_is_told_the_truth(
     stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a one may not know yet of a message that the others have stored."""
+    """Such a node may not know yet of a message that the others have stored."""
     first, other, _ = stores
     mine = await begun(first)
     await first.apply(inserts(queue, "a"))
@@ -164,7 +164,7 @@ async def test_many_are_acknowledged_at_once_but_what_others_changed(
 async def test_a_queue_is_empty_only_if_what_says_so_is_not_behind(
     stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader of the consumer may not know of a task yet, and a former leader of the stream may answer."""
+    """The consumer's leader may not know of a task yet, and a former leader of the stream may answer."""
     first, other, _ = stores
     mine = await begun(other)
     look, subjects, last = Count(names=(queue,)), first._stream.subjects, first._stream.last
@@ -200,7 +200,7 @@ async def test_a_queue_is_empty_only_if_what_says_so_is_not_behind(
 async def test_what_is_left_of_removed_tasks_is_none(
     stores: list[NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever ended them is killed before it has removed what says so."""
+    """The client that ended them is killed before it has removed the record of that."""
     first, other, _ = stores
     mine = await begun(other)
     await other.apply(inserts(queue, "a", key="k"))
@@ -212,6 +212,6 @@ async def test_what_is_left_of_removed_tasks_is_none(
     (row,) = await claim_all(other, mine, queue)
     assert await settled(other, mine, *done(row)) == ()
     assert await first._stream.subjects(f"{PREFIX}.w.{encoded(queue)}.>"), "a tombstone"
-    with anyio.fail_after(60):  # who answers may be behind, and know of more
+    with anyio.fail_after(60):  # the answering node may be behind, and know of more
         while await first.apply(Count(names=(queue,))):
             pass

@@ -1,4 +1,4 @@
-"""One of three shards is cut off from the store: the others go on past its tickets, and it comes back."""
+"""One of three shards is cut off from the store: the others pass its tickets, and it comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Power cuts: what a store answered is there afterwards; a store that doesn't sync is found out."""
+"""Power cuts: what a store answered exists afterwards, and a store that doesn't sync is detected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_was_answered_is_there_after_power_cuts(store: str) -> None:
 
 @pytest.mark.parametrize("url", ["file://{}/state.json", "sqlite://{}/state.db"])
 async def test_what_was_answered_is_there_though_another_process_had_just_made_the_folder(url: str) -> None:
-    """It may not have synced it yet, and never will where it dies."""
+    """It may not have synced it yet, and never will if it dies."""
     need_fuse()
     with Disk(strict=True) as disk:
         folder = disk.path / "new" / "newer"

@@ -1,4 +1,4 @@
-"""Whatever happens on the way to a server: a call has the right answer or a documented error, once."""
+"""Whatever happens to the connection to a server, a call gets the right answer or a documented error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PREPARED: Final[tuple[Command, ...]] = (
     Advance(settings=SETTINGS, nonce="g", take=4, reach=10, lease=50_000_000),
     Hold(length=20_000_000),
 )
-"""What a record has seen before: a job runs, three tickets are outstanding, and the queue is paused."""
+"""The earlier life of a record: a job runs, three tickets are outstanding, and the queue is paused."""
 
 SLOTS: Final = tuple(Slot(1 + n, NOW - 1_000_000 + n * 1_000_000) for n in range(4))
 CALLS: Final[dict[str, Command]] = {
@@ -67,7 +67,7 @@ _SILENT: Final = {
     Fault.DRIP,
 }
 _DONE: Final = {Fault.RESET_ANSWER, Fault.END_ANSWER, Fault.CUT_ANSWER}
-"""The request surely got through."""
+"""Faults under which the request certainly arrived."""
 
 FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -79,7 +79,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["redis", "valkey", "postgres", "pgbouncer"])
 def server_url(request: pytest.FixtureRequest) -> str:
-    """A server, and credentials that it takes: whoever is let in without a password may give one."""
+    """A server, and credentials that it accepts: a server without a password accepts any."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     parts = urlsplit(url)
     user = parts.username or ("postgres" if url.startswith("postgres") else "default")
@@ -104,7 +104,7 @@ def before() -> State:
 
 @dataclass
 class Case:
-    """One call by way of a proxy of its own."""
+    """One call through a proxy of its own."""
 
     name: str
     command: Command
@@ -118,26 +118,26 @@ class Case:
 
     @property
     def other(self) -> str:
-        """A queue for the calls that follow."""
+        """A queue for the next calls."""
         return f"{self.queue}.other"
 
     async def call(self) -> None:
         try:
             self.outcome = await self.store.apply(self.queue, self.command, NOW + 2_000)
-        except Exception as error:  # noqa: BLE001 - looked at later
+        except Exception as error:  # noqa: BLE001 - checked later
             self.shown = "".join(traceback.format_exception(error))
-            # The driver of Postgres closes a connection that it was still making when nobody refers to it.
+            # The driver of Postgres closes a connection that it was still making when nothing refers to it.
             error.__cause__ = error.__context__ = error.__traceback__ = None
             self.outcome = error
 
     def named(self, requests: list[tuple[int, bytes]]) -> list[int]:
-        """The connections by which requests about this queue came."""
+        """The connections on which requests about this queue arrived."""
         return [number for number, data in requests if self.queue.encode() in data]
 
 
 @asynccontextmanager
 async def cases(url: str, direct: Store) -> AsyncIterator[list[Case]]:
-    """Each command on a connection that was used before, and one at each step of a new connection."""
+    """Each command on an established connection, and one command at each step of a new connection."""
     async with AsyncExitStack() as stack:
 
         async def case(name: str, after: int, *, cold: bool) -> Case:
@@ -171,7 +171,7 @@ async def each(things: list[Any], what: Callable[..., Coroutine[Any, Any, object
 
 
 def judge(case: Case, fault: Fault, state: State | None) -> None:
-    """The answer is that of the rules, or an error; the record is that of before, or one step further."""
+    """The answer is that of the rules, or an error; the record is unchanged, or one step further."""
     done, answer = rules.apply(before(), case.command, NOW + 2_000)
     look = NOW + 3_000
     was = rules.apply(before(), Inspect(), look)[1].state
@@ -201,7 +201,7 @@ async def test_each_command_has_the_right_answer_or_a_documented_error(server_ur
         cases(server_url, direct) as all_cases,
     ):
         for case in all_cases:
-            # Once only, where it can be: who asked again, unasked, would get through.
+            # The request is sent only once, where that can be seen: a second one would get through.
             once = not case.cold and fault in _DONE | {Fault.RESET_REQUEST, Fault.SWALLOW, Fault.BLACK_HOLE}
             await case.proxy.begin(fault, after=case.after, once=once)
         with patience(PATIENCE if fault in _SILENT else 5):
@@ -212,7 +212,7 @@ async def test_each_command_has_the_right_answer_or_a_documented_error(server_ur
             failed = not isinstance(case.outcome, Answer)
             used = {number for number, _ in case.proxy.asked}
             if failed:
-                await case.proxy.quiet()  # what was held arrives now, and nobody is left to hear of it
+                await case.proxy.quiet()  # what was held arrives now, and no caller is left
             state = (await direct.apply(case.queue, Inspect(), NOW + 3_000)).state
             try:
                 judge(case, fault, state)
@@ -233,7 +233,7 @@ async def test_each_command_has_the_right_answer_or_a_documented_error(server_ur
 
 @pytest.mark.parametrize("fault", [Fault.HOLD_REQUESTS, Fault.HOLD_ANSWERS])
 async def test_the_answer_to_a_cancelled_call_is_read_by_nobody(server_url: str, fault: Fault) -> None:
-    """Neither by the next call nor by one that waits already; whatever step the cancelled one was at."""
+    """This holds for the next call and one that already waits, at whichever step the call was cancelled."""
     async with aclosing(open_store(server_url)) as direct, cases(server_url, direct) as all_cases:
         for case in all_cases:
             await case.proxy.begin(fault, after=case.after)
@@ -256,7 +256,7 @@ async def test_the_answer_to_a_cancelled_call_is_read_by_nobody(server_url: str,
                 await case.proxy.heal()
         assert waiting == [Answer(state=None, now=NOW)] * len(all_cases)
         for case, used in zip(all_cases, cancelled, strict=True):
-            if not server_url.startswith("redis"):  # whose connection goes on, and passes over that answer
+            if not server_url.startswith("redis"):  # whose connection continues, and skips that answer
                 assert used.isdisjoint(case.named(case.proxy.asked)), f"{case.name}, {case.after=}"
             assert await case.store.apply(case.other, Inspect(), NOW) == Answer(state=None, now=NOW)
             await direct.apply(case.queue, Drop())
@@ -264,7 +264,7 @@ async def test_the_answer_to_a_cancelled_call_is_read_by_nobody(server_url: str,
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_listening_and_listing_work_or_say_that_they_do_not(server_url: str, fault: Fault) -> None:
-    """At each step of its beginning, and while it goes on; wake-ups are but hints."""
+    """It may break at each step of its beginning, and later; wake-ups are only hints."""
 
     async def listen(proxy: Proxy, store: Store) -> int:
         queue = f"p{secrets.token_hex(8)}"

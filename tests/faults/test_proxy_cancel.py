@@ -1,4 +1,4 @@
-"""Calls that are cancelled in two ways at once while the answer of the store is on its way."""
+"""Calls that are cancelled in two ways at once while the store's answer is on its way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two handles, each with a way of its own to the server: what is wrong with one concerns nobody else."""
+"""Two handles, each with its own connection to the server: a fault of one doesn't affect the other."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_dropped_every_few_requests_it_still_gets_there(server_url: str) -
 async def test_an_outage_that_lasts_ends_all_calls_with_an_error_and_the_queue_goes_on_after(
     server_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """None begins while the store is away; who asks afterwards is served, by the same handle."""
+    """No job begins while the store is unreachable; later calls are served by the same handle."""
     monkeypatch.setattr(outage, "OUTAGE", 1)
     async with proxied(server_url) as proxy, working([proxy.url], callers=4) as work:
         await proxy.begin(Fault.REFUSE)
@@ -106,12 +106,12 @@ async def test_an_outage_that_lasts_ends_all_calls_with_an_error_and_the_queue_g
 async def test_a_wake_up_that_gets_lost_costs_a_question(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is resumed while nothing gets through to the one that listens, or its connection is gone."""
+    """The queue is resumed while nothing reaches the listener, or its connection is gone."""
     monkeypatch.setattr(listener, "_PATIENCE", {True: 200_000, False: 100_000})
     async with proxied(server_url) as bad, working([bad.url, server_url]) as work:
         with patience(0.3):
             for fault in (Fault.SWALLOW, Fault.BLACK_HOLE, Fault.REFUSE):
-                with patience(5):  # these have nobody to ask again for them
+                with patience(5):  # no other command asks for these again
                     await work.handles[1].pause()
                 while not all(handle._shard().conversation._parked.is_on for handle in work.handles):
                     await checkpoint()

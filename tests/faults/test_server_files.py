@@ -1,4 +1,4 @@
-"""What may become of a store's files under a queue at work, and what the queue's callers see of it."""
+"""What may happen to a store's files under an active queue, and what the queue's callers see of it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import servers
 from faults.work import Work, stands_still, working
 from intervalq import errors
 from intervalq_stores._files.store import FileStore
+from small_disks import mounted
 
 
 @pytest.fixture
@@ -43,18 +44,8 @@ def url(scheme: str, path: Path) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB, which needs root and a kernel that lets it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)  # a thread may not have closed its file yet
+    with mounted(tmp_path / "disk", "256k") as disk:
+        yield disk
 
 
 def regressions(work: Work) -> list[int]:
@@ -62,7 +53,7 @@ def regressions(work: Work) -> list[int]:
 
 
 def back_up(scheme: str, path: Path, copy: Path) -> None:
-    """As whoever makes backups does it."""
+    """Copy the files, as a backup does."""
     if scheme == "file":
         shutil.copyfile(path, copy)
     else:
@@ -76,20 +67,20 @@ def back_up(scheme: str, path: Path, copy: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """As a process has it that changes the files."""
+    """Open a file, as a process does that changes it."""
     with Path(f"{path}.lock").open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def clear(path: Path) -> None:
-    """Remove the state, and what SQLite keeps beside it."""
+    """Remove the state, and the files that SQLite keeps beside it."""
     for ending in ("", "-wal", "-shm"):
         Path(f"{path}{ending}").unlink(missing_ok=True)
 
 
 async def go_on(work: Work) -> None:
-    """Callers that begin anew are served by the same handles."""
+    """The same handles serve callers that begin anew."""
     async with anyio.create_task_group() as group:
         work.go(group)
         await work.more(2)
@@ -103,10 +94,10 @@ async def go_on(work: Work) -> None:
 async def test_files_that_are_removed_are_made_anew(
     url: str, path: Path, everything: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every call still ends, and each handle says that something was lost."""
+    """Every call still ends, and each handle reports the loss."""
     async with working([url] * 2) as work:
         for times in range(1, 4):
-            if everything:  # also the lock, under those who hold it or wait for it
+            if everything:  # also the lock, while processes hold it or wait for it
                 shutil.rmtree(path.parent.rename(path.parent.with_name(f"gone-{times}")))
             else:
                 with locked(path):
@@ -148,7 +139,7 @@ async def test_calls_wait_while_the_disk_is_full(scheme: str, small_disk: Path) 
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(b"x" * 512):
                 pass
-        if scheme == "file":  # SQLite has a log, with room in it that was used before
+        if scheme == "file":  # SQLite has a log, with free space that was used before
             await stands_still(work)
         filler.unlink()
         await work.more(2)
@@ -160,7 +151,7 @@ async def test_calls_wait_while_the_disk_is_full(scheme: str, small_disk: Path) 
 @pytest.mark.parametrize("scheme", ["file"])  # a disk with an open file of SQLite can't be made read-only
 async def test_calls_wait_while_the_disk_is_read_only(scheme: str, small_disk: Path) -> None:
     def remount(how: str) -> None:
-        command = ["mount", "-o", f"remount,{how}", str(small_disk)]  # fails while somebody is writing
+        command = ["mount", "-o", f"remount,{how}", str(small_disk)]  # fails while a process writes
         servers.until(lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0)
 
     async with working([f"{scheme}://{small_disk}/state"] * 2) as work:
@@ -215,7 +206,7 @@ HARMS: dict[str, tuple[Callable[[Path], None], type[errors.StoreError]]] = {
 async def test_files_that_can_not_be_trusted_end_calls_until_they_are_mended(
     scheme: str, url: str, path: Path, harm: str
 ) -> None:
-    """They are left as they are; afterwards the queue goes on from a backup, and counters never go back."""
+    """They are left unchanged; afterwards the queue continues from a backup, and counters never go back."""
     do, kind = HARMS[harm]
     copy = path.with_name("backup")
     async with working([url] * 2) as work:
@@ -225,7 +216,7 @@ async def test_files_that_can_not_be_trusted_end_calls_until_they_are_mended(
             status = path.lstat()
         await work.until(lambda: len(work.errors) == 6)
         assert {type(error) for _, error in work.errors} == {kind}
-        after = path.lstat()  # reading it may have changed when it was read last, nothing else
+        after = path.lstat()  # reading it may have changed its time of access, and nothing else
         assert after.st_ino == status.st_ino
         if harm == "spoiled":
             assert (after.st_size, after.st_mtime_ns) == (status.st_size, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""What a NATS itself may do to a queue that is at work, and what the queue's callers see of it."""
+"""What a NATS may do to an active queue, and what the queue's callers see of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-    """Gives a function that asks the API of JetStream something."""
+    """A function that sends requests to JetStream's API."""
     wire = nats_errors.Server(url)
     try:
         yield wire.ask
@@ -93,7 +93,7 @@ async def memory(ask: Ask, name: str) -> None:
 async def test_a_lost_log_is_begun_anew_after_a_quiet_interval(
     own_nats: OwnServer, lose: Callable[[Ask, str], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every call still ends, and each handle says that something was lost."""
+    """Every call still ends, and each handle reports the loss."""
     server = own_nats()
     async with asking(server.url) as ask, working([server.url] * 2) as work:
         for times in range(1, 4):
@@ -106,7 +106,7 @@ async def test_a_lost_log_is_begun_anew_after_a_quiet_interval(
 
 
 async def test_a_log_that_is_removed_in_part(own_nats: OwnServer) -> None:
-    """Who knows it goes on; who comes new has the checkpoint, or begins anew."""
+    """A shard that knows the record continues; a newcomer gets the checkpoint, or starts over."""
     server = own_nats()
     async with asking(server.url) as ask, working([server.url] * 2) as work:
         await work.more(25)
@@ -124,7 +124,7 @@ async def test_a_log_that_is_removed_in_part(own_nats: OwnServer) -> None:
 
 
 def known_by(store: Store, queue: str) -> int:
-    """The entry of a queue's log that a handle's store goes on from: it needs none up to there any more."""
+    """The entry of a queue's log from which a handle's store continues; it needs no earlier one."""
     assert isinstance(store, NATSStore)
     base = store._known(queue).base
     assert base is not None
@@ -134,14 +134,14 @@ def known_by(store: Store, queue: str) -> int:
 async def test_a_newcomer_to_a_log_without_its_beginning(
     own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It can't know what was before, so it begins anew with a quiet interval, and the others follow."""
-    monkeypatch.setattr(nats_queues, "_CHECKPOINT", 1 << 40)  # one written meanwhile would do for a beginning
+    """A newcomer can't know the old record; it starts over with a quiet interval, and the others follow."""
+    monkeypatch.setattr(nats_queues, "_CHECKPOINT", 1 << 40)  # one written meanwhile would do as a beginning
     server = own_nats()
     async with asking(server.url) as ask, working([server.url] * 2) as work:
-        # What a handle needs to go on stays. It would be a newcomer itself, and the last of those wins: not
-        # only from what it was told of last, because it goes on from the last entry that it knows all of.
+        # Keep the entries that a handle needs to continue; otherwise it would be a newcomer itself. It needs
+        # more than the latest ones: it continues from the last entry up to which it knows everything.
         needed = 0
-        while needed < 2:  # the first one would do for a beginning
+        while needed < 2:  # the first one would do as a beginning
             await work.more(1)
             needed = min(known_by(handle._shard().connection.store, work.name) for handle in work.handles)
         await ask("STREAM.PURGE.intervalq-log", {"filter": LOG + work.name, "seq": needed})
@@ -163,9 +163,9 @@ async def test_a_newcomer_to_a_log_without_its_beginning(
 
 
 async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has the command: it is told again what came of it, and has it once.
+    """The server has the command: it repeats the result when asked again, and has the command once.
 
-    Entries are counted, not the slots that go unused: a busy machine leaves any number of them.
+    Entries are counted, not unused slots, of which a busy machine may leave any number.
     """
     monkeypatch.setattr(nats_errors, "_AGAIN", 0.05)
     sent, append = 0, History.append
@@ -193,7 +193,7 @@ async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytes
 
 
 async def test_checkpoints_fail_for_as_long_as_they_are_not_needed(own_nats: OwnServer) -> None:
-    """Without the stream for them the queue goes on; it is made again when somebody misses it."""
+    """Without the stream for them, the queue goes on; the stream is created again when it is missed."""
     server = own_nats()
     async with asking(server.url) as ask, working([server.url] * 2) as work:
         await ask("STREAM.DELETE.intervalq-state")
@@ -267,5 +267,5 @@ async def test_a_pause_is_heard_of_and_its_end_wakes(nats_url: str) -> None:
 
 
 def test_what_is_kept_is_more_than_is_needed() -> None:
-    """Some checkpoints in a row may fail: their writers may have been killed."""
+    """Several consecutive checkpoints may fail, because their writers may have been killed."""
     assert nats_queue_stream.KEPT >= 8 * nats_queues._CHECKPOINT

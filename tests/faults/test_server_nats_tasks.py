@@ -1,4 +1,4 @@
-"""What a NATS, and the way to it, may do to durable tasks that are being worked on."""
+"""What a NATS, and the connection to it, may do to durable tasks that are being worked on."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def queue() -> str:
 
 @pytest.fixture
 async def others(nats_url: str) -> AsyncIterator[Tasks]:
-    """As if in another process."""
+    """A store as if in another process."""
     async with Tasks(nats_url, expiry=1) as tasks:
         yield tasks
 
 
 class WorkerPool:
-    """Workers of two handles, who note what they do."""
+    """Workers of two handles, which record what they do."""
 
     def __init__(self, url: str, queue: str) -> None:
         self.handles = [Tasks(url, expiry=1) for _ in range(2)]
@@ -106,7 +106,7 @@ async def at_work(url: str, queue: str) -> AsyncIterator[WorkerPool]:
 
 
 async def enough(tasks: Tasks, queue: str, first: int, last: int) -> None:
-    """Insert tasks, half of them with keys, until each is there for sure."""
+    """Insert tasks, half of them with keys, until each of them certainly exists."""
     for number in range(first, last):
         key = f"k{number % 3}" if number % 2 else None
         while True:
@@ -135,13 +135,13 @@ async def test_the_server_is_killed_and_comes_back(own_nats: Callable[..., Serve
                 await enough(tasks, queue, 20 * turn, 20 * turn + 20)
         await pool.until(lambda: len(pool.done) == 80)
         await empty(tasks, queue)
-    # A server that is killed forgets what it has handed out and removed last: that may be done twice.
+    # A killed server forgets its last deliveries and removals, so those tasks may be done twice.
     for key, order in pool.order.items():
         assert key is None or order == sorted(order)
 
 
 async def test_the_stream_is_purged_or_removed(own_nats: Callable[..., Server], queue: str) -> None:
-    """What was there is gone, whoever works on it; what comes after that is done."""
+    """The existing tasks are lost, whoever works on them; later ones are done."""
     server = own_nats()
     async with Tasks(server.url) as tasks, aclosing(NATSTaskStore(server.url)) as store:
         for verb, first in (("STREAM.PURGE", 0), ("STREAM.DELETE", 10)):
@@ -151,7 +151,7 @@ async def test_the_stream_is_purged_or_removed(own_nats: Callable[..., Server], 
             claims = await tasks.pull(queue, name="p").fetch(9)
             assert sorted(claim.value for claim in claims) == ["a", "c"]
             await store._stream.server.ask(f"{verb}.{STREAM}")
-            # A stream that was purged goes on counting: so that no claim fits a task of later.
+            # A purged stream goes on counting, so that no claim fits a later task.
             if verb == "STREAM.PURGE":
                 await tasks.insert(queue, "d", key="key")
             (first_of_key,) = (claim for claim in claims if claim.value == "a")
@@ -165,7 +165,7 @@ async def test_the_stream_is_purged_or_removed(own_nats: Callable[..., Server], 
 
 @contextmanager
 def deaf(url: str, queue: str, count: int) -> Iterator[None]:
-    """One who asks for tasks, and doesn't read what comes."""
+    """A client that asks for tasks, and doesn't read what arrives."""
     there = urlsplit(url)
     request = json.dumps({"batch": count, "expires": 60_000_000_000})
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{encoded(queue)}"
@@ -180,7 +180,7 @@ def deaf(url: str, queue: str, count: int) -> Iterator[None]:
 async def test_a_consumer_that_does_not_read_is_cut_off(
     own_nats: Callable[..., Server], queue: str, tmp_path: Path
 ) -> None:
-    """What was sent to it comes to others after the ack wait, who aren't held up meanwhile."""
+    """Its tasks go to others after the ack wait, who aren't delayed meanwhile."""
     config = tmp_path / "nats.conf"
     config.write_text("max_pending: 4MB\nwrite_deadline: 1s\n")
     server = own_nats("-c", str(config))
@@ -195,7 +195,7 @@ async def test_a_consumer_that_does_not_read_is_cut_off(
             found: dict[Any, int] = {}
             left = True
             while left:
-                # On a busy machine this one may read too late and be cut off, too, and asks again then.
+                # On a busy machine this client may read too late and be cut off, too; then it asks again.
                 with suppress(errors.ClaimLost, errors.StoreUnavailable):
                     left = await tasks.queues(queue) != []
                     for claim in await pull.fetch(9, timeout=1):
@@ -212,7 +212,7 @@ async def test_a_consumer_that_does_not_read_is_cut_off(
 
 
 def conditional(proxy: Proxy) -> int:
-    """How many messages were to be stored in the places of tasks, if those were still the last ones there."""
+    """How many messages were to be stored in place of tasks, if those were still the last ones there."""
     return sum(data.count(b"HPUB intervalq.tasks.w.") for _, data in proxy.asked)
 
 
@@ -230,7 +230,7 @@ async def test_a_lost_acknowledgement_is_said_again_on_condition(
     key: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether the server heard it or not: the task is done, once, and the next of its key comes."""
+    """Whether or not the server got it, the task is done once, and the next one of its key comes."""
     within(monkeypatch, 0.3)
     async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=60) as tasks:
         await others.insert(queue, 1, key=key)
@@ -258,7 +258,7 @@ async def test_a_lost_acknowledgement_is_said_again_on_condition(
 async def test_an_acknowledgement_that_was_lost_until_others_had_the_task(
     nats_url: str, others: Tasks, queue: str, key: str | None, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is told to be lost, and changes nothing: its task runs elsewhere, or was done there, and is gone."""
+    """The worker learns of the loss, and changes nothing: its task runs elsewhere, is done, or is gone."""
     within(monkeypatch, 1.2)
     async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=1) as tasks:
         await others.insert(queue, 1, key=key)
@@ -289,7 +289,7 @@ async def test_an_acknowledgement_that_was_lost_until_others_had_the_task(
 async def test_an_insert_that_is_repeated_is_done_once(
     nats_url: str, others: Tasks, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer was lost. With a dedupe key also when the task has been done meanwhile."""
+    """Its answer was lost. With a dedupe key, this also works if the task has been done meanwhile."""
     async with proxied(nats_url) as proxy, Tasks(proxy.url) as tasks:
         for options in ({"id": "mine", "skip": True}, {"dedupe_key": "d", "dedupe_for": 1}):
             assert await tasks.try_claim(queue) is None  # the consumer is there
@@ -367,7 +367,7 @@ async def test_a_worker_that_is_killed_leaves_its_task_to_others(
 
 
 async def test_a_lost_connection_gives_up_no_claim(nats_url: str, others: Tasks, queue: str) -> None:
-    """It is renewed by another one, and settled there."""
+    """Another process renews the claim, and settles it there."""
     async with (
         proxied(nats_url) as proxy,
         Tasks(proxy.url, expiry=1) as tasks,

@@ -1,9 +1,8 @@
-"""What a PostgreSQL or a PgBouncer may do to a queue at work, and what the queue's callers see of it."""
+"""What a PostgreSQL or a PgBouncer may do to an active queue, and what the queue's callers see of it."""
 
 from __future__ import annotations
 
 import secrets
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
@@ -22,6 +21,7 @@ from intervalq_stores.postgres import queues as postgres_queues
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.queues import PostgresStore
 from servers import Server
+from small_disks import mounted
 
 MINE = "from pg_stat_activity where datname = current_database() and application_name = 'intervalq'"
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
-    """A database of one's own."""
+    """The URL of a database for one test."""
     name = f"intervalq_{secrets.token_hex(6)}"
     sql(postgres_url, f"create database {name}")
     yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
@@ -88,7 +88,7 @@ async def test_the_function_is_dropped_and_made_again(url: str) -> None:
 
 
 async def test_an_older_state_is_put_in_its_place(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As a failover to a replica that lags behind: counters never go back, and it is said."""
+    """As in a failover to a replica that lags behind, counters never go back, and the loss is reported."""
     async with working([url] * 2) as work:
         sql(url, "create table backup as select * from intervalq.queues")
         await work.more(5)
@@ -107,7 +107,7 @@ async def test_an_older_state_is_put_in_its_place(url: str, caplog: pytest.LogCa
 async def test_the_server_is_killed_and_comes_back_and_is_a_standby_for_a_while(
     own_postgres: Callable[..., Server],
 ) -> None:
-    """Nothing is lost, and nothing begins while it is away or takes no writes."""
+    """Nothing is lost, and no job begins while the server is unreachable or read-only."""
     server = own_postgres()
     async with working([server.url] * 2) as work:
         server.stop()
@@ -134,7 +134,7 @@ async def test_the_server_is_killed_and_comes_back_and_is_a_standby_for_a_while(
 
 @contextmanager
 def database(url: str, setting: str, back: str) -> Iterator[None]:
-    """Something is wrong with the database of `url`; told from another one, to all who are connected."""
+    """Break the database of `url` for all who are connected; this is done from another database."""
     parts = urlsplit(url)
     name, outside = parts.path[1:], urlunsplit(parts._replace(path="/postgres"))
     ended = f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"
@@ -147,7 +147,7 @@ def database(url: str, setting: str, back: str) -> Iterator[None]:
 
 @contextmanager
 def locked(url: str, *before: str) -> Iterator[None]:
-    """Somebody holds the records."""
+    """Lock the records."""
     sql(url, *before)
     with psycopg.connect(url, options="-c statement_timeout=0") as other:
         other.execute("select 1 from intervalq.queues for update")
@@ -156,7 +156,7 @@ def locked(url: str, *before: str) -> Iterator[None]:
 
 @contextmanager
 def impatient(url: str) -> Iterator[None]:
-    """Somebody holds the records, and statements have a time limit."""
+    """Lock the records, with a time limit for statements."""
     with database(url, "set statement_timeout = '50ms'", "reset statement_timeout"), locked(url):
         yield
 
@@ -214,7 +214,7 @@ async def test_a_role_may_have_no_more_connections(url: str) -> None:
 
 
 async def test_the_pool_of_a_pooler_is_in_use(pgbouncer_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a connection of the pool doesn't wait for ever."""
+    """A caller that waits for a connection of the pool doesn't wait for ever."""
     async with working([pgbouncer_url] * 2) as work:
         with ExitStack() as open_transactions:  # as many as the pool has
             for _ in range(10):
@@ -246,7 +246,7 @@ end $$
 """
 
 SAYS: dict[str, tuple[type[errors.StoreError], int]] = {
-    "40001": (errors.StoreUnavailable, 5),  # rolled back for another's sake: tried again, but not for ever
+    "40001": (errors.StoreUnavailable, 5),  # rolled back in favour of another one: repeated, but not for ever
     "40P01": (errors.StoreUnavailable, 5),
     "22003": (errors.CorruptState, 1),
     "25006": (errors.StoreReadOnly, 1),
@@ -278,7 +278,7 @@ async def test_each_error_has_its_name_and_is_tried_again_only_where_nothing_was
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])
 async def test_what_was_rolled_back_a_few_times_is_done_in_the_end(url: str, code: str) -> None:
-    """The real function stands behind the planted one, which lets the fourth attempt through."""
+    """The real function is behind the planted one, which lets the fourth attempt through."""
     real = statements("queues")
     sql(url, real, "alter function intervalq.apply rename to really")
     planted = (
@@ -300,18 +300,11 @@ async def test_what_was_rolled_back_a_few_times_is_done_in_the_end(url: str, cod
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB that the server may write, which needs root and a kernel that lets it."""
-    folder = Path(tempfile.mkdtemp(prefix="intervalq-disk-"))  # those of pytest are closed to others
+    folder = Path(tempfile.mkdtemp(prefix="intervalq-disk-"))  # other users can't read those of pytest
     user = servers.unprivileged()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size=256k,mode=700,uid={user.pw_uid if user else 0}"]
     try:
-        done = subprocess.run([*mount, "tmpfs", str(folder)], capture_output=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-        yield folder
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
+        with mounted(folder, "256k", user=user.pw_uid if user else 0) as disk:
+            yield disk
     finally:
         folder.rmdir()
 

@@ -1,9 +1,8 @@
-"""What a Redis or Valkey itself may do to a queue that is at work, and what the queue's callers see of it."""
+"""What a Redis or Valkey may do to an active queue, and what the queue's callers see of it."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -18,6 +17,7 @@ from intervalq import errors
 from intervalq.rules import Hold
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
+from small_disks import mounted
 
 OwnServer = Callable[..., Server]
 
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["redis", "valkey"])
 def own(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
-    """Starts a Redis or Valkey for a test alone, which lets itself be troubled."""
+    """A function that starts a Redis or Valkey for one test, which may break it."""
     request.getfixturevalue(f"{request.param}_url")  # skips where there is none
     binary = servers.redis_binary() if request.param == "redis" else servers.valkey_binary()
     debug = (
@@ -94,7 +94,7 @@ LOSSES: dict[str, Callable[[Any, str], object]] = {
 async def test_a_lost_record_is_made_anew_after_a_quiet_interval(
     own: OwnServer, loss: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every call still ends, and each handle says that something was lost."""
+    """Every call still ends, and each handle reports the loss."""
     server = own()
     with redis_client(server.url) as client:
         async with working([server.url] * 2) as work:
@@ -124,7 +124,7 @@ async def test_the_server_is_killed_and_comes_back(own: OwnServer, persistent: b
 
 
 async def test_a_backup_is_restored_under_the_queue(own: OwnServer, caplog: pytest.LogCaptureFixture) -> None:
-    """As a failover to a replica that lags behind: counters never go back, and it is said."""
+    """As in a failover to a replica that lags behind, counters never go back, and the loss is reported."""
     server = own()
     with redis_client(server.url) as client:
         async with working([server.url] * 2) as work:
@@ -160,7 +160,7 @@ def _memory(client: Any, _: Server) -> None:
 
 
 def _no_snapshots(client: Any, server: Server) -> None:
-    """Its folder is gone, so its snapshot fails: then it takes no writes."""
+    """Its folder is gone, so its snapshot fails, and then it accepts no writes."""
     folder = server.folder.path / "gone"
     folder.mkdir()
     client.config_set("dir", str(folder))
@@ -227,9 +227,9 @@ async def test_calls_wait_while_it_lasts_and_go_on_after(own: OwnServer, trouble
             assert [handle._shard().regressions for handle in work.handles] == [0, 0]
 
 
-@pytest.mark.parametrize("own", ["valkey"], indirect=True)  # an old Redis says it too seldom while it loads
+@pytest.mark.parametrize("own", ["valkey"], indirect=True)  # an old Redis says it too rarely while it loads
 async def test_it_loads_its_data_for_a_long_time(own: OwnServer) -> None:
-    """After a restart it says LOADING for as long as that takes."""
+    """After a restart it answers LOADING for as long as that takes."""
     server = own("--key-load-delay", "0", "--loading-process-events-interval-bytes", "1024")
     with redis_client(server.url) as client, redis_client(server.url) as loader:
         async with working([server.url] * 2) as work:
@@ -255,7 +255,7 @@ async def test_a_password_that_changes_ends_calls_at_once_and_without_a_storm(ow
     with redis_client(server.url) as client:
         async with working([server.url] * 2, callers=4) as work:
             client.config_set("requirepass", "new")
-            await work.more(2)  # who is in stays in
+            await work.more(2)  # a logged-in client stays logged in
             before = client.info("stats")["total_connections_received"]
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             await work.until(lambda: len(work.errors) == 8)
@@ -271,7 +271,7 @@ async def test_a_password_that_changes_ends_calls_at_once_and_without_a_storm(ow
 
 
 async def test_no_more_clients_are_let_in(own: OwnServer) -> None:
-    """Who is in goes on; who isn't is told; and nobody is kept out for longer than it lasts."""
+    """Logged-in clients go on, others get an error, and none is kept out for longer than the cause lasts."""
     server = own()
     with redis_client(server.url) as client:
         async with working([server.url]) as work:
@@ -292,18 +292,8 @@ async def test_no_more_clients_are_let_in(own: OwnServer) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB, which needs root and a kernel that lets it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
 async def test_the_disk_of_its_log_is_full(own: OwnServer, small_disk: Path) -> None:

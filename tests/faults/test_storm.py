@@ -1,4 +1,4 @@
-"""Real shards on every real store while both are killed, stopped, cut off; and that a storm sees bugs."""
+"""Real shards on every real store, while both are killed, stopped and cut off; storms find planted bugs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faults.storm import Plan, Storm, run
 from faults.targets import TARGETS
 
 SEED: Final = 20
-"""Of the faults, whose kinds and times follow from it; where they hit is up to the machine."""
+"""The seed of the faults' kinds and times; where they hit depends on the machine."""
 
 BROKEN: Final = Path(__file__).with_name("broken_shard.py")
 
@@ -24,7 +24,7 @@ Storms = dict[str, Future[Storm]]
 
 @pytest.fixture(scope="module")
 def storms() -> Iterator[Storms]:
-    """All at the same time: there is a lot of waiting in each."""
+    """All run at the same time, because each of them mostly waits."""
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         yield {
             store: pool.submit(run, Plan(store=store, seconds=10, every=0.7, least=6, seed=SEED + number))
@@ -64,7 +64,7 @@ def test_a_planted_bug_is_convicted(bug: str, crime: str, trials: Storms) -> Non
 
 @pytest.fixture(scope="module")
 def trials() -> Iterator[Storms]:
-    """Shards with bugs on a store that keeps everything, without any fault."""
+    """Shards with bugs, on a store that loses nothing and without faults."""
     bugs = ["own-timer", "same-ticket", "waits-after-check", "call-lost"]
     with ThreadPoolExecutor(len(bugs)) as pool:
         yield {bug: pool.submit(run, _trial(bug)) for bug in bugs}

@@ -1,4 +1,4 @@
-"""Real workers on real databases, killed and stopped: no task is lost or doubled; and it would show."""
+"""Real workers on real databases, killed and stopped: no task is lost or doubled, which would be detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Storms = dict[tuple[str, str], Future[Storm]]
 
 @pytest.fixture(scope="module")
 def storms() -> Iterator[Storms]:
-    """All at the same time: there is a lot of waiting in each."""
+    """All run at the same time, because each of them mostly waits."""
     kinds = [("postgres", "unguarded"), *((store, "commit") for store in TARGETS)]
     with ThreadPoolExecutor(len(kinds)) as pool:
         yield {kind: pool.submit(storm, *kind) for kind in kinds}

@@ -1,4 +1,4 @@
-"""Workers on the keys of a NATS, killed, and their server, too: what ended stays ended; and it would show."""
+"""Workers on keys of a NATS, killed like their server: ended tasks stay ended, or it would be seen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from faults.token_storm import Seen
 
 @pytest.fixture(scope="module")
 def storms() -> Iterator[dict[str, Future[Seen]]]:
-    """Both at the same time: there is a lot of waiting in each."""
+    """Both run at the same time, because each of them mostly waits."""
     with ThreadPoolExecutor(2) as pool:
         yield {
             mode: pool.submit(token_storm.run, 5, every=0.8, least=4, workers=3, seed=5, mode=mode)
@@ -49,7 +49,7 @@ KILLED: Final = [(3, "2m"), (3, "always"), (1, "2m"), (1, "always")]
 
 @pytest.fixture(scope="module")
 def killed() -> Iterator[dict[tuple[int, str], Future[Seen]]]:
-    """Two at a time: they wait for elections and restarts most of the time."""
+    """Two run at a time: they mostly wait for elections and restarts."""
     with ThreadPoolExecutor(2) as pool:
         yield {
             (replicas, sync): pool.submit(
@@ -63,7 +63,7 @@ def killed() -> Iterator[dict[tuple[int, str], Future[Seen]]]:
 def test_what_ended_stays_ended_when_the_server_is_killed(
     killed: dict[tuple[int, str], Future[Seen]], replicas: int, sync: str
 ) -> None:
-    """With three replicas it is the leader of the stream."""
+    """With three replicas, the killed server is the stream's leader."""
     try:
         seen = killed[replicas, sync].result()
     except servers.NotInstalledError as error:

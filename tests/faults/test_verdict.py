@@ -1,4 +1,4 @@
-"""The verdict over hand-written logs: what is convicted, and exactly what is allowed for."""
+"""The verdict over hand-written logs: what is a violation, and exactly what is allowed for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECOND = 1_000_000
 
 
 def start(ticket: int, check: int, **more: Any) -> Start:
-    """A job that was called at its last check, on a process of its own."""
+    """A job that was called at its last check, in a process of its own."""
     values = {
         "at": check + 100, "shard": f"s{ticket}", "number": ticket, "generation": "g", "tolerance": 10_000,
         "heard": check - 5_000, "straight": True,
@@ -61,7 +61,7 @@ def test_a_job_that_was_overtaken_while_stopped_is_allowed_for() -> None:
     late = start(1, SECOND, at=SECOND + INTERVAL + 50_000)
     stops = [Stop("s1", SECOND + 50, SECOND + INTERVAL + 49_000)]
     found = verdict([late, *paced(3, first=2, begin=SECOND + INTERVAL)], stops=stops)
-    assert found.short == found.stopped == 2  # to the one before it, and to the one after it
+    assert found.short == found.stopped == 2  # to the previous one, and to the next one
     assert found.broken == []
 
 

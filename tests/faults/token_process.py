@@ -1,10 +1,10 @@
-"""A worker process of a storm over work tokens: it writes into a ledger when it begins and ends each task,
-and when it is told that its acknowledgement was heard.
+"""A worker process of a storm over work tokens: it writes into a ledger when it begins and ends a task,
+and when its acknowledgement has been confirmed.
 
     python tests/faults/token_process.py URL QUEUE LEDGER MODE
 
-MODE is "careful"; or "careless": with a store that doesn't renew its claims and works on what was handed out
-before, as plain clients of JetStream do, which is how a storm shows that it can see two workers on a key.
+MODE is "careful"; or "careless": with a store that doesn't renew its claims, and works on messages delivered
+earlier, as plain clients of JetStream do, by which a storm shows that it detects two workers on a key.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _KEYS = 6
 _WAITING = 60
 """The number of tasks that are kept waiting."""
 _LOOKS = 400
-"""How often the ledger is looked at for a worker that is at work, before any is killed."""
+"""How often the ledger is read for a worker that is at work, before any is killed."""
 _CALM = 60.0
 """Seconds without news of any worker, after which the remaining tasks aren't waited for."""
 
@@ -51,7 +51,7 @@ _PATIENCE = 120.0
 
 @dataclass(slots=True)
 class Seen:
-    """A storm as it went, and what its ledger says."""
+    """The result of a storm, and what its ledger says."""
 
     faults: Counter[str] = field(default_factory=Counter)
     inserted: int = 0
@@ -60,17 +60,17 @@ class Seen:
     lost: list[int] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
     forgiven: list[str] = field(default_factory=list)
-    """Two on a key, of which the server had forgotten the first."""
+    """Two workers on a key, the first of which the server had forgotten."""
     twice: list[str] = field(default_factory=list)
     """Acknowledgements that two workers got for the same task."""
     disorder: list[str] = field(default_factory=list)
     again: int = 0
     """How many tasks were begun more than once."""
     unsure: set[int] = field(default_factory=set)
-    """Tasks that may never have been inserted: there was no answer."""
+    """Tasks that may never have been inserted, because there was no answer."""
     acknowledged: int = 0
     returned: list[str] = field(default_factory=list)
-    """What was begun after it had been acknowledged."""
+    """Tasks that were begun after they had been acknowledged."""
 
     @property
     def broken(self) -> bool:
@@ -79,7 +79,7 @@ class Seen:
 
 
 def judge(seen: Seen, lines: list[str]) -> None:
-    """Read the ledger. A worker's tasks end with its death at the latest, which is noted, too."""
+    """Read the ledger. A worker's tasks end with its death at the latest, which is recorded, too."""
     running: dict[str, tuple[int, int]] = {}  # by key: the task, and its worker
     since: dict[str, int] = {}  # by key: how many restarts were complete when that began
     kills = restarts = 0
@@ -120,7 +120,7 @@ def judge(seen: Seen, lines: list[str]) -> None:
 
 
 class Driver:
-    """Keeps tasks waiting and workers running, and does the faults."""
+    """Keeps tasks waiting and workers running, and causes the faults."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Driver:
     async def run(self, seconds: float, every: float, least: int) -> None:
         end = time.monotonic() + seconds
         async with Tasks(self._servers.url) as tasks:
-            while await self._left(tasks) < 0:  # which makes the stream
+            while await self._left(tasks) < 0:  # which creates the stream
                 await anyio.sleep(0.05)
             async with anyio.create_task_group() as group:
                 group.start_soon(self._produce, tasks, group.cancel_scope)
@@ -159,7 +159,7 @@ class Driver:
                     await anyio.to_thread.run_sync(self._fault)
                 group.cancel_scope.cancel()
             self.seen.left = await self._done(tasks)
-            if self._restarts:  # now nothing is above what would come back
+            if self._restarts:  # now nothing is stored above what would come back
                 await anyio.to_thread.run_sync(self._kill_server)
                 self.seen.left += await self._done(tasks)
 
@@ -172,9 +172,9 @@ class Driver:
         return not seen.overlaps
 
     async def _done(self, tasks: Tasks) -> int:
-        """Wait until all is done, or nothing more happens, however busy the machine is; how much is left.
+        """Wait until all is done, or nothing more happens, however busy the machine is; return what is left.
 
-        With replicas, a look may come from a node that is behind. So it counts only once the ledger agrees.
+        With replicas, a node that is behind may answer. So an answer counts only once the ledger agrees.
         """
         known, since = -1, time.monotonic()
         while ((left := await self._left(tasks)) or self._undone()) and time.monotonic() < since + _CALM:
@@ -185,7 +185,7 @@ class Driver:
         return left
 
     def _undone(self) -> set[int]:
-        """Which of the tasks that are surely there have not ended, as far as the ledger says."""
+        """Which of the tasks that certainly exist have not ended, by the ledger."""
         lines = [line.split() for line in self._ledger.read_text().splitlines()]
         ended = {int(line[2]) for line in lines if line[0] == "end"}
         return {*range(self.seen.inserted)} - self.seen.unsure - ended
@@ -210,7 +210,7 @@ class Driver:
                 await anyio.sleep(0.05)
 
     async def _insert(self, tasks: Tasks) -> None:
-        """One more; if nobody knows whether it is there, it isn't inserted again: it may have been done."""
+        """Insert a task; if the outcome is unknown, it isn't inserted again, as it may be done by then."""
         number = self.seen.inserted
         self.seen.inserted += 1
         key = f"k{number % _KEYS}" if number % 3 else None
@@ -234,7 +234,7 @@ class Driver:
         self._start()
 
     def _kill_server(self, after: str = "") -> None:
-        """At once after a worker has said that; or after a while."""
+        """Kill a worker right after it has reported that, or after a while."""
         server = self._servers.leader()
         if after:
             self._next(after)
@@ -245,7 +245,7 @@ class Driver:
         self.seen.faults["server killed"] += 1
 
     def _next(self, what: str) -> str:
-        """The line in which a worker says that, as soon as one does; after a while, nothing."""
+        """The line in which a worker reports that, as soon as one does; after a while, nothing."""
         with self._ledger.open() as ledger:
             ledger.seek(0, os.SEEK_END)
             for _ in range(_LOOKS):
@@ -266,7 +266,7 @@ class Driver:
             ledger.write(f"{line}\n".encode())
 
     def _at_work(self) -> subprocess.Popen[bytes]:
-        """A worker that is in the middle of a task, as far as its ledger says; after a while, any."""
+        """A worker that is in the middle of a task, by its ledger; after a while, any."""
         for _ in range(_LOOKS):
             open_by: Counter[int] = Counter()
             for line in self._ledger.read_text().splitlines():
@@ -281,7 +281,7 @@ class Driver:
         return self._random.choice(self._alive)
 
     def end(self) -> None:
-        """No process stays."""
+        """End all processes."""
         for process in self._alive:
             process.terminate()
         for process in self._alive:
@@ -318,7 +318,7 @@ def run(
     replicas: int = 1,
     sync: str = "2m",
 ) -> Seen:
-    """A whole storm with at least this many faults, however slow the machine is."""
+    """Run a whole storm with at least this many faults, however slow the machine is."""
     with _driver(workers, seed, mode, restarts, replicas, sync) as (driver, ledger):
         anyio.run(driver.run, seconds, every, least)
         judge(driver.seen, ledger.read_text().splitlines())

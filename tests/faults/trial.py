@@ -1,4 +1,4 @@
-"""A run that a test steers by itself: shards that call the service, and the verdict over what they did."""
+"""A run that a test controls itself: shards that call the service, and the verdict on what they did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faults.verdict import Log, Loss, Step, Verdict, judge
 
 
 class Trial:
-    """From `with` to `verdict()`. As a context it leaves nothing behind."""
+    """A run, from `with` to `verdict()`. As a context it leaves nothing behind."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Trial:
         self._folder.remove()
 
     def go_on(self, least: int = 2, of: Sequence[Shard] | None = None) -> None:
-        """Wait until shards (all that live) have begun some more jobs; it's a fault if they don't."""
+        """Wait until shards (all that are alive) have begun some more jobs; it's a fault if they don't."""
         if not until_calls(self.called, self.shards, after=now(), least=least, of=of):
             self.shards.wrong.append(f"liveness: not every shard began {least} jobs within a minute")
 

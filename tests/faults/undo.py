@@ -28,15 +28,15 @@ _BLOCK = 4096
 
 @dataclass(slots=True)
 class _Content:
-    """A file as it was when it was synced last, as far as it has changed since."""
+    """The state of a file when it was last synced, as far as it has changed since."""
 
     file: int
-    """A descriptor of its own."""
+    """A descriptor of our own."""
     size: int
     blocks: dict[int, bytes] = field(default_factory=dict)
 
     def remember(self, first: int, end: int) -> None:
-        """Bytes from `first` to `end` are about to change."""
+        """Save bytes `first` to `end`, which are about to change."""
         for block in range(first // _BLOCK, -(-min(end, self.size) // _BLOCK)):
             if block not in self.blocks:
                 start = block * _BLOCK
@@ -53,15 +53,15 @@ class _Name:
     """A change of names."""
 
     folders: frozenset[int]
-    """Numbers of the folders that it is in."""
+    """The inode numbers of the folders that it concerns."""
     undo: Callable[[], object]
 
 
 class Undo:
-    """A journal of changes below a folder; all of them have to be made by way of it."""
+    """A journal of changes below a folder; all of them must be made through it."""
 
     def __init__(self, removed: Path, *, strict: bool) -> None:
-        """Make an empty one; `removed` is a folder on the same disk, for what may have to come back."""
+        """Make an empty journal; `removed` is a folder on the same disk, for files that may come back."""
         self._removed = removed
         self._count = 0
         self._strict = strict
@@ -92,17 +92,17 @@ class Undo:
     # --- names --------------------------------------------------------------------------------------
 
     def created(self, path: Path) -> None:
-        """Tell that a file, a folder or a link was made there."""
+        """Record that a file, a folder or a link was created."""
         self._note(lambda: self._set_aside(path), path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder, which is empty."""
+        """Remove a file, or an empty folder."""
         self._refuse_full(path)
         aside = self._set_aside(path)
         self._note(lambda: aside.rename(path), path)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename, in place of what there is."""
+        """Rename, and replace the target if it exists."""
         replaced = None
         if new.exists():
             self._refuse_full(new)
@@ -153,11 +153,11 @@ class Undo:
         self._names = [name for name in self._names if self._strict and number not in name.folders]
 
     def fail(self) -> None:
-        """Keep nothing from now on: the power has failed, though who uses the disk isn't dead yet."""
+        """Keep nothing from now on: the power has failed, although processes still use the disk."""
         self._failed = True
 
     def forget(self) -> None:
-        """Undo all that isn't kept."""
+        """Undo everything that isn't kept."""
         for content in self._contents.values():
             content.undo()
             os.close(content.file)
@@ -168,5 +168,5 @@ class Undo:
             except FileNotFoundError:
                 if not self._strict:
                     raise
-                # Of two changes in two folders only the later one was kept, and this one with it.
+                # Of two changes in two folders, only the later one was kept, and this one with it.
         self._names.clear()

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 GRAIN: Final = 50
-"""Clocks are read in whole microseconds, one after the other, a few times over."""
+"""Clocks are read in whole microseconds, one after the other, a few times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Start:
     generation: str
     ticket: int
     check: int
-    """When the job's last check read the clock."""
+    """The reading of the clock at the job's last check."""
     tolerance: int
-    """How late after its slot its process let it begin, as `inspect().spacing` would have said."""
+    """How late after its slot its process allowed it to begin, as `inspect().spacing` would have said."""
     heard: int
     """When its process sent the last question that the store had answered by then."""
     straight: bool
-    """Its event loop made no turn between the last check and its first instruction."""
+    """Whether its event loop made no turn between the last check and its first instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The store lost writes that it had acknowledged, at some time between."""
+    """The store lost acknowledged writes, at some time between these."""
 
     begin: int
     end: int
@@ -59,7 +59,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The store's clock was set forward or back by this many microseconds, at some time between."""
+    """The store's clock was set forward or back by this many microseconds, at some time between these."""
 
     begin: int
     end: int
@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a process that was not killed says at its end."""
+    """The final report of a process that was not killed."""
 
     shard: str
     begun: int
@@ -78,18 +78,18 @@ class Report:
     lost: tuple[int, ...] = ()
     """Calls that never ended."""
     wrong: tuple[str, ...] = ()
-    """Errors that are not documented, and whatever else went wrong."""
+    """Undocumented errors, and whatever else went wrong."""
     given_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """All that is known of a run."""
+    """Everything that is known about a run."""
 
     interval: int
     starts: Sequence[Start]
     live: Sequence[str] = ()
-    """Processes that were not killed: each owes a report."""
+    """Processes that were not killed, each of which owes a report."""
     reports: Sequence[Report] = ()
     stops: Sequence[Stop] = ()
     losses: Sequence[Loss] = ()
@@ -101,22 +101,23 @@ class Log:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found: broken promises, and how often each allowance was needed."""
+    """The findings: broken promises, and how often each allowance was needed."""
 
     starts: int = 0
     short: int = 0
-    """Gaps between arrivals shorter than the interval less the tolerance; each is in one of these:"""
+    """Gaps between arrivals under the interval less the tolerance; each has one of these causes:"""
     stopped: int = 0
-    """... one of the two was stopped by the driver between its last check and its first instruction."""
+    """... the driver stopped one of the two between its last check and its first instruction."""
     frozen: int = 0
-    """... one of the two was frozen there by the machine."""
+    """... the machine froze one of the two there."""
     lost: int = 0
-    """... the one early start after the store lost writes that it had acknowledged."""
+    """... it is the one early start after the store lost acknowledged writes."""
     old: int = 0
-    """... a job on a ticket from before such a loss, whose process had not heard of it."""
+    """... a job used a ticket from before such a loss, which its process had not learned of."""
     stepped: int = 0
-    """... the one early start for a step forward of the store's clock; or a job that was granted before a
-    step, and whose process had not heard from the store since."""
+    """... it is the one early start for a step forward of the store's clock; or a job was granted before a
+    step, and its process had not heard from the store since.
+    """
     widened: int = 0
     """... its process knew the store's clock too badly for the tolerance; `inspect().spacing` says so."""
     least: float = 0.0
@@ -132,7 +133,7 @@ class Verdict:
 
 
 def judge(log: Log) -> Verdict:
-    """Hold a run to the promises."""
+    """Compare a run with the promises."""
     verdict = Verdict(starts=len(log.starts))
     checked = sorted(log.starts, key=lambda start: start.check)
     if len(checked) > 1:
@@ -148,12 +149,12 @@ def judge(log: Log) -> Verdict:
 
 
 def _needed(log: Log, one: Start, other: Start) -> int:
-    """How far apart two jobs must begin, by what their own processes can hold."""
+    """How far apart two jobs must begin, by what their own processes can guarantee."""
     return log.interval - max(log.interval // 10, one.tolerance, other.tolerance)
 
 
 def _checks(log: Log, checked: list[Start], verdict: Verdict) -> dict[Start, str]:
-    """Judge the distance of last checks; the starts that an allowance excuses, and which."""
+    """Judge the distance of last checks; return the starts that an allowance excuses, and which."""
     excused: dict[Start, str] = {}
     losses = list(log.losses)
     forward = [step for step in log.steps if step.by > 0]
@@ -166,7 +167,7 @@ def _checks(log: Log, checked: list[Start], verdict: Verdict) -> dict[Start, str
         step = next((step for step in forward if _between(log, step, earlier, start)), None)
         if _outlived(log, start) or _is_unaware(log, start):
             excused[start] = "old" if _outlived(log, start) else "stepped"
-            before = earlier  # the next one must keep its distance from the one before
+            before = earlier  # the next one must keep its distance from the previous one
         elif _outlived(log, earlier) and earlier.generation != start.generation:
             excused[earlier] = "old"
         elif _is_unaware(log, earlier):
@@ -187,7 +188,7 @@ def _checks(log: Log, checked: list[Start], verdict: Verdict) -> dict[Start, str
 
 
 def _arrivals(log: Log, excused: dict[Start, str], verdict: Verdict) -> None:
-    """Sort the short gaps between arrivals by what explains them."""
+    """Sort the short gaps between arrivals by their causes."""
     for start in log.starts:
         if start.at < start.check - GRAIN:
             verdict.broken.append(f"clock: {_named(start)} arrived before it was checked")
@@ -214,21 +215,21 @@ def _arrivals(log: Log, excused: dict[Start, str], verdict: Verdict) -> None:
 
 
 def _was_stopped(log: Log, start: Start) -> bool:
-    """Whether the driver stopped its process after the last check, and let it go on before the call."""
+    """Whether the driver stopped its process after the last check, and resumed it before the call."""
     return any(stop.shard == start.shard and start.check <= stop.end <= start.at for stop in log.stops)
 
 
 def _outlived(log: Log, start: Start) -> bool:
     """Whether a start is on a ticket from before a loss, and comes after it.
 
-    Its process had not heard of the loss: of a record that was made anew, it would know the new generation.
+    Its process had not learned of the loss: it would know the new generation of a new record.
     """
     first = min((each.check for each in log.starts if each.generation == start.generation), default=0)
     return any(first < loss.begin <= start.check for loss in log.losses)
 
 
 def _is_unaware(log: Log, start: Start) -> bool:
-    """Whether its process hadn't heard of a step of the store's clock when a job began."""
+    """Whether its process had not learned of a step of the store's clock when a job began."""
     return any(step.begin <= start.check and start.heard <= step.end for step in log.steps)
 
 
@@ -238,7 +239,7 @@ def _between(log: Log, step: Step, earlier: Start, later: Start) -> bool:
 
 
 def _slots(log: Log, checked: list[Start]) -> Iterator[str]:
-    """A slot starts at most one job."""
+    """Check that a slot starts at most one job."""
     del log
     used: dict[tuple[str, int], Start] = {}
     for start in checked:
@@ -249,7 +250,7 @@ def _slots(log: Log, checked: list[Start]) -> Iterator[str]:
 
 
 def _order(log: Log, checked: list[Start]) -> Iterator[str]:
-    """Slots are used in the order of their tickets."""
+    """Check that slots are used in the order of their tickets."""
     last: dict[str, Start] = {}
     for start in checked:
         earlier = last.get(start.generation)
@@ -262,7 +263,7 @@ def _order(log: Log, checked: list[Start]) -> Iterator[str]:
 
 
 def _records(log: Log, checked: list[Start]) -> Iterator[str]:
-    """A record is made anew only when the one before was lost."""
+    """Check that a record is created anew only when the previous one was lost."""
     made: dict[str, Start] = {}
     for start in checked:
         made.setdefault(start.generation, start)
@@ -272,7 +273,7 @@ def _records(log: Log, checked: list[Start]) -> Iterator[str]:
 
 
 def _calls(log: Log, checked: list[Start]) -> Iterator[str]:
-    """In a process that lives, every call ends once."""
+    """Check that in a live process, every call ends once."""
     calls = Counter((start.shard, start.number) for start in checked)
     for (shard, number), times in calls.items():
         if times > 1:
@@ -298,7 +299,7 @@ def _calls(log: Log, checked: list[Start]) -> Iterator[str]:
 
 
 def _liveness(log: Log, checked: list[Start]) -> Iterator[str]:
-    """The queue starts jobs again after the last fault."""
+    """Check that the queue starts jobs again after the last fault."""
     after = sum(start.check > log.last_fault for start in checked)
     if after < log.again:
         yield f"liveness: {after} jobs began after the last fault, {log.again} should have"

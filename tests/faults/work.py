@@ -1,4 +1,4 @@
-"""A queue at work: callers of several handles, what began and when, and how each of their calls ended."""
+"""An active queue: callers of several handles, what began and when, and how each of their calls ended."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Start:
     """One job that began."""
 
     at: int
-    """The instant of the last check, on this process's clock: what comes after it is up to the machine."""
+    """The time of the last check, on this process's clock: later delays are the machine's."""
     tolerance: int
-    """How late after its slot it may have begun, as far as its handle knew the store's clock."""
+    """How late after its slot it was allowed to begin, by its handle's estimate of the store's clock."""
     handle: int
     job: int
     ticket: int
@@ -44,7 +44,7 @@ class Work:
         self.handles = [IntervalQueue(self.name, interval=INTERVAL / 1e6, store=url) for url in urls]
         self.starts: list[Start] = []
         self.calls: list[Counter[int]] = [Counter() for _ in urls]
-        """Of each handle: how often each of its calls ended well."""
+        """Of each handle: how often each of its calls returned."""
         self.asked = [0 for _ in urls]
         self.errors: list[tuple[int, IntervalqError]] = []
         """Calls that failed, each with the number of its handle."""
@@ -68,7 +68,7 @@ class Work:
         await self.until(lambda: self._running == 0)
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        """Wait for something that shows here."""
+        """Wait for a condition on this object."""
         while not happened():
             await self._news.wait()
 
@@ -126,11 +126,11 @@ class Work:
         self._news = anyio.Event()
 
     def check(self, *, losses: int = 0, healed: bool = False, failed: int = 0) -> None:
-        """Every call has ended, once; starts kept their distance and the order of their tickets.
+        """Check that every call has ended once, and that starts kept their distance and the order of tickets.
 
         Args:
             losses: how often the store lost something that it had acknowledged. Slots that were granted by
-                then are still used, beside those that were handed out since: at most one a caller.
+                then are still used, beside those that were handed out since: at most one per caller.
             healed: the record was brought forward, so both kinds of slots are of one generation.
             failed: how many calls may have failed.
         """
@@ -142,7 +142,7 @@ class Work:
             assert all(count == 1 for count in self.calls[handle].values())
             assert all(begun[handle, number] == 1 for number in self.calls[handle])
         assert max(begun.values()) == 1, "no job began twice"
-        if not healed:  # an older record knows less than was told
+        if not healed:  # an older record knows less than the handles
             assert all(start.granted for start in self.starts), "no job begins unless the store says so"
         starts = sorted(self.starts, key=lambda start: start.at)
         beside = losses * self._callers
@@ -158,14 +158,14 @@ class Work:
 
 
 def _early(starts: list[Start]) -> list[tuple[int, int]]:
-    """Of starts that came too soon after the one before: how soon, and what is promised."""
+    """For each start that came too soon after the previous one: how soon, and what is promised."""
     gaps = [(later.at - one.at, INTERVAL - one.tolerance) for one, later in pairwise(starts)]
     return [(gap, least) for gap, least in gaps if gap < least]
 
 
 @asynccontextmanager
 async def working(urls: list[str], *, callers: int = 3) -> AsyncIterator[Work]:
-    """Callers at work by handles on these URLs of one store, which have begun; at the end all calls end."""
+    """Callers of handles with these URLs of one store, all of which have begun; at the end all calls end."""
     work = Work(urls, callers=callers)
     try:
         async with anyio.create_task_group() as group:
@@ -180,10 +180,10 @@ async def working(urls: list[str], *, callers: int = 3) -> AsyncIterator[Work]:
 
 
 async def stands_still(work: Work) -> None:
-    """Wait until each handle has met a trouble of the store, and see that no job begins while it lasts."""
+    """Wait until each handle has noticed an outage of the store, and check that no job begins during it."""
     shards = [handle._shard() for handle in work.handles]
     while any(not shard.conversation.outage or shard.grants.granted for shard in shards):
-        await checkpoint()  # what was granted before may begin
+        await checkpoint()  # slots granted before may be used
         assert not work.errors, "calls don't wait"
     begun, calls = len(work.starts), [shard.calls for shard in shards]
     while not all(shard.calls > before + 1 for shard, before in zip(shards, calls, strict=True)):

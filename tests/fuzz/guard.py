@@ -1,4 +1,4 @@
-"""Keeps a fuzzed command line in its folder and off the network, whatever it is told to do."""
+"""Keeps a fuzzed command line in its folder and off the network, whatever its arguments are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_allowed: list[str] = []  # one folder at most; an audit hook stays for the life of the process
+_allowed: list[str] = []  # one folder at most, because an audit hook stays for the life of the process
 _hooked: list[bool] = []
 
 _CHANGES = {
@@ -52,7 +52,7 @@ def _refuse(path: object, *, writes: bool) -> None:
 
 @contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
-    """Nothing is written outside the folder, no network is used, and no process started."""
+    """Forbid writes outside the folder, the network, and other processes."""
     if not _hooked:
         _hooked.append(True)
         sys.addaudithook(_hook)

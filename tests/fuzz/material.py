@@ -1,7 +1,7 @@
-"""What fuzz tests feed to parsers: odd text, mutated valid text, numbers at limits; and how many examples.
+"""Input of fuzz tests for parsers: odd text, mutated valid text, numbers at limits; and how many examples.
 
-In CI each test takes a few seconds. `INTERVALQ_FUZZ_EXAMPLES=100000 pytest --timeout 0 tests/fuzz` takes as
-many examples as it says, for a search by hand.
+In CI each test takes a few seconds. `INTERVALQ_FUZZ_EXAMPLES=100000 pytest --timeout 0 tests/fuzz` uses that
+many examples, for a manual search.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 CANARY: Final = "c4n4ry"
-"""A secret: it must not be seen anywhere."""
+"""A secret, which must not appear anywhere."""
 
 LIMITS: Final = [
     0, 1, -1, 2**31, 2**32, 2**53 - 1, 2**53, -(2**53), 2**63 - 1, 2**63, 2**64,
@@ -31,7 +31,7 @@ ODD: Final = [
 
 
 def fuzz(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test with this many examples, or as many as the environment asks for."""
+    """Run a test with this many examples, or as many as the environment requests."""
     asked = os.environ.get("INTERVALQ_FUZZ_EXAMPLES")
     return settings(
         max_examples=int(asked) if asked else examples,
@@ -41,7 +41,7 @@ def fuzz(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def odd_text() -> st.SearchStrategy[str]:
-    """Any text at all: also with halves of surrogate pairs, or very long."""
+    """Any text at all, including lone surrogates and very long text."""
     return st.one_of(
         st.text(max_size=30),
         st.text(st.characters(), max_size=10),
@@ -56,7 +56,7 @@ def odd_text() -> st.SearchStrategy[str]:
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: st.SearchStrategy[str]) -> str:
-    """Something valid with a few pieces taken out, put in, doubled, or moved."""
+    """Valid text with a few pieces removed, inserted, doubled, or moved."""
     text = draw(valid)
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(text)))
@@ -78,7 +78,7 @@ def numbers() -> st.SearchStrategy[Any]:
 
 
 def anything() -> st.SearchStrategy[Any]:
-    """What a caller may give by mistake, beside text of the right kind."""
+    """Values that a caller may pass by mistake, besides text of the right kind."""
     return st.one_of(
         st.none(),
         st.booleans(),
@@ -96,7 +96,7 @@ def anything() -> st.SearchStrategy[Any]:
 
 
 def json_values() -> st.SearchStrategy[Any]:
-    """What JSON can say, as Python reads it: also NaN, infinities, and halves of surrogate pairs."""
+    """Any JSON value, as Python reads it, including NaN, infinities, and lone surrogates."""
     leaves = st.none() | st.booleans() | numbers() | st.text(st.characters(), max_size=5)
     return st.recursive(
         leaves,

@@ -1,4 +1,4 @@
-"""Any record that is sound, and any command: also with numbers that no shard would send."""
+"""Any valid record and any command, also with numbers that no shard would send."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wholes(least: int = 0) -> st.SearchStrategy[int]:
 
 @st.composite
 def states(draw: st.DrawFn) -> State:
-    """Any record that is sound, most of them with numbers near each other."""
+    """Any valid record, usually with numbers close to each other."""
     ticket = draw(wholes())
     below = st.integers(0, ticket) | st.just(ticket)
     return State(

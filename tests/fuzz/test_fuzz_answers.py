@@ -1,4 +1,4 @@
-"""Answers of stores are read or refused: nothing else is raised, and numbers in them cost nothing."""
+"""Answers of stores are read or refused: no other error is raised, and huge numbers cost nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD = (
 
 
 def written(answer: Answer) -> dict[str, Any]:
-    """As the rules of servers write it."""
+    """As the rules on servers write it."""
     first = answer.first
     return {name: getattr(answer, name) for name in FIELDS} | {
         "state": None if answer.state is None else answer.state.to_dict(),
@@ -36,7 +36,7 @@ def written(answer: Answer) -> dict[str, Any]:
 
 
 def read(data: object) -> Answer | None:
-    """The answer, used as a shard does; None: it was refused as is documented."""
+    """The answer, processed as a shard does; None: it was refused with a documented error."""
     try:
         answer = Answer.from_dict(data)
     except (BadRecord, NewerRecord) as error:
@@ -50,7 +50,7 @@ def read(data: object) -> Answer | None:
 @given(state=states(), command=commands(), now=instants())
 def test_an_answer_of_the_rules_is_read_as_it_was_written(state: State, command: Any, now: int) -> None:
     _, answer = apply(state, command, now)
-    if answer.state is not None:  # near the end of all numbers the rules may leave what can be stored
+    if answer.state is not None:  # near the largest numbers, results may not be storable
         try:
             State.from_dict(answer.state.to_dict())
         except BadRecord:

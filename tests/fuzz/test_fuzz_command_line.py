@@ -77,7 +77,7 @@ def arguments() -> st.SearchStrategy[str]:
 
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
-    """Mostly what a command takes, of which a little is wrong."""
+    """Mostly valid arguments of a command, with some mistakes."""
     name = draw(st.sampled_from([*_COMMANDS, "tasks", "tasks", "work"]))
     command = app.get_command(click.Context(app), name)
     assert command is not None
@@ -103,7 +103,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
             words += (
                 [parameter.opts[0]] if getattr(parameter, "is_flag", False) else [parameter.opts[0], value]
             )
-    # After a "--" it would be no option.
+    # After a "--" it would not be an option.
     first = next((at + 1 for at, word in enumerate(words) if word.startswith("--store=")), 0)
     if draw(st.integers(0, 5)) == 0:
         words.insert(
@@ -128,7 +128,7 @@ def _exits(code: int) -> NoReturn:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a command line up to where it would begin jobs; gives its exit code and all that it said."""
+    """Runs a command line until it would begin jobs; returns its exit code and all of its output."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "broken.db").write_text("no database")
@@ -145,7 +145,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setenv("INTERVALQ_STORE", "memory://")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("intervalq.cli._run.exec._become", _stands_still)
-    monkeypatch.setattr("intervalq.cli._doctor.command.about_spark", lambda: None)  # asks Java
+    monkeypatch.setattr("intervalq.cli._doctor.command.about_spark", lambda: None)  # runs Java
     monkeypatch.setattr("intervalq.cli._pipeline.command._spark", _stands_still)
     monkeypatch.setattr("intervalq.cli._demo.command._Demo.run", _stands_still)
     monkeypatch.setattr("intervalq.cli._demo.api._serve", _stands_still)
@@ -157,7 +157,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr("intervalq.cli._work.worker.run", _stands_still)
     monkeypatch.setattr("intervalq.cli._work.supervisor.Fleet.run", _stands_still)
     monkeypatch.setattr(_work_run, "end", _exits)
-    monkeypatch.setattr(sys, "path", sys.path.copy())  # `work` puts the folder there
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # `work` adds the folder to it
     monkeypatch.delitem(sys.modules, "workers", raising=False)
 
     async def refuse(*_: object, **__: object) -> Any:

@@ -82,7 +82,7 @@ def with_examples(function: Callable[..., None]) -> Callable[..., None]:
 @with_examples
 @given(line=lines(), command=words())
 def test_a_line_is_a_job_or_refused(line: str, command: tuple[str, ...]) -> None:
-    """And a job can be run, and its result can be written and read again."""
+    """Its job can also be run, and its result can be written and read again."""
     try:
         job = Lines("input", command).job(line, 7)
     except BadLine as error:
@@ -103,12 +103,12 @@ def test_a_line_is_a_job_or_refused(line: str, command: tuple[str, ...]) -> None
 
 
 def deeper(frames: int, do: Callable[[], object]) -> object:
-    """What a function gives that is called by a function that is called by a function..."""
+    """The result of a function that is called by a function that is called by a function..."""
     return deeper(frames - 1, do) if frames else do()
 
 
 def test_a_deep_object_can_be_written_or_is_text(tmp_path: Path) -> None:
-    """How deep Python reads and writes JSON depends on how deep the calls are that do it."""
+    """How deeply nested JSON Python reads and writes depends on the depth of the call stack."""
     path = tmp_path / "results.jsonl"
     for depth in range(1, 1_100):
         line = f'{{"a": {"[" * depth}{"]" * depth}}}'
@@ -202,7 +202,7 @@ def test_a_results_file_is_read_or_refused(tmp_path: Path, written: bytes) -> No
 @fuzz(150)
 @given(jobs=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(1, 3)), max_size=12))
 def test_what_is_done_is_counted(tmp_path: Path, jobs: list[tuple[str, int, int]]) -> None:
-    """A job that is in the input as often as it succeeded is done."""
+    """A job that is in the input as often as it has succeeded is done."""
     path = tmp_path / "results.jsonl"
     path.write_text(
         "".join(
@@ -224,7 +224,7 @@ Pipe = Callable[[bytes, int], list[dict[str, Any]]]
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
-    """A shard's end of the pipe: gives the messages that it makes of what comes in pieces of this size."""
+    """A shard's end of the pipe: returns the messages that it reads from input in pieces of this size."""
     monkeypatch.setattr(os, "set_blocking", lambda *_: None)  # of this process's own output
 
     async def heard(data: bytes, size: int) -> list[dict[str, Any]]:

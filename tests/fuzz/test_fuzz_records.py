@@ -18,7 +18,7 @@ URL = "file:///state.json"
 
 @st.composite
 def records(draw: st.DrawFn) -> Any:
-    """What may stand where a record should: sound, or with a few fields that are something else."""
+    """Content in place of a record: a valid record, or one with a few fields that are something else."""
     data = draw(states()).to_dict()
     for _ in range(draw(st.integers(0, 2))):
         name = draw(st.sampled_from([*data, "new"]))

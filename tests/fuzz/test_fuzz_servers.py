@@ -24,7 +24,7 @@ Ask = Callable[[Command, int], Answer | StoreError]
 
 @contextmanager
 def asking(url: str) -> Iterator[Ask]:
-    """Asks a store about queue `fuzzed`; an error must be one that says what is wrong with the record."""
+    """Ask a store about queue `fuzzed`; an error must say what is wrong with the record."""
 
     async def ask(store: Store, command: Command, now: int) -> Answer | StoreError:
         try:
@@ -53,7 +53,7 @@ def is_near(state: State | None) -> bool:
 
 
 def says_the_same(state: State, command: Command, now: int, answered: Answer | StoreError) -> None:
-    """The server's answer is that of the rules, where no number comes near the end of those that it has."""
+    """Compare the server's answer with the rules', unless a number is near the limit of what it holds."""
     after, expected = apply(state, command, now)
     if isinstance(answered, Answer):
         assert len(answered.taken) <= 1_000
@@ -78,7 +78,7 @@ SOUND = State(
 
 
 def hashed(state: State) -> dict[str, Any]:
-    """The hash that holds a record."""
+    """The hash that contains a record."""
     data = state.to_dict()
     running = data.pop("running")
     data["ephemeral"] = int(state.settings.ephemeral)
@@ -91,7 +91,7 @@ def as_text(value: object) -> str:
 
 
 def unhashed(texts: dict[str, str]) -> State:
-    """The record that a hash holds; an error if it holds none that is sound."""
+    """The record in a hash; an error if the hash has no valid one."""
     data: dict[str, Any] = {
         name: value if name == "generation" else whole(value) if value or name != "held_since" else None
         for name, value in texts.items()
@@ -177,7 +177,7 @@ def test_a_redis_takes_or_refuses_any_hash(
     try:
         texts = {os.fsdecode(name): as_text(value) for name, value in record.items()}
         state = unhashed(texts)
-    except (ValueError, KeyError):  # not UTF-8, no number, or no record
+    except (ValueError, KeyError):  # not UTF-8, not a number, or not a record
         assert isinstance(answered, StoreError), "it isn't one of ours"
     else:
         says_the_same(state, command, now, answered)
@@ -209,7 +209,7 @@ def in_postgres(postgres_url: str) -> Iterator[Callable[[dict[str, Any], Command
 
 
 def row_of(state: State) -> dict[str, Any]:
-    """The row that holds a record."""
+    """The row that contains a record."""
     data = state.to_dict()
     running = data.pop("running")
     return {**data, "running": [int(ticket) for ticket in running], "leases": list(running.values())}

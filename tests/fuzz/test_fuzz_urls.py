@@ -82,7 +82,7 @@ def test_a_url_is_opened_or_refused(url: str) -> None:
 
 @st.composite
 def with_secret(draw: st.DrawFn) -> str:
-    """A URL with a password where passwords stand: escaped or not, and in a URL that is right or not."""
+    """A URL with a password in its place: escaped or not, in a valid or an invalid URL."""
     odd = st.sampled_from(
         ["", "", "/", "#", "?", "@", ":", "%", "%2F", "[", "]", "&", "=", " ", "\\", "\n", "é", "1"]
     )
@@ -92,7 +92,7 @@ def with_secret(draw: st.DrawFn) -> str:
     scheme = draw(st.sampled_from(SCHEMES))
     separator = draw(st.sampled_from(["://", "://", "://", ":/", ":", "//", ":///"]))
     if scheme in {"file", "sqlite"} and separator == ":///":
-        separator = "://"  # else it is a path, which is no secret
+        separator = "://"  # otherwise it is a path, which is no secret
     if draw(st.booleans()):
         return f"{scheme}{separator}{user}:{secret}@{host}{end}"
     name = draw(st.sampled_from(["password", "sslpassword", "username", "x", "oauth_client_secret"]))
@@ -101,7 +101,7 @@ def with_secret(draw: st.DrawFn) -> str:
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """All that any logger says."""
+    """Everything that any logger writes."""
     heard = io.StringIO()
     handler = logging.StreamHandler(heard)
     root = logging.getLogger()

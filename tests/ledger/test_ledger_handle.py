@@ -1,4 +1,4 @@
-"""The handle of a ledger, on a store in memory; each store is tried by the suite of ledgers."""
+"""The handle of a ledger, on a store in memory; the conformance suite covers the other stores."""
 
 from __future__ import annotations
 

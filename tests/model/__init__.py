@@ -43,8 +43,8 @@ What is checked, in every state or transition
     spacing     of any starts, n intervals less the tolerance (and the burst) are between the first and the
                 n-th after it, in true time; an interval less the tolerance where the record was lost between
     places      no slot is used twice; without a burst, slots are used in ticket order
-    counters    `ticket`, `current`, `void` and, but for late grants, the queue's clock never go back, nor
-                what a shard is told
+    counters    `ticket`, `current`, `revoked_through` and, except for late grants, the queue's clock never go
+                back, nor does what a shard is told
     holds       while the queue is held nothing is granted and its clock stands still, else it goes on
     limits      no more jobs run than may, of those whose leases were always renewed in time
     liveness    from every state in which a live shard has a slot in time, or may have one, a job can still

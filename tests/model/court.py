@@ -1,13 +1,13 @@
-"""The judges: what starts, and what may, by true time and from outside."""
+"""The judges: what starts, and what may start, by true time and from outside."""
 
 from __future__ import annotations
 
-from model.parts import Court, Go, Shard
+from model.parts import Court, Grant, Shard
 from model.scope import Scope
 
 
 def opened(scope: Scope) -> Court:
-    """Before anything happened."""
+    """The state before anything has happened."""
     return Court(
         early=(0,) * len(scope.rates),
         made=0,
@@ -22,30 +22,30 @@ def opened(scope: Scope) -> Court:
     )
 
 
-def judged(scope: Scope, court: Court, go: Go, running: tuple[Shard, ...]) -> tuple[Court, str]:
+def judged(scope: Scope, court: Court, grant: Grant, running: tuple[Shard, ...]) -> tuple[Court, str]:
     """A job begins; `running` are the shards once it runs."""
     broken = _limit(scope, running)
-    if go.old:
+    if grant.old:
         return court, broken
-    if court.used >> go.ticket & 1:
-        broken = broken or f"slot {go.ticket} is used twice"
-    elif scope.burst == 1 and court.used >> go.ticket and not (scope.failovers and court.excuses):
+    if court.used >> grant.ticket & 1:
+        broken = broken or f"slot {grant.ticket} is used twice"
+    elif scope.burst == 1 and court.used >> grant.ticket and not (scope.failovers and court.excuses):
         # With a burst, slots that lie behind the clock may all be used at once; and the start that is early
-        # after a failover may be one on a slot that others gave back, since its number was issued twice.
-        broken = broken or f"slot {go.ticket} is used after a later one"
-    place = scope.rates.index(go.interval)
+        # after a failover may use a slot that others gave back, because its number was issued twice.
+        broken = broken or f"slot {grant.ticket} is used after a later one"
+    place = scope.rates.index(grant.interval)
     early = court.early[place] - scope.window
     excuses = court.excuses
     if early > 0 and not excuses:
         broken = broken or f"a job begins {early} ticks too early"
-    # What is told from here on knows of this start, and of what was before it only if nothing was lost.
+    # Later answers know of this start, and of earlier ones only if nothing was lost.
     known = (0,) * len(court.early) if excuses else court.early
-    after = tuple(before + min(go.interval, rate) for before, rate in zip(known, scope.rates, strict=True))
+    after = tuple(before + min(grant.interval, rate) for before, rate in zip(known, scope.rates, strict=True))
     if early > 0 and excuses:
         excuses -= 1
     if scope.steps:
-        excuses = 0  # all that is told since then is of the new time
-    return court._replace(early=after, used=court.used | 1 << go.ticket, excuses=excuses), broken
+        excuses = 0  # all answers since then are from after the step
+    return court._replace(early=after, used=court.used | 1 << grant.ticket, excuses=excuses), broken
 
 
 def _limit(scope: Scope, shards: tuple[Shard, ...]) -> str:
@@ -57,7 +57,7 @@ def _limit(scope: Scope, shards: tuple[Shard, ...]) -> str:
 
 
 def later(scope: Scope, court: Court) -> Court:
-    """A tick later."""
+    """One tick later."""
     early = tuple(max(0, before - 1) for before in court.early)
     hold = court.hold - 1 if 0 < court.hold <= max(scope.lengths[0], 0) else court.hold
     if early == court.early and hold == court.hold:

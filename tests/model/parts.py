@@ -33,32 +33,32 @@ class Slot(NamedTuple):
     ticket: int
     due: int
     old: int = 0
-    """Issued before the store lost writes."""
+    """Whether it was issued before the store lost writes."""
 
 
-class Go(NamedTuple):
-    """A slot that was granted."""
+class Grant(NamedTuple):
+    """A granted slot."""
 
     ticket: int
     due: int
     old: int
-    """Excused: issued before the store lost writes, or told before a step that its shard hasn't heard of."""
+    """Excused: issued before the store lost writes, or granted before a step unknown to its shard."""
     instant: int
     lease: int
     """How long the lease that came with it lasts."""
     interval: int
     """The queue's interval when the slot was issued."""
     at_once: bool = False
-    """It may be used before it comes: granted late."""
+    """Whether it was granted late, and may be used before it comes."""
 
     @property
     def slot(self) -> Slot:
-        """To be given back."""
+        """Slots to give back."""
         return Slot(self.ticket, self.due, self.old)
 
 
 class Question(NamedTuple):
-    """What a shard asks of the record: see `intervalq.rules.Advance`, and `Finish` if jobs are named."""
+    """A shard's question about the record: see `intervalq.rules.Advance`, and `Finish` if jobs are named."""
 
     gen: int
     slots: tuple[Slot, ...] = ()
@@ -70,34 +70,34 @@ class Question(NamedTuple):
     ended: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
     late: int = 0
-    """0: it may not be granted late. 1: it may. 2: it might, but there was a late grant since it was sent."""
+    """0: it may not be granted late. 1: it may. 2: it could, but there was a late grant since it was sent."""
 
 
 class Reply(NamedTuple):
-    """An answer on its way, as its shard will understand it."""
+    """An answer in transit, as its shard will understand it."""
 
     gen: int
     mark: tuple[int, ...]
-    granted: tuple[Go, ...]
+    granted: tuple[Grant, ...]
     missed: tuple[int, ...]
-    begun: tuple[Go, ...]
+    begun: tuple[Grant, ...]
     taken: tuple[Slot, ...]
     release: tuple[Slot, ...]
-    """What the question gave back: to be given back again, should the answer get lost."""
+    """What the question gave back, and would give back again if the answer got lost."""
     low: int
     high: int
-    """How the store's clock is known by it: between so much less and so much more than it really reads."""
+    """How well the answer bounds the store's clock: this much less, and this much more than it reads."""
     stale: bool = False
-    """A slot was granted late since."""
+    """Whether a slot was granted late since."""
 
 
 class Shard(NamedTuple):
-    """A shard. It always has jobs that wait."""
+    """A shard. It always has waiting jobs."""
 
     gen: int = 0
     """The record that it knows; 0: none yet. -1: the shard crashed."""
     tickets: tuple[Slot, ...] = ()
-    granted: tuple[Go, ...] = ()
+    granted: tuple[Grant, ...] = ()
     unused: tuple[Slot, ...] = ()
     reply: tuple[Reply, ...] = ()
     """The answer that it waits for, if it does."""
@@ -108,25 +108,25 @@ class Shard(NamedTuple):
     low: int = -99
     high: int = 99
     stale: bool = False
-    """There was a late grant that it hasn't heard of."""
+    """Whether there was a late grant that it hasn't heard of."""
 
 
 DEAD: Final = Shard(gen=-1)
 
 
 class Court(NamedTuple):
-    """What the judges remember, by true time, and how much trouble is still to come."""
+    """What the judges remember, in true time, and which faults are still to come."""
 
     early: tuple[int, ...]
-    """For each interval, how long until a start is no longer early, if nothing may be late or saved up."""
+    """For each interval, the time until a start is no longer early if nothing may be late or saved up."""
     used: int = 0
-    """Which tickets of the record have begun, a bit each."""
+    """The tickets of the record that have begun, a bit each."""
     excuses: int = 0
-    """The number of starts that may still be early, since the store lost writes or its clock stepped."""
+    """The number of starts that may still be early, since the store lost writes or its clock was stepped."""
     hold: int = 0
-    """How long the queue is paused yet."""
+    """How long the queue will still be paused."""
     made: int = 0
-    """How many records were made."""
+    """How many records were created."""
     crashes: int = 0
     copies: int = 0
     holds: int = 0
@@ -142,10 +142,10 @@ class World(NamedTuple):
 
     record: Record | None
     copy: tuple[Record, ...]
-    """What the store will fall back to, once a replica has fallen behind."""
+    """What the store will fall back to, if a replica has fallen behind."""
     shards: tuple[Shard, ...]
     requests: tuple[Question, ...]
-    """Those that their shards no longer wait for, and that arrive all the same."""
+    """Answers that their shards no longer wait for, and that arrive all the same."""
     court: Court
 
 
@@ -153,21 +153,21 @@ class Step(NamedTuple):
     """A transition."""
 
     who: int
-    """The place of the shard; -1: none."""
+    """The index of the shard; -1: none."""
     what: str
     detail: tuple[object, ...]
     world: World
     broken: str = ""
-    """Which promise it breaks; empty: none."""
+    """The promise that it breaks; empty: none."""
     trouble: bool = False
-    """Something goes wrong; processes that wait may not count on it."""
+    """Whether it is a fault, which waiting processes may not rely on."""
     begins: bool = False
-    """A job begins."""
+    """Whether a job begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bugs:
-    """What is wrong with the abstract shards; see `model.planted`."""
+    """The bugs of the abstract shards; see `model.planted`."""
 
     no_last_check: bool = False
     too_tolerant: bool = False

@@ -1,4 +1,4 @@
-"""Bugs planted in the abstract shard and in the rules: what the search must find."""
+"""Bugs planted in the abstract shard and in the rules, which the search must find."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Planted:
     scope: str
     """The scope that finds it."""
     shard: Bugs = NO_BUGS
-    """What is wrong with the shards."""
+    """The bug in the shards."""
     rules: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Has what is wrong with the rules for as long as it is open."""
+    """A context in which the rules have the bug."""
     changes: dict[str, int] = field(default_factory=dict)
-    """What makes that scope smaller, or strange enough, to find it soon."""
+    """Changes that make that scope smaller, or strange enough, to find it soon."""
 
     def bound(self) -> Scope:
-        """Where to look for it."""
+        """The scope to search for it."""
         return replace(SCOPES[self.scope], **self.changes)  # type: ignore[arg-type] # all of them are numbers
 
 
@@ -114,7 +114,7 @@ def _both(first: AbstractContextManager[object], second: AbstractContextManager[
 
 
 def _simulated(name: str, scope: str, **changes: int) -> Planted:
-    """One that the simulation finds as well."""
+    """A bug that the simulation finds as well."""
     return Planted(bugs.BUGS[name].what, scope, rules=lambda: bugs.planted(name), changes=changes)
 
 

@@ -1,4 +1,4 @@
-"""What one search covers: how many shards and tickets, which settings, and which trouble how often."""
+"""What one search covers: how many shards and tickets, which settings, and which faults how often."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from intervalq.rules import FOREVER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # it is a key of what is kept: hashed by identity
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # it is a key of caches, hashed by identity
 class Scope:
-    """A bounded world. All times are ticks; time itself has no bound, nor has the number of lost answers."""
+    """A bounded world. All times are ticks; time itself and the number of lost answers are unbounded."""
 
     name: str
     about: str
@@ -19,7 +19,7 @@ class Scope:
     tickets: int = 3
     """The most tickets that one record issues."""
     records: int = 1
-    """The most records that are made, one after the other."""
+    """The most records that are created, one after the other."""
     ahead: int = 1
     """The most slots that one shard has at a time."""
     interval: int = 3
@@ -28,7 +28,7 @@ class Scope:
     max_running: int = 0
     lease: int = 2
     ephemeral: bool = False
-    """A queue with a key; an idle record is forgotten at the first instant at which it may be."""
+    """A queue of a key; an idle record is forgotten as soon as it may be."""
     reaches: tuple[int, ...] = (0, 2)
     notices: tuple[int, ...] = (0,)
     late: bool = False
@@ -36,14 +36,14 @@ class Scope:
     blur: int = 0
     """How badly a shard may know the store's clock."""
     leaving: bool = False
-    """Shards may give back all that they have, at any time, and come again."""
+    """Shards may give back all slots, at any time, and return."""
     passing: bool = False
-    """Shards may give a ticket up before they asked about it."""
+    """Shards may give a ticket up before they ask about it."""
     looking: bool = False
-    """Shards may ask for nothing, to hear of the record."""
+    """Shards may ask for nothing, to learn the record."""
     crashes: int = 0
     copies: int = 0
-    """How many requests are in flight when their shard takes them for lost (`crashes`), or arrive twice."""
+    """How many requests are in flight when their shard believes them lost (`crashes`), or arrive twice."""
     holds: int = 0
     lengths: tuple[int, ...] = (2, FOREVER)
     reclaims: int = 0
@@ -78,12 +78,12 @@ class Scope:
 
     @property
     def oldest(self) -> int:
-        """Slots that lie at least so far behind the queue's clock are all alike."""
+        """All slots that lie at least this far behind the queue's clock are equivalent."""
         return (self.burst + 1) * max(self.rates) + self.tolerance + 1
 
     @property
     def longest(self) -> int:
-        """Instants that lie at least so far behind the store's clock are all alike."""
+        """All instants that lie at least this far behind the store's clock are equivalent."""
         return self.window + self.blur + max((abs(stride) for stride in self.strides), default=0) + 1
 
 
@@ -200,4 +200,4 @@ SCOPES: Final[dict[str, Scope]] = _scopes(
         ephemeral=True,
     ),
 )
-"""Those that every run of the test suite covers."""
+"""The scopes that every run of the test suite covers."""

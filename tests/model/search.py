@@ -15,12 +15,12 @@ from model.scope import Scope
 from model.world import Worlds
 
 Progress = Callable[[int, int, int], None]
-"""Is told how many states are known, how many transitions, and how deep the search is."""
+"""Is called with the number of known states, the number of transitions, and the depth of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a search gave."""
+    """The result of a search."""
 
     scope: Scope
     states: int
@@ -31,13 +31,13 @@ class Result:
     seconds: float
     broken: str = ""
     trace: tuple[tuple[str, Step], ...] = ()
-    """The shortest way to a broken promise: who, and what."""
+    """The shortest path to a broken promise: which shard did what."""
     complete: bool = True
-    """All states were seen."""
+    """Whether all states were visited."""
 
 
 def search(scope: Scope, bugs: Bugs = NO_BUGS, *, progress: Progress | None = None, most: int = 0) -> Result:
-    """Look at every state of a scope, or at `most`; stops at the first broken promise."""
+    """Visit every state of a scope, or at most `most`; stop at the first broken promise."""
     kept = mock.patch.object(passing, "IDLE_KEPT", 0) if scope.ephemeral else nullcontext()
     with kept:
         return _Search(scope, bugs).run(progress, most)
@@ -50,13 +50,13 @@ class _Search:
         self.index: dict[World, int] = {}
         self.parents = array("q")
         self.targets = array("q")
-        """Where one may get without trouble, of one state after the other;"""
+        """The states that can be reached without a fault, of one state after the other;"""
         self.offsets = array("q", [0])
-        """and where those of each state begin."""
+        """and the index at which those of each state begin."""
         self.good = bytearray()
         """Whether a job can begin, or none waits."""
         self.shards: dict[Shard, Shard] = {}
-        """Each kept once."""
+        """Each is stored once."""
 
     def run(self, progress: Progress | None, most: int) -> Result:
         began = time.perf_counter()
@@ -110,7 +110,7 @@ class _Search:
         return number
 
     def _stuck(self) -> int | None:
-        """The first state from which no job can begin, unless something goes wrong."""
+        """The first state from which no job can begin without a fault."""
         bad = [number for number in range(len(self.good) - 1, -1, -1) if not self.good[number]]
         before = -1
         while bad and len(bad) != before:
@@ -146,7 +146,7 @@ class _Search:
 
 
 def _sorted(world: World) -> World:
-    """Shards have no names: in whatever order they stand, the state is the same."""
+    """Shards have no names: whatever their order, the state is the same."""
     shards: list[Shard] = sorted(world.shards)
     after = tuple(shards)
     return world if after == world.shards else world._replace(shards=after)

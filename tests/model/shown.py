@@ -1,15 +1,15 @@
-"""A counterexample for people: one line a step."""
+"""A counterexample in readable form: one line per step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from model.parts import Go, Question, Reply, Slot, Step
+from model.parts import Grant, Question, Reply, Slot, Step
 from model.search import Result
 
 
 def story(result: Result) -> list[str]:
-    """The shortest way to a broken promise."""
+    """The shortest path to a broken promise."""
     lines, at = [], 0
     for number, (who, step) in enumerate(result.trace, 1):
         what = " ".join([who, step.what, *_details(step, at)]).strip()
@@ -27,7 +27,7 @@ def _details(step: Step, at: int) -> Iterator[str]:
                 yield "; ".join(_asked(detail)) + ":"
             case Reply():
                 yield "; ".join(_slots(detail, at)) or "nothing new"
-            case Go():
+            case Grant():
                 yield f"slot {detail.ticket} (at {at + detail.instant})"
             case Slot():
                 yield f"ticket {detail.ticket}"

@@ -25,14 +25,14 @@ from model.parts import Question, Record, Slot
 from model.scope import Scope
 
 NOW: Final = 1_000
-"""What the store's clock reads in every state."""
+"""The reading of the store's clock in every state."""
 
 ORIGIN: Final = 500
-"""What the queue's clock reads in every state."""
+"""The reading of the queue's clock in every state."""
 
 
 class Outcome(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     record: Record | None
     gen: int = 0
@@ -41,19 +41,19 @@ class Outcome(NamedTuple):
     taken: tuple[Slot, ...] = ()
     begun: int = 0
     shift: int = 0
-    """From instants on the queue's clock to those on the store's."""
+    """Convert instants from the queue's clock to the store's."""
     interval: int = 0
     mark: tuple[int, ...] = ()
     made: bool = False
     broken: str = ""
     back: int = 0
-    """How far the queue's clock was set back: a slot was granted late."""
+    """How far the queue's clock was set back, because a slot was granted late."""
     at_once: bool = False
-    """The first slot that was granted may be used at once."""
+    """Whether the first granted slot may be used at once."""
 
 
 class Store:
-    """Applies the rules, each step once."""
+    """Applies the rules; each step is cached."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -65,7 +65,7 @@ class Store:
         self._aged: dict[tuple[Record, int, bool], tuple[Record, int, str]] = {}
 
     def ask(self, record: Record | None, question: Question, made: int) -> Outcome:
-        """A shard's question; `made` is the number of a record that is made by it."""
+        """A shard's question; `made` is the number of a record that it creates."""
         key = (record, question, made)
         outcome = self._asked.get(key)
         if outcome is None:
@@ -73,7 +73,7 @@ class Store:
         return outcome
 
     def other(self, record: Record | None, what: str, value: int = 0) -> Outcome:
-        """A command of somebody who looks after the queue."""
+        """A command of an operator."""
         key = (record, what, value)
         outcome = self._others.get(key)
         if outcome is None:
@@ -88,7 +88,7 @@ class Store:
         return outcome
 
     def aged(self, record: Record, by: int, *, step: bool = False) -> tuple[Record, int, str]:
-        """The record once the store's clock reads `by` more; how far the queue's went on; what is wrong."""
+        """The record when the store's clock is `by` further; how far the queue's advanced; the violation."""
         key = (record, by, step)
         known = self._aged.get(key)
         if known is None:
@@ -96,7 +96,7 @@ class Store:
             after = rules.settle(before, NOW + by)
             origin = after.clock(NOW + by)
             went = origin - ORIGIN
-            # Nothing but a step back of the clock depends on when the record was looked at before.
+            # Only a step back of the clock depends on when the record was last read.
             kept = before if self._scope.steps else after
             known = (
                 self._record(kept, NOW + by, origin),
@@ -107,17 +107,17 @@ class Store:
         return known
 
     def rebased(self, record: Record, origin: int) -> Record:
-        """Another record, after the queue's clock went on by so much and the store's by one."""
+        """Another record, after the queue's clock advanced by this much and the store's by one."""
         after = self._state(record)
         if not self._scope.steps:
             after = rules.settle(after, NOW + 1)
         return self._record(after, NOW + 1, ORIGIN + origin)
 
     def _wrong(self, record: Record, went: int, by: int) -> str:
-        """The queue's clock goes on with the store's, but for as long as the queue is held."""
+        """Check that the queue's clock advances with the store's, except while the queue is held."""
         if not 0 <= went <= by:
             return f"the queue's clock went on by {went} ticks in {by}"
-        # After a step back it stands still until somebody asks.
+        # After a step back it stands still until a shard asks.
         if record.since is None and went != by and not self._scope.steps:
             return "the queue's clock stands still, and nothing holds the queue"
         return ""
@@ -199,7 +199,7 @@ class Store:
     def _record(self, state: State, now: int, origin: int) -> Record:
         scope = self._scope
         until = state.held_until
-        # Of a hold only the difference matters: the queue's clock stands still, however long ago it began.
+        # Only the difference of a hold matters: the queue's clock stands still, however long ago it began.
         since = state.held_since
         held = state.held_total - (now if since is None else since) + origin
         farthest = max((abs(stride) for stride in scope.strides), default=0)
@@ -227,7 +227,7 @@ def _real(slot: Slot) -> RealSlot:
 def _mark(question: Question) -> Mark | None:
     if question.mark:
         return Mark(question.mark[0], question.mark[1] + ORIGIN)
-    # The record of a state knows of no late grants; a question that is behind says less.
+    # The record of a state doesn't contain late grants; a question that is behind contains less.
     return Mark(0, 0, -1 if question.late == 2 else 0) if question.late else None
 
 

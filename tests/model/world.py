@@ -1,4 +1,4 @@
-"""All that may happen next: the abstract shards, the way to the store, its faults, and time."""
+"""Everything that may happen next: the abstract shards, the network to the store, its faults, and time."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import NamedTuple
 
 from intervalq.rules import FOREVER
 from model import court, shard
-from model.parts import DEAD, NO_BUGS, Bugs, Go, Question, Record, Reply, Shard, Slot, Step, World
+from model.parts import DEAD, NO_BUGS, Bugs, Grant, Question, Record, Reply, Shard, Slot, Step, World
 from model.scope import Scope
 from model.store import Outcome, Store
 
 
 class Asking(NamedTuple):
-    """What a shard may ask, and what becomes of it."""
+    """A question that a shard may ask, and its consequences."""
 
     question: Question
     shard: Shard
-    """Once the question is on its way."""
+    """The shard once the question is in transit."""
     outcome: Outcome | None
-    """None: it goes beyond the bound."""
+    """None: it exceeds the bound."""
     answered: tuple[tuple[Reply, Shard], ...] = ()
-    """All that the answer may say, and the shard while that is on its way."""
+    """All possible answers, and the shard while each is in transit."""
 
 
 class Alone(NamedTuple):
-    """What a shard may do whatever there is around it; what it can't do is left as it was."""
+    """What a shard may do by itself; an impossible action leaves it unchanged."""
 
     begun: Shard | None
     given_up: Shard
     heard: Shard
     back: str
-    """What is wrong with what it heard."""
+    """The violation in what it learned."""
     lost: Shard
 
 
 class Worlds:
-    """The transitions of one scope. What depends on a shard, or on it and the record, is found out once."""
+    """The transitions of one scope. What depends only on shards, or on them and the record, is cached."""
 
     def __init__(self, scope: Scope, bugs: Bugs = NO_BUGS) -> None:
         self.scope = scope
@@ -52,7 +52,7 @@ class Worlds:
         """Every transition from a state whose shards are sorted."""
         before: Shard | None = None
         for who, one in enumerate(world.shards):
-            if one.gen >= 0 and one != before:  # one that is just like the last one does the same
+            if one.gen >= 0 and one != before:  # a shard that equals the previous one does the same
                 yield from self._shard(world, who, one)
             before = one
         yield from self._requests(world)
@@ -64,9 +64,9 @@ class Worlds:
         """Whether a job must be able to begin some time: a shard may take a ticket, or has one in time."""
         scope, record = self.scope, world.record
         if world.shards[-1].gen < 0 or any(one.mark and one.mark[0] >= scope.tickets for one in world.shards):
-            return False  # nobody lives, or the record will be healed to the last ticket
+            return False  # no shard is alive, or the record will be healed to the last ticket
         if record is None or record.ticket < scope.tickets:
-            # One that may be forgotten doesn't count where no other may be made.
+            # A record that may be forgotten doesn't count if no other may be created.
             return world.court.made < scope.records or (record is not None and not scope.ephemeral)
         return not scope.failovers and any(
             slot.due >= 0 and slot.ticket > record.void
@@ -83,11 +83,11 @@ class Worlds:
         if alone is None:
             alone = self._alone[one] = self._found_alone(one)
         if alone.begun is not None:
-            go = one.granted[0]
+            grant = one.granted[0]
             shards = _with(world.shards, who, alone.begun)
-            after, broken = court.judged(scope, world.court, go, shards)
+            after, broken = court.judged(scope, world.court, grant, shards)
             then = World(world.record, world.copy, shards, world.requests, after)
-            yield Step(who, "begins", (go,), then, broken, begins=True)
+            yield Step(who, "begins", (grant,), then, broken, begins=True)
         if one.granted:
             yield Step(who, "gives up", one.granted[:1], self._put(world, who, alone.given_up))
         if one.reply:
@@ -112,7 +112,7 @@ class Worlds:
         for asking in askings:
             yield from self._sent(world, who, asking, "asks")
             if world.court.copies:
-                # Its shard takes it for lost, and it arrives later.
+                # Its shard believes it lost, and it arrives later.
                 question = asking.question
                 left = world.court._replace(copies=world.court.copies - 1)
                 release = tuple(sorted({*asking.shard.unused, *question.release}))
@@ -124,7 +124,7 @@ class Worlds:
     def _sent(
         self, world: World, who: int, asking: Asking, what: str, *, trouble: bool = False
     ) -> Iterator[Step]:
-        """A question arrives, and its answer is on its way."""
+        """A question arrives, and its answer is in transit."""
         outcome, question = asking.outcome, asking.question
         if outcome is None:
             return
@@ -156,8 +156,8 @@ class Worlds:
                 continue
             now = shard.moved(scope, asking, 0, 0, -outcome.back) if outcome.back else asking
             slots = {slot.ticket: slot for slot in shard.aged(scope, question.slots, -outcome.back)}
-            granted = tuple(self._go(slots[ticket], outcome) for ticket in outcome.granted)
-            begun = tuple(self._go(slot, outcome) for slot in outcome.taken[: outcome.begun])
+            granted = tuple(self._granted(slots[ticket], outcome) for ticket in outcome.granted)
+            begun = tuple(self._granted(slot, outcome) for slot in outcome.taken[: outcome.begun])
             if outcome.at_once and scope.late:
                 granted, begun = _at_once(granted), begun if granted else _at_once(begun)
             replies = [
@@ -177,13 +177,13 @@ class Worlds:
             answered = tuple((reply, now._replace(reply=(reply,))) for reply in replies)
             yield Asking(question, asking, outcome, answered)
 
-    def _go(self, slot: Slot, outcome: Outcome) -> Go:
+    def _granted(self, slot: Slot, outcome: Outcome) -> Grant:
         lease = self.scope.lease if self.scope.max_running else 0
         instant = max(slot.due + outcome.shift, -self.scope.longest)
-        return Go(slot.ticket, slot.due, slot.old, instant, lease, outcome.interval)
+        return Grant(slot.ticket, slot.due, slot.old, instant, lease, outcome.interval)
 
     def _jobs(self, world: World, who: int, one: Shard) -> Iterator[Step]:
-        """Jobs end, and their shard says so."""
+        """Jobs end, and their shard reports it."""
         for place, (ticket, _) in enumerate(one.running):
             running = one.running[:place] + one.running[place + 1 :]
             after = one._replace(running=running, ended=tuple(sorted((*one.ended, ticket))))
@@ -196,7 +196,7 @@ class Worlds:
                 return
             then, outcome = applied
             lease = self.scope.lease
-            # A job whose lease has lapsed once was renewed too late, and doesn't count any more.
+            # A job whose lease has lapsed was renewed too late, and doesn't count any more.
             known = one._replace(
                 running=tuple((ticket, lease if left else 0) for ticket, left in one.running)
             )
@@ -214,7 +214,7 @@ class Worlds:
     # --- the store ----------------------------------------------------------------------------------
 
     def _applied(self, world: World, question: Question) -> tuple[World, Outcome] | None:
-        """The world once a question was answered. None: it goes beyond the bound."""
+        """The world after a question was answered. None: it exceeds the bound."""
         outcome = self._answered(world.record, world.court.made, question)
         return None if outcome is None else (self._followed(world, question, outcome), outcome)
 
@@ -230,14 +230,14 @@ class Worlds:
             world = self._set_back(world, outcome.back)
         if not outcome.made:
             return World(outcome.record, world.copy, world.shards, world.requests, now)
-        # One that knew of no record can't know that a job may have begun a moment ago.
+        # A shard that knew of no record can't know that a job may have begun a moment ago.
         excused = not question.gen and self.scope.drops > now.drops
         now = now._replace(made=now.made + 1, used=0, excuses=now.excuses + excused)
         shards = world.shards if world.record is None else tuple(shard.outlived(one) for one in world.shards)
         return World(outcome.record, world.copy, shards, world.requests, now)
 
     def _set_back(self, world: World, back: int) -> World:
-        """Others than the one that asked haven't heard that a slot was granted late."""
+        """Shards other than the one that asked haven't learned that a slot was granted late."""
         shards = tuple(
             shard.moved(self.scope, one, 0, 0, -back)._replace(stale=True) if one.gen >= 0 else one
             for one in world.shards
@@ -265,7 +265,7 @@ class Worlds:
                 yield Step(-1, "a late request arrives", (question,), self._tidy(then), broken, trouble=True)
 
     def _keepers(self, world: World) -> Iterator[Step]:
-        """Whoever looks after the queue pauses it, changes its rate, ..."""
+        """An operator pauses the queue, changes its rate, ..."""
         now, record = world.court, world.record
         if record is None:
             return
@@ -364,10 +364,11 @@ class Worlds:
                 past += 1
             one = shard.asks_again(one, past) if scope.late else shard.gives_up(scope, one, past)
         if one.unused and not scope.failovers and not scope.drops and not scope.ephemeral:
-            # Only the last slots issued become free again, and no ticket becomes the last one once more.
-            own = {slot.ticket for slot in (*one.unused, *one.tickets)} | {go.ticket for go in one.granted}
+            # Only the last issued slots become free again, and no ticket becomes the last one again.
+            own = {slot.ticket for slot in (*one.unused, *one.tickets)}
+            own |= {grant.ticket for grant in one.granted}
             for reply in one.reply:
-                own |= {slot.ticket for slot in reply.taken} | {go.ticket for go in reply.begun}
+                own |= {slot.ticket for slot in reply.taken} | {grant.ticket for grant in reply.begun}
             while last in own:
                 last -= 1
             if one.unused[0].ticket <= last:
@@ -379,8 +380,8 @@ def _with(shards: tuple[Shard, ...], who: int, one: Shard) -> tuple[Shard, ...]:
     return (*shards[:who], one, *shards[who + 1 :])
 
 
-def _at_once(gos: tuple[Go, ...]) -> tuple[Go, ...]:
-    return (gos[0]._replace(at_once=True), *gos[1:]) if gos else gos
+def _at_once(grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    return (grants[0]._replace(at_once=True), *grants[1:]) if grants else grants
 
 
 def _and(requests: tuple[Question, ...], one: Question) -> tuple[Question, ...]:

@@ -1,1 +1,1 @@
-"""Bugs that are planted in the shard and the rules, so that the judges of the simulation must find them."""
+"""Bugs planted in the shard and the rules, which the judges of the simulation must find."""

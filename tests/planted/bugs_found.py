@@ -1,4 +1,4 @@
-"""What simulation found in this code, put back: bugs that were real once."""
+"""Bugs that were once in this code and that the simulation found, planted again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOOK: Final = StoreTime.took
 
 @bug("question-of-another-record", "failover", 40)
 def _() -> Iterator[None]:
-    """A question made up for one record is sent to another, that an answer in between has told of."""
+    """A question that was planned for one record is sent to another, which an answer in between reported."""
 
     async def command(self: Connection, command: Command) -> Answer:
         async with self._lock:
@@ -37,19 +37,19 @@ def _() -> Iterator[None]:
 
 @bug("leases-of-keys", "calm", 40)
 def _() -> Iterator[None]:
-    """With `max_running`, the end of a keyed queue's last job is told in nobody's name, and ignored."""
+    """With `max_running`, the end of a keyed queue's last job is reported without a name, and ignored."""
     yield from instead(Leases, "matter", property(lambda self: bool(self.running)))
 
 
 @bug("leases-of-another-record", "anew", 7)
 def _() -> Iterator[None]:
-    """Jobs of a record that is gone are told to be running, and to have ended, to the one made anew."""
+    """Jobs of a lost record are reported as running, and as ended, to the record that replaced it."""
     yield from instead(Leases, "forget", lambda _: None)
 
 
 @bug("held-by-a-lost-record", "anew", 16)
 def _() -> Iterator[None]:
-    """A shard that waits for the end of a hold goes on waiting when its record is gone."""
+    """A shard that waits for the end of a hold goes on waiting after its record was lost."""
 
     def record_lost(self: Shard) -> None:
         for _ in instead(Conversation, "hold_ended", lambda _: None):
@@ -60,25 +60,25 @@ def _() -> Iterator[None]:
 
 @bug("lost-grants-used", "all", 10_000_026)
 def _() -> Iterator[None]:
-    """Slots are used that the record has forgotten, beside those that it moved since."""
+    """Slots that the record has forgotten are used, in addition to the slots to which it moved those jobs."""
     yield from instead(Shard, "grants_lost", lambda _: None)
 
 
 @bug("question-grows-old", "tight", 31_241)
 def _() -> Iterator[None]:
-    """A question that waited for its turn reports an error of the clock that its process has no more."""
+    """A question that waited for its turn reports an error of the clock that its process no longer has."""
     yield from instead(Connection, "_up_to_date", lambda _self, command, _steps: command)
 
 
 @bug("taken-in-late", "threads", 184)
 def _() -> Iterator[None]:
-    """An answer that was taken in late is a reason to ask for slots long before they come."""
+    """An answer that was processed late makes the shard ask for slots long before they come."""
     yield from instead(StoreTime, "took", lambda self, trip, _way: _TOOK(self, trip, trip))
 
 
 @bug("woken-in-vain", "gone", 47)
 def _() -> Iterator[None]:
-    """Who can't subscribe to wake-ups is woken, and asks an absent store again without a pause."""
+    """A shard that can't subscribe to wake-ups is woken, and asks an absent store again without a pause."""
 
     async def listen(self: Listener, store: Waking) -> None:
         wake = self._wake
@@ -91,7 +91,7 @@ def _() -> Iterator[None]:
 
 @bug("never-given-up", "gone", 0)
 def _() -> Iterator[None]:
-    """Jobs wait for an absent store for ever."""
+    """Jobs wait for an unreachable store for ever."""
 
     async def bear(self: Conversation, error: StoreUnavailable) -> None:
         if self._connection.attached and self._line:

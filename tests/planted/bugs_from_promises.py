@@ -1,4 +1,4 @@
-"""Bugs thought up from the promises of docs/promises.md alone: what would break each of them."""
+"""Bugs derived from docs/promises.md alone: each of them would break one promise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TAKE: Final = rules._take
 
 @bug("error-halved", "stalls", 3)
 def _() -> Iterator[None]:
-    """A shard believes that it knows the store's clock twice as well as it does."""
+    """A shard believes that its estimate of the store's clock is twice as good as it is."""
 
     def learn(self: StoreClock, sent: int, received: int, now: int) -> None:
         quarter = (received - sent) // 4
@@ -44,7 +44,7 @@ def _() -> Iterator[None]:
 
 @bug("drift-ignored", "drift", 4)
 def _() -> Iterator[None]:
-    """What is known of the store's clock is taken to be as good for ever."""
+    """A shard believes that its estimate of the store's clock stays as good for ever."""
     low_high = property(lambda self: (self._low, self._high))
     with (
         mock.patch.object(StoreClock, "_widened", lambda self, _: low_high.__get__(self)),
@@ -55,7 +55,7 @@ def _() -> Iterator[None]:
 
 @bug("perhaps-late", "stalls", 8)
 def _() -> Iterator[None]:
-    """A job begins unless it is surely late, instead of when it is surely not."""
+    """A job begins unless it is certainly late, instead of only if it is certainly not late."""
 
     def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
         if granted.readings != self.clock.answers and state is not None:
@@ -67,7 +67,7 @@ def _() -> Iterator[None]:
 
 @bug("moved-too-far", "late", 0)
 def _() -> Iterator[None]:
-    """Slots that a late start moves may move beyond the end of the last of them, by one more."""
+    """Slots that a late start moves may end up one interval beyond the end of the last of them."""
 
     def closes(self: GrantRange) -> int:
         return (self.last + self.step if self.moves else self.instant) + self.before
@@ -77,7 +77,7 @@ def _() -> Iterator[None]:
 
 @bug("cost-takes-one", "calm", 15)
 def _() -> Iterator[None]:
-    """The slot behind a job of several slots lies one interval after its first."""
+    """The slot after a job that costs several slots comes one interval after the first of these."""
 
     def take(
         state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
@@ -93,7 +93,7 @@ def _() -> Iterator[None]:
 
 @bug("granted-given-back", "interrupted", 52)
 def _() -> Iterator[None]:
-    """A slot that was granted, and is asked about again too late, is free for others."""
+    """A slot that was granted, and is asked about again too late, is given to others."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         earliest = state.clock(answer.now) - state.tolerance - state.credit
@@ -107,7 +107,7 @@ def _() -> Iterator[None]:
 
 @bug("healed-without-slot", "failover", 134)
 def _() -> Iterator[None]:
-    """A record that lost tickets goes on from the right ticket, but from the slot of an earlier one."""
+    """A record that lost tickets continues from the right ticket, but from the slot of an earlier one."""
 
     def heal(state: State, mark: Mark | None) -> tuple[State, bool]:
         return _HEAL(state, None if mark is None else mark._replace(due=state.due))
@@ -117,7 +117,7 @@ def _() -> Iterator[None]:
 
 @bug("old-burst", "changed", 2)
 def _() -> Iterator[None]:
-    """When the burst changes, slots that were handed out before, or are in the past, stay as they are."""
+    """When the burst changes, slots that were already handed out, or are in the past, are not moved."""
 
     def changed(state: State, command: Configure) -> State:
         after = _CONFIGURE(state, command)
@@ -131,7 +131,7 @@ def _() -> Iterator[None]:
 
 @bug("hold-ends-when-seen", "calm", 0)
 def _() -> Iterator[None]:
-    """A pause ends when somebody comes to look, not at its end."""
+    """A pause ends when somebody next asks about the queue, instead of at its end."""
 
     def settle(state: State, now: int) -> State:
         after = _SETTLE(state, now)
@@ -144,7 +144,7 @@ def _() -> Iterator[None]:
 
 @bug("slots-stay-in-a-hold", "calm", 3)
 def _() -> Iterator[None]:
-    """Slots don't move while the queue is paused: those that came meanwhile are all used when it goes on."""
+    """Slots don't move while the queue is paused, so all that came due meanwhile are used when it resumes."""
 
     def recheck(state: State, now: int) -> State:
         return replace(_RECHECK(state, now), held_total=state.held_total)
@@ -165,7 +165,7 @@ def _() -> Iterator[None]:
 
 @bug("leases-not-renewed", "long", 0)
 def _() -> Iterator[None]:
-    """A job that runs for longer than its lease doesn't count any more."""
+    """A job that runs for longer than its first lease no longer counts."""
 
     def finish(state: State, command: Finish, now: int) -> State:
         return _FINISH(state, replace(command, running=()), now)
@@ -185,7 +185,7 @@ def _() -> Iterator[None]:
 
 @bug("leases-not-moved", "long", 8)
 def _() -> Iterator[None]:
-    """When the store's clock is set back, leases end at the reading that they would have ended at."""
+    """When the store's clock is set back, leases still end at the same reading of the clock as before."""
 
     def settle(state: State, now: int) -> State:
         after = _SETTLE(state, now)
@@ -197,7 +197,7 @@ def _() -> Iterator[None]:
 
 @bug("finish-of-another-record", "anew", 58)
 def _() -> Iterator[None]:
-    """The end of a job frees the ticket of the same number in a record that was made anew."""
+    """The end of a job frees the lease of the same ticket number in a record that was created anew."""
 
     def finish(state: State, command: Finish, now: int) -> State:
         return _FINISH(state, replace(command, generation=state.generation), now)
@@ -210,7 +210,7 @@ def _() -> Iterator[None]:
 
 @bug("lookahead-ignored", "calm", 48)
 def _() -> Iterator[None]:
-    """A process takes tickets for all of its jobs, so that others have to wait for them."""
+    """A process takes tickets for all of its jobs, so that other processes have to wait for them."""
 
     def init(self: Conversation, **more: Any) -> None:
         _INIT(self, **{**more, "lookahead": None})

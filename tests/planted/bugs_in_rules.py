@@ -1,4 +1,4 @@
-"""Bugs planted in the rules: in what the store does."""
+"""Bugs planted in the rules, and so in what the store does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SET_BACK_FOR: Final = rules._set_back_for
 
 @bug("no-notice", "interrupted", 27)
 def _() -> Iterator[None]:
-    """New slots are nearer than the answer that tells of them."""
+    """New slots come before the answer that reports them can arrive."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         return _ADVANCE(state, replace(command, notice=-command.notice), answer)
@@ -76,7 +76,7 @@ def _() -> Iterator[None]:
 
 @bug("heal-goes-back", "failover", 0)
 def _() -> Iterator[None]:
-    """A record is healed to what a shard knows, also when that is less."""
+    """A record takes over what a shard knows, even if that is less than the record has."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         if command.high_water_mark is not None and command.generation == state.generation:
@@ -108,7 +108,7 @@ def _() -> Iterator[None]:
 
 @bug("missed-granted", "stalls", 0)
 def _() -> Iterator[None]:
-    """A slot that is asked about too late is granted, and its job begins at once, whoever has the next."""
+    """A slot that is asked about too late is granted, and used at once, whoever has the next slot."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         clock = state.clock(answer.now)
@@ -126,13 +126,13 @@ def _() -> Iterator[None]:
 
 @bug("gap-ignored", "stalls", 2)
 def _() -> Iterator[None]:
-    """A slot is granted late although somebody else has a later one."""
+    """A slot is granted late although another shard has a later one."""
     yield from instead(rules, "_are_last", lambda _, slots: bool(slots))
 
 
 @bug("late-for-nothing", "calm", 22)
 def _() -> Iterator[None]:
-    """A slot is granted late, and the queue's clock goes on as if it were not."""
+    """A slot is granted late, and the queue's clock is not set back for it."""
 
     def use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, Any]:
         after, grants = _USE(state, command, now, known=known)
@@ -145,7 +145,7 @@ def _() -> Iterator[None]:
 
 @bug("set-back-short", "slow", 40)
 def _() -> Iterator[None]:
-    """A late grant leaves no time for its answer."""
+    """A late grant leaves no time for its answer to arrive."""
 
     def set_back_for(state: State, slots: Sequence[Slot], notice: int, now: int) -> State:
         del notice
@@ -156,7 +156,7 @@ def _() -> Iterator[None]:
 
 @bug("late-before-it-came", "taken", 101)
 def _() -> Iterator[None]:
-    """A slot that has not come yet is granted late, since it will be over soon."""
+    """A slot that has not come yet is granted late, because it will soon be over."""
 
     def are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
         if command.until is None or not rules._are_last(state, slots):
@@ -168,7 +168,7 @@ def _() -> Iterator[None]:
 
 @bug("late-in-a-pause", "late", 139)
 def _() -> Iterator[None]:
-    """With `max_running`, a slot that was granted is granted again, late, also while the queue is paused."""
+    """With `max_running`, a granted slot is granted again, late, even while the queue is paused."""
 
     def usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
         return _USABLE(replace(state, held_until=0), command, now, known=known)
@@ -178,7 +178,7 @@ def _() -> Iterator[None]:
 
 @bug("late-forgotten", "failover", 389)
 def _() -> Iterator[None]:
-    """A record that lost writes isn't told of the late grants among them."""
+    """A record that lost writes doesn't learn of the late grants among them."""
 
     def heal(state: State, mark: Mark | None) -> tuple[State, bool]:
         return _HEAL(state, None if mark is None else mark._replace(late_total=0))
@@ -188,7 +188,7 @@ def _() -> Iterator[None]:
 
 @bug("copy-granted-late", "interrupted", 17)
 def _() -> Iterator[None]:
-    """A copy of a question that arrives late is granted late as well."""
+    """A delayed copy of a question is granted late as well."""
 
     def use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, Any]:
         mark = Mark(0, 0, state.late_total)
@@ -200,7 +200,7 @@ def _() -> Iterator[None]:
 
 @bug("new-at-once", "stalls", 2)
 def _() -> Iterator[None]:
-    """A new slot may be used at once, also where the slot before it is not over."""
+    """A new slot may be used at once even if the slot before it is not over."""
 
     def take(
         state: State, command: Advance, costs: tuple[int, ...], units: tuple[Units, ...], answer: Answer
@@ -213,7 +213,7 @@ def _() -> Iterator[None]:
 
 @bug("freed-not-dead", "calm", 75)
 def _() -> Iterator[None]:
-    """Slots that are given back are free, also where later ones are taken already."""
+    """Slots that are given back become free even if later ones are already taken."""
 
     def give_back(state: State, slots: tuple[Slot, ...]) -> State:
         for slot in slots:
@@ -225,7 +225,7 @@ def _() -> Iterator[None]:
 
 @bug("void-ignored", "calm", 18)
 def _() -> Iterator[None]:
-    """Tickets that were voided may still be used, beside those that took their place."""
+    """Revoked tickets may still be used, beside those that replaced them."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         void = state.revoked_through
@@ -237,7 +237,7 @@ def _() -> Iterator[None]:
 
 @bug("generation-ignored", "failover", 107)
 def _() -> Iterator[None]:
-    """Tickets of a record that is gone are good for the one made anew."""
+    """Tickets of a lost record are valid for the record that replaced it."""
 
     def apply(state: State | None, command: Command, now: int) -> tuple[State | None, Answer]:
         if state is not None and command.generation is not None:
@@ -249,7 +249,7 @@ def _() -> Iterator[None]:
 
 @bug("old-rate", "calm", 18)
 def _() -> Iterator[None]:
-    """When the interval grows, the tickets that are out keep their slots."""
+    """When the interval grows, tickets that were already issued keep their slots."""
 
     def changed(state: State, command: Configure) -> State:
         return replace(_CONFIGURE(state, command), revoked_through=state.revoked_through, due=state.due)
@@ -259,7 +259,7 @@ def _() -> Iterator[None]:
 
 @bug("dead-waited-for", "crashes", 0)
 def _() -> Iterator[None]:
-    """Tickets must be used one after the other, without a gap: those of a dead process are waited for."""
+    """Tickets must be used one after the other, without a gap, so those of a dead process are waited for."""
 
     def advance(state: State, command: Advance, answer: Answer) -> tuple[State, Answer]:
         turn = tuple(slot for slot in command.slots if slot.ticket <= state.current + 1)

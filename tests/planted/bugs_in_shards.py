@@ -1,4 +1,4 @@
-"""Bugs planted in the shard: in its checks, its clock, its line, its slots."""
+"""Bugs planted in the shard: in its checks, its clock, its queue of waiting jobs, and its slots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _() -> Iterator[None]:
 
 @bug("check-before-answer", "stalls", 0)
 def _() -> Iterator[None]:
-    """The last check is made when the slot is handed over, not where the job begins."""
+    """The last check is made when the slot is handed over, instead of when the job begins."""
 
     def accept(self: Dispatcher, waiter: Waiter) -> Grant | None:
         for granted in self._grants.granted:
@@ -55,7 +55,7 @@ def _() -> Iterator[None]:
             return _ACCEPT(self, waiter)
         finally:
             for granted in self._grants.granted:
-                granted.readings = -1  # for those who hand it over
+                granted.readings = -1  # for the caller that hands it over
 
     yield from instead(Dispatcher, "accept", accept)
 
@@ -72,13 +72,13 @@ def _() -> Iterator[None]:
 
 @bug("tolerance-not-widened", "calm", 19)
 def _() -> Iterator[None]:
-    """A shard far away never finds its slots certain enough, and never begins."""
+    """A distant shard never considers its slots certain enough, and so never begins a job."""
     yield from instead(StoreTime, "is_uncertain", lambda *_: False)
 
 
 @bug("early-for-nothing", "stalls", 0)
 def _() -> Iterator[None]:
-    """Any slot may be used as soon as it is granted, not only one that the store grants at once."""
+    """Any slot may be used as soon as it is granted, even if the store didn't say so."""
 
     def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
         _BOUNDED(self, granted, state, at).after = -FOREVER
@@ -89,7 +89,7 @@ def _() -> Iterator[None]:
 
 @bug("late-ones-crowd", "late", 122)
 def _() -> Iterator[None]:
-    """A job that began late is followed by the next one at that one's slot, however near."""
+    """After a job that began late, the next one begins at its own slot, however near that is."""
 
     def opens(_: Dispatcher, first: GrantRange) -> int:
         return first.opens - first.shift
@@ -99,7 +99,7 @@ def _() -> Iterator[None]:
 
 @bug("late-threads-start-over", "crowd", 417)
 def _() -> Iterator[None]:
-    """A thread that comes too late for its slot takes another one, for which it comes too late as well."""
+    """A thread that is too late for its slot takes another one, for which it is too late as well."""
 
     def undo(self: Dispatcher, grant: Grant, *, again: bool = True) -> bool:
         del again
@@ -110,7 +110,7 @@ def _() -> Iterator[None]:
 
 @bug("by-new-settings", "changed", 2716)
 def _() -> Iterator[None]:
-    """A slot may be used as late as the settings allow by now, and not as when it was granted."""
+    """A slot may be used as late as the present settings allow, instead of those when it was granted."""
 
     def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
         granted.latest = FOREVER
@@ -121,7 +121,7 @@ def _() -> Iterator[None]:
 
 @bug("way-is-nothing", "slow", 3)
 def _() -> Iterator[None]:
-    """An answer is taken to say what the store's clock reads now, however long it took."""
+    """An answer is believed to show the store's present clock, however long it travelled."""
 
     def learn(self: StoreClock, sent: int, received: int, now: int) -> None:
         del sent
@@ -132,7 +132,7 @@ def _() -> Iterator[None]:
 
 @bug("clocks-compared", "calm", 2)
 def _() -> Iterator[None]:
-    """What one process knows of the store's clock is used by the others, whose own clocks read otherwise."""
+    """One process's estimate of the store's clock is used by others, whose own clocks differ."""
     shared = StoreClock()
 
     def init(self: StoreTime, *, strict: bool = False) -> None:
@@ -144,7 +144,7 @@ def _() -> Iterator[None]:
 
 @bug("step-unseen", "stepped", 20)
 def _() -> Iterator[None]:
-    """A grant stays valid, also when the clock that its slot is fixed on was stepped."""
+    """A grant stays valid even after the clock on which its slot is fixed was stepped."""
 
     def bounded(self: StoreTime, granted: GrantRange, state: State | None, at: int) -> GrantRange:
         granted.steps = self.clock.steps
@@ -165,7 +165,7 @@ def _() -> Iterator[None]:
 
 @bug("slot-used-again", "lossy", 7)
 def _() -> Iterator[None]:
-    """A slot whose answer was lost is taken for granted, and is asked for once more."""
+    """A slot whose answer was lost is believed to be granted, and is asked for once more."""
 
     async def ask(self: Conversation, question: Advance, speculative: int = 0) -> None:
         try:
@@ -196,7 +196,7 @@ def _() -> Iterator[None]:
 
 @bug("order-lost", "stalls", 0)
 def _() -> Iterator[None]:
-    """When a job comes too late for its slot, it goes to the end of its shard's line."""
+    """A job that is too late for its slot goes to the end of its shard's queue."""
 
     def is_over(self: Dispatcher, first: GrantRange) -> None:
         _IS_OVER(self, first)
@@ -204,7 +204,7 @@ def _() -> Iterator[None]:
         if (waiter := line.first()) is not None:
             last = max(other.order for other in line.in_order())
             line.remove(waiter)
-            line.first()  # sweeps it away from its old place
+            line.first()  # removes it from its old place
             waiter.order, waiter.gone = (last[0], last[1] + 1), False
             line.add(waiter)
 
@@ -238,13 +238,13 @@ def _() -> Iterator[None]:
 
 @bug("resumed-unheard", "calm", 31)
 def _() -> Iterator[None]:
-    """A held shard that is told by the answer to another command that the queue goes on doesn't look."""
+    """A held shard ignores the answer to another command that says that the queue has resumed."""
     yield from instead(Conversation, "hold_ended", lambda _: None)
 
 
 @bug("woken-for-nothing", "calm", 5)
 def _() -> Iterator[None]:
-    """Wake-ups of the store come, and nobody is woken."""
+    """Wake-ups of the store arrive, and no shard is woken."""
 
     def init(self: Listener, store: Store, queue: str, wake: Callable[[], None], clock: Clock) -> None:
         del wake
@@ -255,7 +255,7 @@ def _() -> Iterator[None]:
 
 @bug("nobody-looks", "local", 207)
 def _() -> Iterator[None]:
-    """A job that comes in line when its slot is granted already is not seen to."""
+    """A job that joins the queue when its slot is already granted is not noticed."""
 
     def see_to(self: Dispatcher, waiter: Waiter) -> None:
         del waiter
@@ -281,7 +281,7 @@ def _() -> Iterator[None]:
 
 @bug("leases-kept", "calm", 31)
 def _() -> Iterator[None]:
-    """With `max_running`, nobody tells the store that a job ended."""
+    """With `max_running`, the store is not told that a job ended."""
 
     def ended(self: Leases, ticket: int) -> None:
         self.running.discard(ticket)

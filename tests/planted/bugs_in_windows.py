@@ -1,4 +1,4 @@
-"""Bugs in windows and in what is settled of them: more begins than the called service allows."""
+"""Bugs in windows and in settled costs: more jobs begin than the called service allows."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _USE: Final = rules._use
 
 @bug("window-short", "windows", 0)
 def _() -> Iterator[None]:
-    """Units are forgotten a cell before their window is over."""
+    """Units are forgotten one cell before their window is over."""
     yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - 2 * limit.cell)
 
 
 @bug("jitter-forgotten", "windows", 0)
 def _() -> Iterator[None]:
-    """Windows are no longer where calls travel for different times."""
+    """Windows are not extended by the jitter of the calls."""
     yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - limit.jitter)
 
 
 @bug("lateness-forgotten", "windows", 0)
 def _() -> Iterator[None]:
-    """Units count from their slot on, however late in it their job may begin."""
+    """Units count from their slot on, however late after it their job may begin."""
 
     def span(limit: Limit, state: State) -> int:
         return limit.window + limit.jitter + state.error
@@ -40,7 +40,7 @@ def _() -> Iterator[None]:
 
 @bug("settled-twice", "windows", 12)
 def _() -> Iterator[None]:
-    """What a job did not need is given back twice."""
+    """Units that a job did not need are refunded twice."""
 
     def settle(state: State, settled: Sequence[Settled]) -> State:
         return _SETTLE(_SETTLE(state, settled), settled)
@@ -50,13 +50,13 @@ def _() -> Iterator[None]:
 
 @bug("units-stay-over", "windows", 40)
 def _() -> Iterator[None]:
-    """Slots that a late grant sets back are not counted where they come again."""
+    """Slots that a late grant sets back are not counted at their new times."""
     yield from instead(windows, "set_back", lambda state, slots=(): state)
 
 
 @bug("used-units-given-back", "windows", 0)
 def _() -> Iterator[None]:
-    """A slot that its job begins in frees its units when the next one is asked for."""
+    """When a job begins, its slot frees its units as soon as the next slot is asked for."""
 
     def use(state: State, command: object, now: int, *, known: bool) -> tuple[State, object]:
         state, grants = _USE(state, command, now, known=known)  # type: ignore[arg-type]

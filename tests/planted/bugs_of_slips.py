@@ -1,4 +1,4 @@
-"""Bugs of the kinds that slip in: a neighbour for the other, a check too few, an old value kept."""
+"""Bugs that easily slip in: a neighbour is used instead, a check is missing, an old value is kept."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _STARTED: Final = Leases.started
 
 @bug("lease-of-the-next", "long", 0)
 def _() -> Iterator[None]:
-    """The lease that is renewed is that of the ticket after the job's."""
+    """The lease of the ticket after the job's is renewed."""
     yield from instead(Leases, "started", lambda self, ticket: _STARTED(self, ticket + 1))
 
 
 @bug("renewed-by-chance", "long", 0)
 def _() -> Iterator[None]:
-    """Leases are renewed only once some job has ended."""
+    """Leases are renewed only after some job has ended."""
     yield from instead(Leases, "started", lambda self, ticket: self.running.add(ticket))
 
 
 @bug("ends-forgotten", "long", 334)
 def _() -> Iterator[None]:
-    """The end of a job that comes while the store is told of others is not told."""
+    """The end of a job that happens while others are being reported to the store is not reported."""
 
     def init(
         self: Leases, queue: str, send: Callable[[Command], Awaitable[Answer]], *more: Any, **options: Any
@@ -66,7 +66,7 @@ def _() -> Iterator[None]:
 
 @bug("cancelled-counts", "calm", 2)
 def _() -> Iterator[None]:
-    """A job that is cancelled while it waits is counted as waiting from then on."""
+    """A job that is cancelled while it waits counts as waiting from then on."""
 
     def remove(self: WaitQueue, waiter: Waiter) -> None:
         waits = not waiter.gone and waiter._waker is not None and not waiter._waker.done()
@@ -78,7 +78,7 @@ def _() -> Iterator[None]:
 
 @bug("rows-across-holds", "stepped", 29)
 def _() -> Iterator[None]:
-    """Slots count as the next in a row by their tickets alone, also where a hold or a step lies between."""
+    """Slots count as consecutive by their tickets alone, even if a hold or a step lies between them."""
 
     def follows(self: GrantRange, other: GrantRange) -> bool:
         return self.end - self.count == other.end and self.cost == other.cost == 1 and not self.at_once
@@ -88,7 +88,7 @@ def _() -> Iterator[None]:
 
 @bug("old-reading", "stepped", 64)
 def _() -> Iterator[None]:
-    """When the store's clock was stepped, what was known before counts for one answer more."""
+    """After a step of the store's clock, the earlier estimate is used for one more answer."""
     kept: set[int] = set()
 
     def learn(self: StoreClock, sent: int, received: int, now: int) -> None:
@@ -123,7 +123,7 @@ def _() -> Iterator[None]:
 
 @bug("new-or-not", "reclaims", 65)
 def _() -> Iterator[None]:
-    """A handle for a new queue uses the one that is there."""
+    """A handle for a new queue uses the existing one."""
 
     async def create(self: Connection, nonce: str) -> None:
         del nonce

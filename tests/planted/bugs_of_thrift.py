@@ -1,4 +1,4 @@
-"""Bugs that lose no job: slots pass empty, the store is asked for nothing, handles say what isn't so."""
+"""Bugs that lose no job: slots stay empty, the store is asked in vain, or handles report something wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WANTS_CHECK: Final = StoreTime.wants_check
 
 @bug("one-too-many", "backlog", 0)
 def _() -> Iterator[None]:
-    """A shard takes a ticket more than it has jobs."""
+    """A shard takes one ticket more than it has jobs."""
 
     def costs(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
         taken, units = _COSTS(now, asked)
@@ -44,7 +44,7 @@ def _() -> Iterator[None]:
 
 @bug("first-for-all", "backlog", 0)
 def _() -> Iterator[None]:
-    """Every job that waits is told of the ticket of the first one."""
+    """Every waiting job is shown the ticket of the first one."""
 
     def expected(self: Shard, waiter: Waiter) -> Slot | None:
         del waiter
@@ -55,7 +55,7 @@ def _() -> Iterator[None]:
 
 @bug("drain-swapped", "exits", 1)
 def _() -> Iterator[None]:
-    """Closing a handle fails the jobs that are to begin, and lets those begin that are not."""
+    """Closing a handle fails the jobs that are about to begin, and lets those begin that are not."""
 
     async def close(self: Shard, *, drain: bool) -> None:
         await _CLOSE(self, drain=not drain)
@@ -65,7 +65,7 @@ def _() -> Iterator[None]:
 
 @bug("withdrawn-untold", "withdrawn", 20)
 def _() -> Iterator[None]:
-    """With `max_running`, the slot of a cancelled job counts until its lease lapses, if none runs."""
+    """With `max_running`, the slot of a cancelled job counts until its lease lapses, if no job runs."""
 
     def ended(self: Leases, ticket: int) -> None:
         self.running.discard(ticket)
@@ -78,7 +78,7 @@ def _() -> Iterator[None]:
 
 @bug("loss-unsaid", "failover", 3)
 def _() -> Iterator[None]:
-    """A handle says nothing of writes that its store lost."""
+    """A handle doesn't report that its store lost writes."""
 
     def learn(self: Connection, answer: Answer, *, dropped: bool) -> None:
         _LEARN(self, answer, dropped=dropped)

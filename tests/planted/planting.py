@@ -1,4 +1,4 @@
-"""How a bug is planted: a change of the real code for as long as it is open."""
+"""How a bug is planted: the real code is changed while a context is open."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Bug:
 
     what: str
     mix: str
-    """The mix that finds it soon."""
+    """The mix of faults that finds it soon."""
     seed: int
-    """The first schedule of it that did."""
+    """The first schedule of that mix that found it."""
     plant: Callable[[], Iterator[None]]
 
 
@@ -39,11 +39,11 @@ def bug(name: str, mix: str, seed: int) -> Callable[[Plant], Plant]:
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Have the bug of that name while this is open; of an empty name, none."""
+    """Plant the bug of that name while this context is open; an empty name plants none."""
     yield from BUGS[name].plant() if name else iter((None,))
 
 
 def instead(owner: object, name: str, replacement: object) -> Iterator[None]:
-    """Put something else in the place of an attribute for a while."""
+    """Replace an attribute for a while."""
     with mock.patch.object(owner, name, replacement):
         yield

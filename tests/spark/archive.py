@@ -1,4 +1,4 @@
-"""Makes Java's archive of Spark's classes, once a checkout: each JVM that has it starts in half the time."""
+"""Makes Java's archive of Spark's classes, once per checkout: a JVM that uses it starts in half the time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Final
 
 from spark.programs import FAST, Program, environment
 
-# Of an archive that doesn't fit Java says so on standard output, which Spark's scripts parse.
+# If an archive doesn't fit, Java says so on standard output, which Spark's scripts parse.
 _QUIET: Final = (
     f"-Xlog:disable -Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
 )
 
 
 def options(folder: Path) -> str:
-    """The options of the tests' JVMs, with the archive that lies in `folder`, made if need be.
+    """The options of the tests' JVMs, with the archive in `folder`, which is made if needed.
 
-    Several processes may ask at once: one makes it, which takes as long as two starts of Spark, and the
-    others wait. Without it (a Java that can't make one) everything works, slowly.
+    Several processes may call this at once: one makes the archive, which takes as long as two starts of
+    Spark, and the others wait. Without it (if a Java can't make one) everything works, slowly.
     """
     archive = folder / f"classes-{_key()}.jsa"
     with (folder / "lock").open("w") as lock:
@@ -47,14 +47,14 @@ def _make(archive: Path) -> None:
     try:
         program.result()
     finally:
-        program.close()  # when the JVM is gone, too: it writes the archive at its end
+        program.close()  # after the JVM's end, too, because it writes the archive then
     if not made.exists():
         made.touch()
     made.replace(archive)
 
 
 def _key() -> str:
-    """What an archive fits: this Java, and these jars at this place."""
+    """What an archive depends on: this Java, and these jars at this place."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr

@@ -19,7 +19,7 @@ from spark.programs import Program, environment
 
 MASTER: Final = "127.0.0.1"
 HOSTS: Final = ("127.0.0.2", "127.0.0.3")
-"""One worker on each, with one core: loopback addresses, but hosts of their own as far as Spark knows."""
+"""Each has one worker with one core: loopback addresses, but separate hosts as far as Spark knows."""
 
 _SMALL: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
@@ -44,7 +44,7 @@ _EXECUTORS: Final[Mapping[str, str]] = {
 
 
 def small(java: str) -> dict[str, str]:
-    """Settings of drivers on whichever master: little of everything, and nothing that others can reach."""
+    """Settings of drivers on any master: few resources, and nothing that others can reach."""
     return {**_SMALL, "spark.driver.extraJavaOptions": java}
 
 
@@ -52,7 +52,7 @@ class Cluster:
     """A master and two workers, for drivers in processes of their own."""
 
     def __init__(self, java: str) -> None:
-        """One that isn't started yet; `java` are options for all of its JVMs."""
+        """Create one that isn't started yet; `java` are options for all of its JVMs."""
         self._java = java
         self._page = servers.free_port()
         self._master = Server(
@@ -74,11 +74,11 @@ class Cluster:
             list(pool.map(Server.start, self._workers))
 
     def close(self) -> None:
-        """End all; executors end when their workers do."""
+        """Stop all; executors end with their workers."""
         servers.end_all([*self._workers, self._master])
 
     def state(self) -> dict[str, Any]:
-        """What the master says: `workers`, `activeapps`, `completedapps`."""
+        """The master's state: `workers`, `activeapps`, `completedapps`."""
         with urllib.request.urlopen(f"http://{MASTER}:{self._page}/json/", timeout=5) as answer:
             reply: dict[str, Any] = json.load(answer)
         return reply
@@ -91,7 +91,7 @@ class Cluster:
         store: str | None = None,
         **variables: str,
     ) -> Program:
-        """Start a driver; it gets its master and its settings from any `SparkSession.builder.getOrCreate()`.
+        """Start a driver, whose master and settings are found by any `SparkSession.builder.getOrCreate()`.
 
         `store` is INTERVALQ_STORE for the driver and for the executors; `variables` go to both, too.
         """
@@ -125,11 +125,11 @@ class Cluster:
 
 
 class Connect:
-    """A Spark Connect server with a local master, and clients that have no JVM."""
+    """A Spark Connect server with a local master, for clients without a JVM."""
 
     def __init__(self, java: str) -> None:
-        """One that isn't started yet; `java` are options for its JVM."""
-        # Another zone than that of a session that sets its own, so that one can be told from the other.
+        """Create one that isn't started yet; `java` are options for its JVM."""
+        # The zone differs from that of a session that sets its own, so that the two can be told apart.
         settings = {
             **small(java),
             "spark.sql.session.timeZone": "Asia/Tokyo",
@@ -158,7 +158,7 @@ class Connect:
         self._server.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         self._server.close()
 
     def submit(self, script: Path, *arguments: str, **variables: str) -> Program:
@@ -171,7 +171,7 @@ T = TypeVar("T", Cluster, Connect)
 
 @contextmanager
 def running(server: T) -> Iterator[T]:
-    """One of these for as long as the context is open."""
+    """Keep one of these running while the context is open."""
     try:
         server.start()
         yield server
@@ -191,7 +191,7 @@ def _daemon(java: str, memory: str, folder: Path, script: str, *arguments: str) 
     home = Path(spec.origin).parent
     own = {
         **environment(SPARK_HOME=str(home)),
-        "SPARK_LOCAL_DIRS": str(folder),  # what a JVM that is killed can't remove goes with the folder
+        "SPARK_LOCAL_DIRS": str(folder),  # files that a killed JVM can't remove are removed with the folder
         "SPARK_DAEMON_MEMORY": memory,
         "SPARK_DAEMON_JAVA_OPTS": java,
     }

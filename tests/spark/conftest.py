@@ -35,7 +35,7 @@ def java_options(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def spark(java_options: str) -> Iterator[SparkSession]:
-    """The local session of this test run, with two Python workers; nobody stops it."""
+    """The local session of this test run, with two Python workers; no test stops it."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").appName("intervalq tests")
@@ -53,27 +53,27 @@ def spark(java_options: str) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def standalone_cluster(java_options: str) -> Iterator[Cluster]:
-    """A master and two workers with one core each; drivers are started with its `submit`."""
+    """A master and two workers with one core each; `submit` starts drivers."""
     with clusters.running(Cluster(java_options)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def connect_server(java_options: str) -> Iterator[Connect]:
-    """A Spark Connect server; clients are started with its `submit`."""
+    """A Spark Connect server; `submit` starts clients."""
     with clusters.running(Connect(java_options)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def connect_url(connect_server: Connect) -> str:
-    """Where the Spark Connect server answers, for `SparkSession.builder.remote`."""
+    """The address of the Spark Connect server, for `SparkSession.builder.remote`."""
     return connect_server.url
 
 
 @pytest.fixture
 def spark_api() -> Iterator[SparkApi]:
-    """An API stand-in that answers at once and without a limit; make a `SparkApi(...)` for anything else."""
+    """A stand-in for an API that answers at once, without a limit; make a `SparkApi(...)` for any other."""
     with SparkApi() as api:
         yield api
 

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-# How calls go is in files beside it, so that a test can change it between runs. A line a call is one write.
+# The behaviour of calls is in files beside it, so that a test can change it between runs. A line per
+# call is one write.
 CALLS = """
 import os, signal
 from pathlib import Path
@@ -54,8 +55,10 @@ interval = "1ms"
 burst = 30000
 store = "state.db"
 """
-"""A burst of more than there are rows: no test waits for slots, and no machine is too slow to be in time. Two
-tasks that begin at once might do so out of order, which an audit tells."""
+"""A burst larger than the number of rows: no test waits for slots, and no machine is too slow to be in time.
+
+But two tasks that begin at once may do so out of order, which an audit reports.
+"""
 
 
 class Small:
@@ -89,7 +92,7 @@ class Small:
         return Counter((self.folder / "called").read_text().split())
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """What a table has, read without Spark."""
+        """The rows of a table, read without Spark."""
         import pyarrow.dataset as ds
 
         found = ds.dataset(self.folder / "out" / name, format="parquet", partitioning="hive")

@@ -15,7 +15,7 @@ DDL = (
 )
 INTERVAL = 0.05
 PIECE = 100 * INTERVAL
-"""Seconds in which a clock is judged: FIRST is at the begin of one."""
+"""The period for which a clock is judged, in seconds: FIRST is at the beginning of one."""
 FIRST = 1_700_000_000.0  # 22:13:20
 NOW = FIRST + 100_000
 COUNT = 300
@@ -24,7 +24,7 @@ GRACE = 2 * INTERVAL
 
 
 def start(queue: str, number: int) -> Row:
-    """Of three shards on two hosts, up to 1.7 ms late; one host's clock is three seconds ahead."""
+    """A clean log of three shards on two hosts, up to 1.7 ms late; one host's clock is 3 s ahead."""
     due = FIRST + number * INTERVAL
     second = number % 3 == 1
     started = due + 0.0005 + number % 7 * 0.0002 + 3.0 * second
@@ -52,7 +52,7 @@ USUAL = {"tickets_unused", "call_refused", "call_failed", "call_retried"}
 
 
 def clean(queue: str) -> list[Row]:
-    """No violation, but all that may happen: a retry, a row of the ledger, a refusal and a rest after it."""
+    """A log without violations, but with a retry, a row of the ledger, a refusal and a pause after it."""
     rows = [start(queue, number) for number in range(COUNT)]
     rows[80] |= {"status": "failed", "error": "reset"}
     rows[85] |= {"key": rows[80]["key"], "attempt": 2}
@@ -74,7 +74,7 @@ def _set(index: int, **values: Any) -> Callable[[list[Row]], None]:
 
 
 def _gap_short(rows: list[Row]) -> None:
-    _move(rows[20], 0.0030)  # each is in the tolerance of its slot, of which not two may make use
+    _move(rows[20], 0.0030)  # each is within its tolerance; two in a row may not be
     _move(rows[21], -0.0045)
 
 
@@ -209,7 +209,7 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], Any], int]] = {
     "clock_jumped": (_clock_jumped, 2),
     "shard_starved": (_shard_starved, 1),
 }
-"""By kind: what plants it in a clean log, and how often it is in there then. Each has a queue of its name."""
+"""By kind: the function that plants it in a clean log, and how often it occurs. Each has its own queue."""
 
 COMPANY: dict[str, set[str]] = {
     "order_inverted": {"start_late"},
@@ -217,7 +217,7 @@ COMPANY: dict[str, set[str]] = {
     "slot_shared": {"gap_short"},
     "retry_same_slot": {"gap_short"},
 }
-"""Faults that can't be without another one: two starts in a slot are also too close, and so on."""
+"""Faults that imply another one: two starts in a slot are also too close, and so on."""
 
 
 def planted() -> list[Row]:

@@ -1,6 +1,6 @@
-"""Finds the processes of Spark on this machine: executors and Python workers, to be looked at and killed.
+"""Finds the processes of Spark on this machine (executors and Python workers), to be examined and killed.
 
-Linux only, as the cluster of these tests is: its hosts are loopback addresses that other systems lack.
+Linux only, like the cluster of these tests: its hosts are loopback addresses that other systems lack.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "INTERVALQ_TEST_PROGRAM"
-"""The environment variable that marks all processes of a program, executors and Python workers included."""
+"""The environment variable that marks all processes of a program, including executors and Python workers."""
 
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _DAEMON: Final = "pyspark.daemon"
@@ -22,20 +22,20 @@ _DAEMON: Final = "pyspark.daemon"
 
 @dataclass(frozen=True)
 class Process:
-    """A process, as it was when it was looked at."""
+    """A process, as it was when it was examined."""
 
     pid: int
     parent: int
     words: tuple[str, ...]
 
     def kill(self) -> None:
-        """End it as `kill -9` does; it may have ended before."""
+        """Kill it, as `kill -9` does; it may have ended before."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs; one that nobody has waited for doesn't."""
+        """Whether it still runs; a zombie doesn't."""
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -51,12 +51,12 @@ class Executor(Process):
     host: str
 
     def workers(self) -> list[Process]:
-        """Its Python workers at this moment: those that the daemon forked."""
+        """Its Python workers at this moment, which its daemon forked."""
         return python_workers(self.pid)
 
 
 def executors(mark: str) -> list[Executor]:
-    """Those of the program with this mark, by their numbers."""
+    """The executors of the program with this mark, by their numbers."""
     found = [
         Executor(one.pid, one.parent, one.words, _after(one, "--executor-id"), _after(one, "--hostname"))
         for one in processes()
@@ -73,7 +73,7 @@ def python_workers(jvm: int) -> list[Process]:
 
 
 def of_program(mark: str) -> list[Process]:
-    """All that a program started and that is still there, on whichever of the cluster's hosts."""
+    """All processes that a program started and that still exist, on any of the cluster's hosts."""
     return [one for one in processes() if marked(one, mark)]
 
 
@@ -87,7 +87,7 @@ def marked(process: Process, mark: str) -> bool:
 
 
 def processes() -> Iterator[Process]:
-    """All that this user may see, but for those that ended meanwhile."""
+    """All processes that this user may see, except those that ended meanwhile."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):

@@ -1,6 +1,7 @@
-"""A driver whose rows call the API stand-in: one argument, JSON of what is common, then one for each step.
+"""A driver whose rows call the stand-in for an API: an argument with common settings, then one for each step.
 
-A step says how its rows are called and how the result is asked for; what came is printed as a line of JSON.
+Both kinds of arguments are JSON. A step says how its rows are called and how the result is requested; the
+result is printed as a line of JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from intervalq import IntervalQueue
 from intervalq.spark import CallContext, paced
 
 USUAL: Final[dict[str, Any]] = {
-    "rows": 60,  # how many
+    "rows": 60,  # the number of rows
     "first": 0,  # the number of the first one
     "tasks": 2,
     "interval": None,  # None: no limit
@@ -27,7 +28,7 @@ USUAL: Final[dict[str, Any]] = {
 
 
 def caller(api: str, name: str) -> Any:
-    """What calls a row."""
+    """The function that is called for a row."""
 
     async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
         headers = {"Idempotency-Key": ctx.key} if ctx.row_key else {}
@@ -39,7 +40,7 @@ def caller(api: str, name: str) -> Any:
 
 
 def ask(session: Any, common: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
-    """Do a step, and say what came."""
+    """Do a step, and return its result."""
     wish = {**USUAL, **step}
     interval = wish["interval"]
     name = wish["name"]

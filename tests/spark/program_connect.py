@@ -1,4 +1,4 @@
-"""A client of Spark Connect: the address of the API stand-in, a store, and a part of names. Prints JSON."""
+"""A client of Spark Connect, given the API's address, a store, and a part of names. Prints JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that asks every Python worker who it is; the number of tasks, and `stay` to wait to be killed."""
+"""A driver that asks every Python worker for its process. Arguments: number of tasks, `stay` to be killed."""
 
 from __future__ import annotations
 

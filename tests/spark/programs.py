@@ -1,4 +1,4 @@
-"""Driver programs in processes of their own, for clusters and Connect: one JVM holds one session only."""
+"""Driver programs in processes of their own, for clusters and Connect: one JVM can have only one session."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spark.processes import Executor, Process
 _TESTS: Final = Path(__file__).parent.parent
 
 FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""Options of JVMs that live for seconds: quick to start rather than quick to run."""
+"""Options of JVMs that live for seconds, which should start quickly rather than run fast."""
 
-# $1 where to note the process' id, then the program. It ends, as with `kill -9`, when this test run does.
+# $1: where to write the process id, then the program. It is killed when this test run ends.
 _WATCH: Final = """
 exec 3<&0
 note=$1
@@ -38,7 +38,7 @@ exit "$code"
 
 
 class Program:
-    """A Python script that runs; what it prints is kept in files, so it never waits for a reader."""
+    """A Python script that runs; its output goes to files, so it never waits for a reader."""
 
     def __init__(self, script: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self.mark = secrets.token_hex(6)
@@ -66,20 +66,20 @@ class Program:
 
     @property
     def stdout(self) -> str:
-        """What it printed so far."""
+        """Its standard output so far."""
         return self._out.read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What it, and its JVM, said so far."""
+        """Its standard error so far, including that of its JVM."""
         return self._err.read_text(errors="replace")
 
     def running(self) -> bool:
-        """Whether the driver is still there."""
+        """Whether the driver still exists."""
         return self._watch.poll() is None
 
     def until(self, happened: Callable[[], object], what: str = "it", within: float = 90.0) -> None:
-        """Wait for something that this program brings about; an error if it ends or fails before."""
+        """Wait for a condition that this program causes; an error if it ends or fails before."""
         deadline = time.monotonic() + within
         while not happened():
             if not self.running() and not happened():
@@ -89,7 +89,7 @@ class Program:
             time.sleep(0.01)
 
     def until_printed(self, text: str) -> None:
-        """Wait until its standard output has this."""
+        """Wait until its standard output contains this."""
         self.until(lambda: text in self.stdout, f"it printed {text!r}")
 
     def wait(self, within: float = 110.0) -> subprocess.CompletedProcess[str]:
@@ -98,13 +98,13 @@ class Program:
         return subprocess.CompletedProcess(self._watch.args, self._watch.wait(), self.stdout, self.stderr)
 
     def result(self, within: float = 110.0) -> str:
-        """Wait for its end, which must be a good one, and give what it printed."""
+        """Wait for its successful end, and return its output."""
         ended = self.wait(within)
         assert ended.returncode == 0, self._tail()
         return ended.stdout
 
     def kill(self) -> None:
-        """End the driver as `kill -9` does; its JVM sees its input end, and executors see that it left."""
+        """Kill the driver, as `kill -9` does; its JVM sees the end of its input, and executors lose it."""
         Process(self.pid, 0, ()).kill()
         self._watch.wait()
 
@@ -113,11 +113,11 @@ class Program:
         return processes.executors(self.mark)
 
     def left(self) -> list[Process]:
-        """Every process that belongs to it at this moment, on any host; itself included."""
+        """Every process that belongs to it at this moment, on any host, including itself."""
         return processes.of_program(self.mark)
 
     def close(self) -> None:
-        """End it, and remove what it printed; wait until nothing of it is left."""
+        """End it, and remove its output; wait until none of its processes is left."""
         self._watch.communicate()
         servers.until(lambda: not self.left())
         self._folder.remove()
@@ -127,7 +127,7 @@ class Program:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a program: this one's Python for drivers and workers, and the modules of the tests."""
+    """The environment of a program: this Python for drivers and workers, and the modules of the tests."""
     kept = {name: value for name, value in os.environ.items() if name not in _OTHERS}
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -135,7 +135,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **python, **spark, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
-# What a session of the test run may have left in the environment, and what would lead to other clusters.
+# Variables that a session of the test run may have left, and that would lead to other clusters.
 _OTHERS: Final = {
     *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "INTERVALQ_STORE", "MASTER"),
     *("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE", "SPARK_LOCAL_REMOTE", "SPARK_CONF_DIR"),
@@ -143,7 +143,7 @@ _OTHERS: Final = {
 
 
 def _executors_too(environment: Mapping[str, str], mark: str) -> dict[str, str]:
-    """What its executors inherit, told the way that Spark has for that; nothing without a cluster."""
+    """The variables that its executors inherit, set in Spark's own way; nothing without a cluster."""
     arguments = environment.get("PYSPARK_SUBMIT_ARGS")
     if arguments is None:
         return {}

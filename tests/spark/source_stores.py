@@ -21,7 +21,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def queue(store: str) -> Iterator[str]:
-    """A queue of its own, which is empty again in the end."""
+    """A queue for one test, which is emptied at the end."""
     name = f"q{secrets.token_hex(6)}"
     yield name
     with Tasks(store) as tasks:

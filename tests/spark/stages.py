@@ -1,4 +1,4 @@
-"""Stages without Spark: the function that a Python worker runs, in this process, on batches made here."""
+"""Stages without Spark: the function of a Python worker, run in this process on batches made here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USUAL: dict[str, Any] = {
     "concurrency": 4, "window": 16, "on_unknown": "retry", "errors": "raise", "retries": None, "setup": None,
     "flush_rows": 1_000, "flush_s": 60.0, "drain": 30.0, "log": "_iq",
 }  # fmt: skip
-"""As for `paced`, but that nothing is flushed for its age."""
+"""The options of `paced`, except that no batch is flushed for its age."""
 
 
 def batches(keys: Iterable[Any], size: int = 10) -> Iterator[pa.RecordBatch]:
@@ -42,7 +42,7 @@ def staged(
     schema: StructType = GIVES_TEXT,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
-    """The rows that come out, as dicts, as they come."""
+    """The resulting rows, as dicts, as they come."""
     job = job_maker(function, **{**USUAL, **options})(schema)
     for batch in run_stage(job, source):
         yield from batch.to_pylist()
@@ -51,7 +51,7 @@ def staged(
 def paced_here(
     function: Callable[..., Any], keys: range, queue: IntervalQueue, **options: Any
 ) -> Iterator[dict[str, Any]]:
-    """As `staged`, with a queue in this process's memory, which users may not give."""
+    """The same as `staged`, with a queue in this process's memory, which users may not pass."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_job_maker, "_check_store", lambda _: None)
         yield from staged(function, batches(keys), queue=queue, **options)
@@ -75,7 +75,7 @@ class Calls:
 
 
 def ask(url: str, command: Command, run: str = "r") -> Answer:
-    """What a ledger answers."""
+    """The answer of a ledger."""
 
     async def ask() -> Answer:
         store = open_ledger_store(url)
@@ -100,5 +100,5 @@ def outs(rows: list[dict[str, Any]]) -> list[tuple[int, str | None]]:
 
 
 def made(keys: range) -> list[tuple[int, str]]:
-    """What `outs` is where `Calls` gave all."""
+    """The expected `outs` after `Calls` returned all results."""
     return [(key, f"<{key}>") for key in keys]

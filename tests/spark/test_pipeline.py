@@ -1,4 +1,4 @@
-"""A pipeline from its spec to its report: what is missing is called, once, wherever an earlier run died."""
+"""A pipeline from its spec to its report: missing rows are called, once, wherever an earlier run died."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_only_what_has_no_result_is_called(
 
 
 def _dies(monkeypatch: pytest.MonkeyPatch, where: object, name: str, call: int = 1) -> Callable[[], None]:
-    """Have the call of this number die; gives what mends it again."""
+    """Make the call with this number die; returns a function that undoes it."""
     real, calls = getattr(where, name), 0
 
     def dying(*args: Any, **more: Any) -> Any:
@@ -128,7 +128,7 @@ def test_a_run_may_die_anywhere_and_the_next_goes_on(
     def state() -> list[tuple[bool, bool]]:
         return [(one.complete, one.published) for one in layout.passes()]
 
-    # In the middle of calls: the Python worker of one task is killed.
+    # During the calls, the Python worker of one task is killed.
     small.set("deadly", "name30")
     with pytest.raises(Exception, match="worker exited unexpectedly"):
         run(spec, spark=spark)
@@ -138,8 +138,8 @@ def test_a_run_may_die_anywhere_and_the_next_goes_on(
     assert before["k30"] == 1
     assert not layout.has("results")
 
-    # When all is called, and nothing is published. What was called before is in the ledger, but for what was
-    # in flight in the worker that was killed.
+    # When all rows are called, and nothing is published. Earlier calls are in the ledger, except those in
+    # flight in the worker that was killed.
     mend = _dies(monkeypatch, _run, "publish")
     with pytest.raises(SystemExit):
         run(spec, spark=spark)
@@ -187,7 +187,7 @@ def test_a_run_may_die_anywhere_and_the_next_goes_on(
 
 
 class _Stops(Watch):
-    """Stops a run once some rows are called, and lets slow rows go when calls are let end."""
+    """Stops a run once some rows are called, and lets slow rows end when calls in flight may end."""
 
     def __init__(self, small: Small) -> None:
         self.stop = threading.Event()
@@ -218,7 +218,7 @@ def test_a_run_that_is_stopped_lets_calls_end_and_goes_on_later(spark: SparkSess
 
 
 def test_ctrl_c_of_the_command(small: Small, java_options: str) -> None:
-    """The real signal to a real process, started as spark-submit does it."""
+    """This sends the real signal to a real process, started as spark-submit does it."""
     small.set("slow", *(f"name{number}" for number in range(51)), "other")
     words = ["--master", "local[2]"]
     words += [

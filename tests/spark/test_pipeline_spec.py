@@ -1,4 +1,4 @@
-"""Specs of pipelines: what is wrong in one is told before Spark starts, with its place and the remedy."""
+"""Specs of pipelines: errors are reported before Spark starts, with their place and the remedy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
         ('"calls:fetch"', '"gone:fetch"', "there is no module gone"),
         ('"calls:fetch"', '"calls:gone"', "module calls has no gone"),
         ('"calls:fetch"', '"calls:HERE"', "calls:HERE is not a function"),
-        ('"calls:fetch"', '"calls:HELD"', "[call] "),  # takes no row
+        ('"calls:fetch"', '"calls:HELD"', "[call] "),  # accepts no row
         ("concurrency = 4", "concurrency = 0", "[call] concurrency is refused: concurrency=0 must be"),
         ("concurrency = 4", "concurrency = true", "[call] concurrency = True must be a whole number"),
         ("concurrency = 4", "window = 2", "[call] window=2 must be"),

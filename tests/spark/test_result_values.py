@@ -1,4 +1,4 @@
-"""Results as JSON and back: what comes out of a ledger is what went in, for every type."""
+"""Results as JSON and back: what is read from a ledger equals what was written, for every type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usual session: what it reuses, what it refuses, and when it keeps out of the way."""
+"""The usual session: what it reuses, what it refuses, and when it changes nothing."""
 
 from __future__ import annotations
 

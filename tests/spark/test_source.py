@@ -1,4 +1,4 @@
-"""The data source `intervalq` with a real Spark: rows go in and out exactly once, whatever is done again."""
+"""The data source `intervalq` with a real Spark: rows go in and out exactly once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_tables_are_what_the_store_has(spark: SparkSession, store: str, tasks: T
         stderr="", attempt=2,
     )  # fmt: skip
     (tmp_path / "log.jsonl").write_text(f"{result.to_json()}\n")
-    register(spark)  # once more does no harm
+    register(spark)  # a repetition does no harm
     (line,) = read(table="log", path=str(tmp_path / "log.jsonl")).collect()
     assert (line.job, line.ticket, line.exit_code, line.attempt) == ('{"n":1}', 7, None, 2)
     assert line.due.timestamp() == 1.5

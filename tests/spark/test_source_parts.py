@@ -1,4 +1,4 @@
-"""The data source without Spark: what is written, whatever happens to attempts, commits and drivers."""
+"""The data source without Spark: its writes, whatever happens to attempts, commits and drivers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 
 
 def writer(store: str, **options: str) -> BatchWriter:
-    """One as it comes to a task of Spark."""
+    """A copy, as each task of Spark gets one."""
     source = IntervalqSource({"store": store, **options})
     made: BatchWriter = pickle.loads(pickle.dumps(source.writer(ROWS, overwrite=False)))
     return made
@@ -71,7 +71,7 @@ def test_only_attempts_that_won_are_inserted(store: str, queue: str, tasks: Task
     attempts.commit([won, None])
     assert numbers(tasks, queue) == list(range(2_000))
     assert tasks.queues(attempts.identity.staging) == []
-    attempts.abort([won, None])  # nobody knows whether Spark does
+    attempts.abort([won, None])  # Spark may or may not do that
     assert len(numbers(tasks, queue)) == 2_000
     with pytest.raises(InvalidTask, match="are gone"):
         attempts.commit([won])

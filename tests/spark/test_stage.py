@@ -1,4 +1,4 @@
-"""What a Python worker does with its rows, and with errors, run in this process: no Spark, a real store."""
+"""A Python worker's handling of its rows and of errors, run in this process: no Spark, a real store."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_nothing_comes_of_no_rows() -> None:
 
 
 def test_the_window_bounds_what_is_read_ahead() -> None:
-    """Rows that were read and have not ended are at most the window, and the part that is read next."""
+    """Rows that were read and have not ended are at most the window, plus the part that is read next."""
     read = ended = most = 0
 
     def source() -> Iterator[pa.RecordBatch]:
@@ -122,12 +122,12 @@ def test_more_attempts_until_one_succeeds() -> None:
     rows = list(paced_here(calls, range(5), queue))
     assert set(calls.of.values()) == {3}
     assert {row["_iq"]["calls"] for row in rows} == {3}
-    assert len({ctx.ticket for ctx in calls.contexts}) == 5  # a context is of a row: its last ticket
+    assert len({ctx.ticket for ctx in calls.contexts}) == 5  # a context belongs to a row: its last ticket
     assert max(row["_iq"]["ticket"] for row in rows) >= 15  # each attempt took a slot
 
 
 def test_a_failing_task_lets_calls_end_and_keeps_them(ledger: str) -> None:
-    """Row 5 fails while three others are in flight: they end, are kept, and nothing new is called."""
+    """Row 5 fails while three others are in flight: those end and are recorded, and no new row is called."""
     begun = 0
     failed = anyio.Event()
 
@@ -169,7 +169,7 @@ def test_a_call_that_does_not_end_is_cut_and_stays_unknown(ledger: str) -> None:
     with pytest.raises(UnknownOutcome, match="forget r --unknown"):
         list(staged(calls, batches([0]), **options))
     rows = list(staged(calls, batches([0, 1]), **{**options, "errors": "column"}))
-    assert not calls.of  # nor the one that failed: at most once
+    assert not calls.of  # nor the one that failed, with at most once
     reported = {row["id"]: row["_iq"]["error"] for row in rows}
     assert "may have been made" in reported[0]
     assert reported[1] == "RuntimeError: down"

@@ -1,4 +1,4 @@
-"""What calls of a stage cost, and what they turn out to have cost."""
+"""The estimated costs of a stage's calls, and the real ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITED: dict[str, Any] = {
 
 
 async def answer(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
-    """It takes as many tokens as its id says."""
+    """Each call takes as many tokens as its id says."""
     return {"out": str(row["id"])}
 
 

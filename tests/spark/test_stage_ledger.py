@@ -1,4 +1,4 @@
-"""A stage and its ledger: what is known, dead, held by others, cancelled, lost on the way."""
+"""A stage and its ledger: rows that are known, held by dead or live processes, cancelled, or lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from intervalq.spark import CallContext
 from spark.stages import Calls, ask, batches, made, outs, staged
 
 LONG, SHORT = 3_600_000_000, 1
-"""Expiries: of a session that lives, and of one that has lapsed when anybody looks."""
+"""Expiries of a live session, and of one that has lapsed when anybody looks."""
 
 
 def test_what_is_known_is_not_called_again(ledger: str) -> None:
@@ -42,7 +42,7 @@ def test_what_is_known_is_not_called_again(ledger: str) -> None:
     assert set(calls.of.values()) == {1}
     logs = {row["id"]: row["_iq"] for row in first}
     for row in again:
-        if row["id"] < 50:  # when it started, and where, is what it was
+        if row["id"] < 50:  # when and where it started, as recorded
             assert row["_iq"] == {**logs[row["id"]], "replayed": True}
     keys = {ctx.key for ctx in calls.contexts}
     assert len(keys) == 60
@@ -132,7 +132,7 @@ def test_a_cancelled_run_calls_nothing_more(ledger: str, policy: str) -> None:
 
 
 class _Other:
-    """A store that is told, when it was asked three times who is at work, that the other task has left."""
+    """A store that, asked the third time which sessions are active, is told that the other task has left."""
 
     def __init__(self, store: LedgerStore) -> None:
         self.url = store.url
@@ -156,9 +156,9 @@ class _Other:
 def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
     ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark stops every task as soon as one has failed: calls of others would be lost.
+    """Spark stops every task as soon as one has failed, so calls of others would be lost.
 
-    The session of a pipeline's driver has no rows, so nobody waits for it.
+    The session of a pipeline's driver has no rows, so no task waits for it.
     """
     store = _Other(open_ledger_store(ledger))
     monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
@@ -171,7 +171,7 @@ def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
 
 
 class _Trouble:
-    """A store whose answers are lost now and then, after or before the step was done."""
+    """A store whose answers are sometimes lost, before or after the step was done."""
 
     def __init__(self, store: LedgerStore, lost: int) -> None:
         self.url = store.url
@@ -222,7 +222,7 @@ def test_a_store_that_stays_away_fails_the_task(ledger: str, monkeypatch: pytest
 def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(
     ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it stood still its session lapsed, and another process took row 1 and recorded it."""
+    """While it stalled, its session lapsed, and another process took row 1 and recorded its end."""
     store = open_ledger_store(ledger)
     calls = Calls()
 
@@ -231,7 +231,7 @@ def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(
             value = '{"value":{"out":"theirs"},"log":[7,1.0,2.0,3.0,"there",9,1,1]}'
             await store.apply("r", Record("other", LONG, (Ended("1", value),)))
             await store.aclose()
-            monkeypatch.setattr(heartbeat, "_SURE", 0.0)  # no answer is young enough now
+            monkeypatch.setattr(heartbeat, "_SURE", 0.0)  # no answer is recent enough now
         return await calls(row, ctx)
 
     rows = {
@@ -243,7 +243,7 @@ def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(
 
 
 def test_at_most_once_a_failed_call_is_not_repeated_by_a_retried_task(ledger: str) -> None:
-    """Who knows what a call that raised has done? Another attempt of the task calls no more."""
+    """The effect of a call that raised is unknown, so a retried task doesn't call that row again."""
     calls = Calls(lambda key, _: key == 3)
     options: dict[str, Any] = {"key": "id", "run": "r", "ledger": ledger, "on_unknown": "fail"}
     with pytest.raises(RuntimeError, match="no 3"):

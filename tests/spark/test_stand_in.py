@@ -1,4 +1,4 @@
-"""The API stand-in of the Spark tests: what it notes, holds and refuses."""
+"""The stand-in for an API in the Spark tests: what it records, holds and refuses."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_spark_writes_workers_call_and_spark_reads(
         "append"
     ).save()
 
-    spark_api.hold("7")  # so that there is a moment in which a call is waited for
+    spark_api.hold("7")  # so that there is a moment in which a call is waiting
     workers = intervalq.start("work", "app", "--processes", "2", "--until-empty")
     spark_api.until(spark_api.in_flight)
     assert not spark.sparkContext.statusTracker().getActiveStageIds()

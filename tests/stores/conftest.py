@@ -1,4 +1,4 @@
-"""What tests of NATS share; other stores have their own under some of these names."""
+"""Fixtures for tests of NATS; other kinds of stores have their own under some of these names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import nats
 import pytest
 
 from intervalq.tasks import Tasks
-from stores.nats_wire import Wire
+from stores.nats_plain_client import PlainClient
 
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that nobody else uses."""
+    """The name of a queue that no other test uses."""
     return f"q.{secrets.token_hex(6)}"
 
 
@@ -26,13 +26,13 @@ async def tasks(nats_url: str) -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 async def others(nats_url: str) -> AsyncIterator[Tasks]:
-    """As if in another process."""
+    """Stores as if in other processes."""
     async with Tasks(nats_url, expiry=60) as tasks:
         yield tasks
 
 
 @pytest.fixture
-async def wire(nats_url: str, queue: str) -> AsyncIterator[Wire]:
+async def plain(nats_url: str, queue: str) -> AsyncIterator[PlainClient]:
     client = await nats.connect(nats_url)
-    yield Wire(client, queue)
+    yield PlainClient(client, queue)
     await client.close()

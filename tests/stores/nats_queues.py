@@ -1,4 +1,4 @@
-"""Queues on NATS, opened, written and looked into by tests."""
+"""Helpers that open, write and inspect queues on NATS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Open = Callable[[str], NATSStore]
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Open]:
-    """Opens stores, and closes them at the end."""
+    """A function that opens stores, which are closed at the end."""
     stores: list[NATSStore] = []
 
     def open_one(url: str) -> NATSStore:

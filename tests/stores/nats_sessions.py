@@ -1,4 +1,4 @@
-"""Sessions of tasks on NATS, as tests use them."""
+"""Helpers with sessions of tasks on NATS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASKS = 20
 
 @pytest.fixture
 async def opened(nats_url: str) -> AsyncIterator[Open]:
-    """Opens stores, each as if in a process of its own, and closes them at the end."""
+    """A function that opens stores, each as if in another process; they are closed at the end."""
     stores: list[NATSTaskStore] = []
 
     def open_one() -> NATSTaskStore:
@@ -57,7 +57,7 @@ async def begun(store: NATSTaskStore, expiry: int = 60 * SECOND) -> str:
 
 
 async def claim(store: NATSTaskStore, session: str, *queues: str, limit: int = 1, **more: Any) -> list[Row]:
-    """What can be claimed; asked again, as an insert is answered before the consumer has heard of it."""
+    """Claim what there is; asked again, because an insert is answered before the consumer learns of it."""
     for _ in range(_ASKS):
         if rows := (await store.apply(Work(session, queues=queues, limit=limit, **more))).claimed:
             return list(rows)
@@ -65,7 +65,7 @@ async def claim(store: NATSTaskStore, session: str, *queues: str, limit: int = 1
 
 
 async def settled(store: NATSTaskStore, session: str, *parts: Delete | Change) -> tuple[str, ...]:
-    """The ids of what was lost."""
+    """Settle, and return the ids of lost claims."""
     return (await store.apply(Work(session, parts))).lost
 
 

@@ -1,4 +1,4 @@
-"""What tests of the log of a queue on NATS share."""
+"""Helpers for tests of the log of a queue on NATS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND = 1_000_000
 
 
 def backlog(**changes: object) -> State:
-    """Ten tickets were issued, two were granted, and the last slot is some seconds away."""
+    """A record with ten issued tickets, two of them granted, whose last slot is some seconds away."""
     state = State(
         generation="g",
         settings=Settings(SECOND),

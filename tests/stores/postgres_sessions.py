@@ -1,4 +1,4 @@
-"""Sessions of tasks on Postgres, as tests use them."""
+"""Helpers with sessions of tasks on Postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of tasks on Redis, as tests use them."""
+"""Helpers with sessions of tasks on Redis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS: Final = (TASKS, INDEX, SESSIONS, MARKS, META)
 
 @pytest.fixture
 def server(own_redis: Callable[..., Server]) -> Server:
-    """One that a test may fill with what it likes."""
+    """A server that the test may fill with anything."""
     return own_redis()
 
 

@@ -1,4 +1,4 @@
-"""Rows of tasks and ledgers that somebody damaged: they are read or refused by name, and nothing hangs."""
+"""Damaged rows of tasks and ledgers are read or refused by name, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 
 async def used(url: str, queue: str) -> None:
-    """All that people and workers do with tasks."""
+    """Use tasks in all the ways in which people and workers do."""
     tasks = Tasks(url)
 
     async def settle() -> None:
@@ -71,7 +71,7 @@ async def used(url: str, queue: str) -> None:
 
 @contextmanager
 def suppress_printable() -> Iterator[None]:
-    """Errors that are documented may come, with a message that moves no terminal."""
+    """Ignore documented errors, but check that their message has no control characters."""
     try:
         yield
     except IntervalqError as error:
@@ -87,12 +87,12 @@ async def checked(url: str, queue: str, id_: str, caplog: pytest.LogCaptureFixtu
 
 
 def shown(url: str, *commands: list[str]) -> None:
-    """None of these moves a terminal or breaks down."""
+    """Show everything, and check that nothing has control characters or breaks."""
     for command in commands:
         done = CliRunner().invoke(app, [*command, "--store", url])
         with suppress_printable():
             if done.exception is not None and not isinstance(done.exception, SystemExit):
-                raise done.exception  # those of the package are shown in one line, as `main` does it
+                raise done.exception  # `main` shows the package's errors in one line
         for text in (done.stdout, done.stderr):
             assert all(line.isprintable() for line in text.split("\n")), (command, text)
 
@@ -232,7 +232,7 @@ NOTICES = [
 
 @pytest.mark.anyio
 async def test_notices_of_others_in_postgres(empty_postgres_url: str) -> None:
-    """Anybody who may connect to a database may send them; who waits for tasks gets them all the same."""
+    """Anybody who may connect to a database may send such notices; a waiting worker still gets its tasks."""
     async with Tasks(empty_postgres_url) as tasks, anyio.create_task_group() as group:
         claims: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Files of a store that somebody removes or replaces while it is in use: nobody goes on in the old ones."""
+"""Files of a store that are removed or replaced while it is in use: no process continues in the old ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from databases import TAKING, line, process
+from databases import TAKING
+from file_processes import line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.ledger.rules import Ended, Record
 from intervalq.rules import Advance, Inspect, Mark, Settings, Slot, State
@@ -45,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is idle for a moment keeps its files open, however slow the machine is."""
+    """Keep an idle store's files open, however slow the machine is."""
     monkeypatch.setattr(worker_thread, "_LINGER", 60)
 
 
@@ -59,7 +60,7 @@ def remove(path: Path, endings: tuple[str, ...] = ENDINGS) -> None:
 
 
 def back_up(scheme: str, path: Path) -> Path:
-    """As whoever makes backups does it."""
+    """Copy the files, as a backup does."""
     copy = path.with_name("backup")
     if scheme == "file":
         shutil.copyfile(path, copy)
@@ -74,7 +75,7 @@ def back_up(scheme: str, path: Path) -> Path:
 
 
 def traced(connection: sqlite3.Connection | None, statement: str, do: Callable[[], None]) -> None:
-    """Do something just before this connection executes such a statement next."""
+    """Call a function right before this connection next executes such a statement."""
     waiting = [do]
 
     def callback(executed: str) -> None:
@@ -101,7 +102,7 @@ REMOVALS: dict[str, Callable[[Path], object]] = {
 async def test_a_record_that_is_removed_is_made_anew_once_and_with_a_quiet_interval(
     scheme: str, path: Path, removal: str
 ) -> None:
-    """No slot of the old one is granted, whoever asks, and in what order."""
+    """No slot of the old record is granted, whichever process asks, and in whichever order."""
     one, two, new = (opened(scheme, path) for _ in range(3))
     old = (await one.apply("q", Advance(settings=SETTINGS, nonce="old", take=3), START)).taken
     await two.apply("q", Inspect(), START)
@@ -110,7 +111,7 @@ async def test_a_record_that_is_removed_is_made_anew_once_and_with_a_quiet_inter
     def use(slot: Slot, nonce: str) -> Advance:
         return Advance(settings=SETTINGS, nonce=nonce, generation="old", slots=(slot,), reach=0)
 
-    now = old[1].due  # so that the second is in time by the old record
+    now = old[1].due  # so that the second one is in time by the old record
     first = await one.apply("q", use(old[1], "anew"), now)
     second = await two.apply("q", use(old[2], "never"), now + INTERVAL // 2)
     third = await new.apply("q", Advance(settings=SETTINGS, nonce="never", take=1), now + INTERVAL // 2)
@@ -163,7 +164,7 @@ async def test_a_step_whose_files_are_removed_before_it_is_kept_is_not_done(path
 
 @pytest.mark.usefixtures("kept_open")
 async def test_a_database_replaced_as_a_step_begins_is_not_taken_for_the_one_that_is_open(path: Path) -> None:
-    """Else this process would go on in the old one, and all others in the new one."""
+    """Otherwise this process would continue in the old database, and all others in the new one."""
     store, new = (SQLiteStore(f"sqlite://{path}") for _ in range(2))
     await store.apply("q", TAKE)
     copy = back_up("sqlite", path)
@@ -183,7 +184,7 @@ async def test_a_database_replaced_as_a_step_begins_is_not_taken_for_the_one_tha
 
 async def test_a_database_removed_as_soon_as_it_is_made_is_told(path: Path) -> None:
     store = SQLiteStore(f"sqlite://{path}")
-    await store.names()  # makes nothing
+    await store.names()  # creates nothing
     install = store._file.install
 
     def made(write: Callable[[Path, int], None]) -> None:
@@ -232,7 +233,7 @@ async def test_a_row_of_a_ledger_in_a_database_that_is_removed_is_not_said_to_be
 
 
 async def test_processes_go_on_together_when_the_index_of_the_log_is_removed(path: Path) -> None:
-    """A process has one index for all its connections: as long as one has the old, no new one can be made."""
+    """A process has one index for all its connections: while one uses the old, no new one can be created."""
     stores = [SQLiteStore(f"sqlite://{path}") for _ in range(2)]
     take = f"{TAKING}\nwhile sys.stdin.readline(): take()"
     tickets: list[int] = []

@@ -1,4 +1,4 @@
-"""A driver is imported by the first command, in a thread: it would hold up the event loop for long."""
+"""A driver is imported by the first command, in a thread, because it would block the event loop for long."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ VALUES = st.recursive(
 
 @st.composite
 def contents(draw: st.DrawFn) -> bytes:
-    """Ours with a field changed, or with bytes changed, or anything at all."""
+    """Our own content with a changed field or changed bytes, or anything at all."""
     data = json.loads(content(held_since=5, running={"7": 9}))
     where = draw(st.sampled_from([data, data["queues"], data["queues"]["q"], data["queues"]["q"]["running"]]))
     where[draw(st.sampled_from([*where, "new"]))] = draw(VALUES)
@@ -217,7 +217,7 @@ def contents(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture
 def attempt(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Takes a ticket with this in the file: it works, or says why not and leaves the file alone."""
+    """Take a ticket from a file with this content: it works, or fails and leaves the file unchanged."""
     store = JSONFileStore(path.as_uri())
 
     async def take(written: bytes) -> Answer | StoreError:

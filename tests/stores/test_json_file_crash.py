@@ -7,16 +7,14 @@ import re
 import select
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from databases import refusal
+from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Inspect, Settings, State
 from intervalq_stores._files.locked_file import SharedFile
@@ -24,15 +22,6 @@ from intervalq_stores.json._queue_document import Document
 from intervalq_stores.json.queues import JSONFileStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-HOLD = """
-import sys
-from pathlib import Path
-from intervalq_stores._files.locked_file import SharedFile
-with SharedFile(Path(sys.argv[1]), "x").locked():
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -43,35 +32,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> JSONFileStore:
     return JSONFileStore(path.as_uri())
-
-
-@contextmanager
-def process(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that is gone at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def line(running: subprocess.Popen[str]) -> str:
-    assert running.stdout is not None
-    assert running.stderr is not None
-    return running.stdout.readline().strip() or pytest.fail(f"it ended: {running.stderr.read()}")
-
-
-async def blocked(store: JSONFileStore) -> None:
-    """Until it waits for the lock."""
-    with anyio.fail_after(60):
-        while not store._file.waiting:
-            await checkpoint()
 
 
 # --- the lock ---------------------------------------------------------------------------------------
@@ -85,7 +45,7 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: JSONFileS
             reported = await refusal(lambda: store.apply("q", TAKE))
             assert re.search(rf"the holder is process {holder.pid} on .*end it", reported)
         assert await store.names() == []
-    store.patience = 60  # the kernel frees the lock of a process that was killed
+    store.patience = 60  # the kernel releases the lock of a process that was killed
     assert (await store.apply("q", Inspect())).state is None
     assert (await store.apply("q", TAKE)).taken[0].ticket == 1
 
@@ -192,7 +152,7 @@ anyio.run(take)
 
 
 async def test_a_lock_file_that_somebody_removed_is_made_again(store: JSONFileStore, path: Path) -> None:
-    """Those who wait for the removed one must not go on when they get it: others hold the new one."""
+    """Processes that wait for the removed lock must not continue if they get it: others hold the new one."""
     lock = path.with_name("state.json.lock")
     with ExitStack() as stack:
         old = stack.enter_context(process(HOLD, path))
@@ -287,7 +247,7 @@ def test_processes_killed_at_random_never_break_the_file_nor_share_a_ticket(path
 
 
 def _rest(worker: subprocess.Popen[str]) -> list[str]:
-    """What it wrote before it was killed, without a line that it didn't get to end."""
+    """The rest of what it wrote before it was killed, without an incomplete last line."""
     assert worker.stdout is not None
     return worker.stdout.read().rpartition("\n")[0].split()
 

@@ -16,6 +16,7 @@ from intervalq.rules import Advance, Command, Inspect, Settings
 from intervalq_stores._files import locked_file
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json.queues import JSONFileStore
+from small_disks import mounted
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
@@ -32,18 +33,8 @@ def store(path: Path) -> JSONFileStore:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB, which needs root and a kernel that lets it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "64k") as disk:
+        yield disk
 
 
 async def test_a_full_disk_leaves_the_old_state_whole(small_disk: Path) -> None:
@@ -118,5 +109,5 @@ async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
                 group.start_soon(attempt, command)
                 while len(store._thread._jobs) < number:
                     await checkpoint()
-    assert sorted(outcomes) == ["full", "full", "none"]  # the last one saw what was not kept
+    assert sorted(outcomes) == ["full", "full", "none"]  # the last one found what was not kept
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Every store that has keys under one rate does the same steps on two records as the rules."""
+"""Every store with keys under one rate does the same steps on two records as the rules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 )
 @given(seed=st.integers(0, 2**32))
 def test_every_answer_is_that_of_the_rules(portal: BlockingPortal, url: str, seed: int) -> None:
-    """Random commands with a given clock: store and rules give the same answers and records."""
+    """With random commands and a given clock, store and rules give the same answers and records."""
     name = f"keyed-{secrets.token_hex(6)}"
     source = KeyedSource(seed)
     states: dict[str, State | None] = {}
@@ -91,7 +91,7 @@ def test_another_store_says_that_it_cannot(portal: BlockingPortal, nats_url: str
 def test_a_key_in_a_cluster_is_paused_woken_listed_and_dropped_by_its_name(
     portal: BlockingPortal, redis_cluster_url: str
 ) -> None:
-    """Its record lies in the slot of the common one, and handles without `each` find it there."""
+    """Its record is in the hash slot of the common one, and handles without `each` find it there."""
     name = f"q-{secrets.token_hex(4)}"
 
     async def paused() -> None:

@@ -1,4 +1,4 @@
-"""Ledgers in SQLite databases and JSON files: what is special about a file."""
+"""Ledgers in SQLite databases and JSON files: the properties that only files have."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def test_counts_outlive_the_sessions_that_made_them(store: PostgresLedgerS
     await store.apply("run", Record("t", 1, (Ended("c", "3"),)))
     assert await counts() == (2, 1)
     await store.apply("run", Leave("s"))
-    await store.apply("run", Beat("u", HOUR))  # a new one clears up after those that have lapsed
+    await store.apply("run", Beat("u", HOUR))  # a new session removes those that have lapsed
     assert sql(url, "select session from intervalq.ledger_sessions") == [("u",)]
     assert await counts() == (2, 1)
     await store.apply("run", Forget(("a", "b", "c"), ("done",)))
@@ -94,7 +94,7 @@ async def test_what_is_left_of_dropped_and_expired_ledgers_is_swept_away(
     await store.apply("old", Expire(now))
     await store.apply("new", Beat("s", HOUR))
     assert sql(url, "select count(*) from intervalq.ledger_rows") == [(0,)]
-    # After a minute nothing can come any more.
+    # After a minute, nothing can arrive any more.
     sql(url, "update intervalq.ledgers set dropped = dropped - interval '2 minutes'")
     await store.apply("new", Beat("t", HOUR))
     assert sql(url, "select name from intervalq.ledgers") == [("new",)]
@@ -110,14 +110,14 @@ async def test_texts_that_a_server_cannot_hold_are_refused(store: PostgresLedger
 
 
 async def test_a_command_on_rows_reads_few_others(store: PostgresLedgerStore, url: str) -> None:
-    """Whatever the statistics say: rows are found by their keys."""
+    """Whatever the statistics say, rows are found by their keys."""
     await store.apply("run", Record("s", HOUR, tuple(Ended(str(number), "1") for number in range(1000))))
     await store.apply("run", Claim("s", HOUR, ("a", "b", "1")))
     sql(url, "analyze")
 
     async def read() -> int:
         await store.aclose()
-        while sql(url, ENDING):  # at its end a connection tells what it has done
+        while sql(url, ENDING):  # a connection reports its statistics at its end
             pass
         ((rows,),) = sql(url, READ)
         return int(rows)

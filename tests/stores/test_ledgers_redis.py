@@ -75,7 +75,7 @@ async def test_all_keys_of_a_ledger_expire_and_are_kept_together(
     for _ in range(2):
         left = [client.pttl(key) for key in keys(name)]
         assert all(0 < each <= HOUR // 1_000 + 1 for each in left)
-        # Keys that were gone, and are made again.
+        # Keys that were removed, and are created again.
         await store.apply(name, Forget(("a", "b"), ("done", "claimed")))
         assert [client.exists(key) for key in keys(name)] == [1, 1, 0, 0]
         await store.apply(name, ROW)
@@ -95,7 +95,7 @@ async def test_a_broken_ledger_is_left_as_it_is(
     store: RedisLedgerStore, client: Any, name: str, key: int, field: str, text: str, command: Command
 ) -> None:
     if key and isinstance(command, Beat):
-        return  # which looks at no row
+        return  # which reads no row
     await store.apply(name, ROW)
     client.hset(keys(name)[key], field, text)
     before = dump(client, name)
@@ -129,7 +129,7 @@ async def test_a_ledger_of_a_newer_version(store: RedisLedgerStore, client: Any,
 async def test_a_server_without_memory_refuses_a_command_as_a_whole(
     store: RedisLedgerStore, client: Any, name: str
 ) -> None:
-    """It takes no rows, and still says what it knows, and takes a cancellation."""
+    """It accepts no rows, but still answers queries, and accepts a cancellation."""
     await store.apply(name, ROW)
     before = dump(client, name)
     most = client.config_get("maxmemory")["maxmemory"]

@@ -1,4 +1,4 @@
-"""A file that another kind of store made is named as what it is."""
+"""A file that another kind of store created is refused with a message that says what it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def nothing() -> None:
-    """A job."""
+    """A job that does nothing."""
 
 
 async def test_a_database_of_tasks_is_not_what_queues_keep_at_such_a_path(tmp_path: Path) -> None:

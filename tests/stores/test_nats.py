@@ -1,4 +1,4 @@
-"""Queues on NATS: the suite of all stores, and many writers."""
+"""Queues on NATS: the conformance suite, and many concurrent writers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestNATSStore(StoreSuite):
 
 
 class Writer:
-    """A shard that knows what its own store told it, and does what a shard might do next."""
+    """A simulated shard that knows what its own store told it, and does what a shard might do next."""
 
     def __init__(self, store: NATSStore, random: Random) -> None:
         self.store = store
@@ -103,7 +103,7 @@ class Writer:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_writers_that_get_in_each_others_way_agree(nats_url: str, opened: Open, seed: int) -> None:
-    """Every answer is that of the rules at its place in the log; nobody is told another's ticket."""
+    """Every answer is that of the rules at its place in the log; no writer gets another's ticket."""
     random, queue, now = Random(seed), fresh(), NOW
     writers = [Writer(opened(nats_url), random) for _ in range(5)]
     reported: list[tuple[str, int]] = []
@@ -132,7 +132,7 @@ async def test_writers_that_get_in_each_others_way_agree(nats_url: str, opened: 
 
 
 async def test_the_log_is_what_the_rules_did(nats_url: str, opened: Open) -> None:
-    """Eight at the same time, in a backlog: one message each, plain, and each answer is the rules' own."""
+    """With eight writers at once, each command is one plain message, and each answer is the rules' own."""
     queue, stores = fresh(), [opened(nats_url) for _ in range(8)]
     first = await stores[0].apply(queue, take(QUICK, take=1_000), NOW)
     assert first.state is not None
@@ -194,7 +194,7 @@ async def test_one_that_slept_for_longer_than_the_log_is_kept(nats_url: str, ope
 
 
 async def test_a_late_grant_is_heard_of_by_all(nats_url: str, opened: Open) -> None:
-    """It is counted from the instant at which it was stored; whoever writes next learns of it."""
+    """A late grant counts from the time at which it was stored; whoever writes next learns of it."""
     queue, one, other = fresh(), opened(nats_url), opened(nats_url)
     settings, notice = Settings(1), HOURLY.interval
     taken = await one.apply(queue, take(settings, nonce="g", take=2))
@@ -220,7 +220,7 @@ async def test_a_late_grant_is_heard_of_by_all(nats_url: str, opened: Open) -> N
 
 
 async def test_no_slot_is_taken_that_was_over_long_ago(nats_url: str, opened: Open) -> None:
-    """Tickets were revoked unheard: a plain increment behind them would be granted late, and hold all."""
+    """Tickets were revoked unnoticed; a plain increment behind them would be granted late, and delay all."""
     queue, one, asleep = fresh(), opened(nats_url), opened(nats_url)
     await one.apply(queue, take(nonce="g", take=9, reach=0), NOW)
     await asleep.apply(queue, take(generation="g"), NOW)

@@ -1,4 +1,4 @@
-"""Tasks on NATS: who has claimed one, and for how long."""
+"""Tasks on NATS: which session has claimed one, and for how long."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 async def test_an_acknowledgement_says_that_others_were_faster(
     opened: Open, queue: str, verb: str, key: str | None, late: bool
 ) -> None:
-    """Whatever they did, and whether it is noticed by the acknowledgement or by a heartbeat before."""
+    """This holds whatever the others did, and whether an acknowledgement or a heartbeat notices it."""
     first, second = opened(), opened()
     mine = await begun(first, 2 * SECOND)
     await first.apply(inserts(queue, "a", "b", key=key))
@@ -75,7 +75,7 @@ async def test_who_is_slower_than_an_acknowledgement_is_told(opened: Open, queue
 
 
 async def test_a_worker_that_is_gone_loses_its_tasks_once(opened: Open, queue: str) -> None:
-    """After the ack wait others get them anew, at a new version; nobody knows of an attempt."""
+    """After the ack wait, others get the tasks at a new version; no attempt is counted."""
     first, second = opened(), opened()
     dead, alive = await begun(first, SECOND), await begun(second, SECOND)
     await first.apply(inserts(queue, "a", "b"))
@@ -91,7 +91,7 @@ async def test_a_worker_that_is_gone_loses_its_tasks_once(opened: Open, queue: s
     for id_, row in after.items():
         assert (row.attempt, row.claims, row.error, row.alone) == (1, 2, "", True)
         assert row.version > before[id_].version
-    # Its late words have no effect: whatever they are, and whenever.
+    # Late settlements have no effect, of whatever kind and whenever they come.
     for parts in (done(*before.values()), [Change(row.id, row.version, json="1") for row in before.values()]):
         worked = await first.apply(Work(dead, tuple(parts)))
         assert sorted(worked.lost) == ["a", "b", "k"]
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_gone_loses_its_tasks_once(opened: Open, queue: s
 
 
 async def test_a_worker_that_is_gone_is_missed_whatever_others_do(opened: Open, queue: str) -> None:
-    """They put their own tasks back and acknowledge, which must not hide what it had."""
+    """Other workers put tasks back and acknowledge, which must not hide that this one is missing."""
     first, second = opened(), opened()
     dead, alive = await begun(first, SECOND), await begun(second, SECOND)
     await first.apply(inserts(queue, "a", "b", "c"))
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_gone_is_missed_whatever_others_do(opened: Open, 
 
 
 async def test_beats_keep_what_is_held(opened: Open, queue: str) -> None:
-    """For longer than the ack wait; nobody else gets it."""
+    """The claim is kept for longer than the ack wait, and no other session gets the task."""
     first, second = opened(), opened()
     mine, theirs = await begun(first, 2 * SECOND), await begun(second, 2 * SECOND)
     await first.apply(inserts(queue, "a"))
@@ -149,7 +149,7 @@ async def test_a_lease_ends_by_itself(store: NATSTaskStore, queue: str) -> None:
     while len(again) < 2:
         again += await store.pull(Work(session, queues=(queue,), limit=2), 1.0)
     assert {(row.id, row.attempt, row.claims) for row in again} == {("a", 2, 2), ("b", 2, 2)}
-    # One that is prolonged is another version, which is what it is settled at.
+    # A prolonged claim has another version, at which it is settled.
     change = Change("a", next(row.version for row in again if row.id == "a"), keep=True, lease=60 * SECOND)
     assert await settled(store, session, change) == ()
     assert await settled(store, session, Delete("a", change.version)) == ("a",)
@@ -158,7 +158,7 @@ async def test_a_lease_ends_by_itself(store: NATSTaskStore, queue: str) -> None:
 
 
 async def test_a_task_of_later_comes_when_its_time_has(store: NATSTaskStore, queue: str) -> None:
-    """By a refusal with a delay, which isn't an attempt. Others aren't held up."""
+    """A refusal with a delay does that, and isn't an attempt. Others aren't delayed."""
     session = await begun(store)
     await store.apply(inserts(queue, "later", delay=300_000))
     await store.apply(inserts(queue, "never", delay=3600 * SECOND))
@@ -177,7 +177,7 @@ async def test_a_task_of_later_comes_when_its_time_has(store: NATSTaskStore, que
 
 
 async def test_what_came_for_somebody_who_left_is_given_back(opened: Open, queue: str) -> None:
-    """A wake-up brings the task. If nobody takes it, it doesn't lie about here."""
+    """A wake-up brings the task. If no caller takes it, it is given back."""
     first, second = opened(), opened()
     mine, theirs = await begun(first), await begun(second)
     with anyio.fail_after(30):

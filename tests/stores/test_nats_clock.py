@@ -1,4 +1,4 @@
-"""The bounds of what is known of a server's clock."""
+"""The bounds of the estimate of a server's clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_bounds_narrow_with_answers_and_widen_with_age() -> None:
     assert not clock.is_fresh(2_100 + 100_000)
     bounds = [clock.latest(at) - clock.earliest(at) for at in range(2_100, 2_002_100, 500_000)]
     assert all(later > earlier for earlier, later in pairwise(bounds))
-    clock.learn(3_000_000, 3_000_100, 60_000)  # it was set
+    clock.learn(3_000_000, 3_000_100, 60_000)  # the clock was set
     assert clock.earliest(3_000_100) <= 60_100
     assert clock.latest(3_000_100) >= 60_000
 
@@ -31,7 +31,7 @@ def test_bounds_narrow_with_answers_and_widen_with_age() -> None:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_bounds_hold(seed: int) -> None:
-    """Whatever drift there is within what is allowed, and however long answers take."""
+    """They hold for any drift within the limit, and however long answers take."""
     random = Random(seed)
     clock, rate, at = ServerClock(), 1 + random.uniform(-5e-4, 5e-4), 0
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""A connection to a NATS that ends while it is used, whose other side reads slowly, or forbids something."""
+"""A connection to a NATS that ends while it is in use, whose server reads slowly, or forbids something."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 async def test_what_is_asked_after_the_end_fails_for_its_asker_only(nats_url: str) -> None:
-    """Nothing is left for the event loop to complain about, as it does of errors that nobody was told of."""
+    """The event loop must have nothing to complain about, as it does about errors that nobody retrieved."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     connection = await Connection.connect(nats_url, options_of(nats_url))
@@ -42,7 +42,7 @@ async def test_what_is_asked_after_the_end_fails_for_its_asker_only(nats_url: st
 
 
 async def test_what_was_flushed_is_known_to_the_server(nats_url: str) -> None:
-    """Even where the driver waits for the other side to read: its ping doesn't overtake a subscription."""
+    """This holds even if the driver waits for the server: its ping doesn't overtake a subscription."""
     connection = await Connection.connect(nats_url, options_of(nats_url))
     other = await Connection.connect(nats_url, options_of(nats_url))
     read, drained = asyncio.Event(), asyncio.Event()
@@ -71,7 +71,7 @@ async def test_what_was_flushed_is_known_to_the_server(nats_url: str) -> None:
 async def test_who_may_not_insert_tasks_is_told_so_each_time(
     own_nats: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """The server answers nothing to who may not ask, and the connection is as good as before."""
+    """The server sends no answer to a client without the right, and the connection stays usable."""
     settings = tmp_path / "nats.conf"
     denied = 'permissions: {publish: {deny: "intervalq.tasks.w.>"}}'
     settings.write_text(f"authorization {{ users = [{{user: me, {denied}}}] }}\nno_auth_user: me\n")
@@ -79,7 +79,7 @@ async def test_who_may_not_insert_tasks_is_told_so_each_time(
         await store.apply(Begin(Session("s")))
         await store._stream.consumer("q")
         connection = await store._stream.connection()
-        monkeypatch.setattr(nats_errors, "WITHIN", 1.0)  # in which the server says it on a busy machine, too
+        monkeypatch.setattr(nats_errors, "WITHIN", 1.0)  # enough for a busy machine
         for _ in range(2):
             with pytest.raises(errors.Unauthorized, match="allow it for this user"):
                 await store.apply(Modify(inserts=(Insert("q", "1", "a"),)))

@@ -1,4 +1,4 @@
-"""Steps on NATS that are cut short, by a server that is killed or a call that fails: who is told what."""
+"""Steps on NATS that are interrupted, by a killed server or a failed call: which worker learns what."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 
 def before_moves(monkeypatch: pytest.MonkeyPatch, do: Callable[[str], Any]) -> None:
-    """Have something done each time before a claim is settled that takes more than an acknowledgement."""
+    """Call a function before each settlement that takes more than an acknowledgement."""
     move = Holdings._move
 
     async def late(self: Holdings, held: Any, *more: Any) -> bool:
@@ -45,7 +45,7 @@ def before_moves(monkeypatch: pytest.MonkeyPatch, do: Callable[[str], Any]) -> N
 async def test_what_a_killed_server_could_not_remove_is_not_worked_on(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a task that was changed: it hands out both, to different workers, and both for the first time."""
+    """The server delivers both messages of a changed task, to different workers, as first deliveries."""
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         await store.apply(inserts(queue, "a"))
@@ -74,7 +74,7 @@ async def test_what_a_killed_server_could_not_remove_is_not_worked_on(
 async def test_a_claim_is_not_settled_by_a_connection_for_which_it_was_not_checked(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server was killed meanwhile, and may have forgotten the claim: others may have the task."""
+    """The server was killed meanwhile, and may have forgotten the claim, so others may have the task."""
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         session = await begun(store)
@@ -95,7 +95,7 @@ async def test_a_claim_is_not_settled_by_a_connection_for_which_it_was_not_check
 async def test_a_claim_of_the_last_moments_is_given_up_however_long_it_was_waited_for(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that was killed may have forgotten it."""
+    """A server that was killed may have forgotten the claim."""
     waited = 100 * SECOND
     monkeypatch.setattr(nats_task_pull, "stopwatch", lambda: stopwatch() - waited)
     monkeypatch.setattr(nats_task_held, "_FORGOTTEN", waited // 2)
@@ -111,7 +111,7 @@ async def test_a_claim_of_the_last_moments_is_given_up_however_long_it_was_waite
 
 
 def restarted(server: Server) -> None:
-    """Kill the server and start it again, before it had written down what it has handed out."""
+    """Kill the server and start it again before it has written down its last deliveries."""
     server.stop()
     for state in server.folder.path.rglob("o.dat"):
         state.unlink()
@@ -122,7 +122,7 @@ def restarted(server: Server) -> None:
 async def test_what_is_said_of_a_claim_that_was_given_up_is_not_about_the_next_one(
     own_nats: Callable[..., Server], queue: str, key: str | None
 ) -> None:
-    """Of the same message, to the same session: the next task of the key would begin beside the second."""
+    """The next claim is of the same message by the same session; else the key's next task would begin too."""
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         session = await begun(store)
@@ -140,7 +140,7 @@ async def test_what_is_said_of_a_claim_that_was_given_up_is_not_about_the_next_o
 async def test_a_loss_whose_answer_is_lost_is_not_taken_for_a_settlement(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call that finds it then fails to claim the next task. Repeated, it ends the session."""
+    """The call that finds the loss then fails to claim the next task. Its repetition ends the session."""
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         session = await begun(store)
@@ -164,7 +164,7 @@ async def test_a_loss_whose_answer_is_lost_is_not_taken_for_a_settlement(
 async def test_a_claim_that_came_by_a_connection_which_ended_before_it_was_looked_at_is_given_up(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may have it, as those may have that were given up when the next connection was made."""
+    """Others may have the task; so may they have tasks given up when the next connection was made."""
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as one, aclosing(NATSTaskStore(server.url)) as two:
         session = await begun(one)
@@ -189,7 +189,7 @@ async def test_a_claim_that_came_by_a_connection_which_ended_before_it_was_looke
 async def test_a_claim_whose_time_has_passed_while_it_was_looked_at_is_nobodys(
     opened: Open, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With replicas that takes until there is a leader again: others may have done it by then."""
+    """With replicas, the check takes until there is a leader again; by then others may have done the task."""
     first, second = opened(), opened()
     mine, theirs = await begun(first, SECOND), await begun(second, SECOND)
     await first.apply(inserts(queue, "a", key="k"))
@@ -263,7 +263,7 @@ async def test_a_restart_shortens_claims_once_whoever_comes_first(
 async def test_what_was_removed_with_the_stream_is_lost(
     own_nats: Callable[..., Server], queue: str, key: str | None, again: bool
 ) -> None:
-    """However it is noticed; what others have `again` in a new stream, which counts anew, is theirs."""
+    """This holds however the loss is noticed; claims in a new stream, which counts anew, are others'."""
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store, aclosing(NATSTaskStore(server.url)) as other:
         session, theirs = await begun(store), await begun(other)
@@ -289,7 +289,7 @@ async def test_what_was_removed_with_the_stream_is_lost(
 async def test_what_is_lost_is_remembered_until_it_was_told(
     opened: Open, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked for again and lost counts as done, so the session ends: it was lost the first time."""
+    """A repeated settlement that is lost would count as done; so the session ends, as it was lost before."""
     first, second = opened(), opened()
     session = await begun(first)
     for id_ in ("a", "b"):

@@ -1,4 +1,4 @@
-"""What ended stays ended: nothing is told or worked on before what it took the place of is gone for good."""
+"""Ended tasks stay ended: nothing is reported or begun before what it replaces is gone for good."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def stores(nats_url: str) -> AsyncIterator[tuple[NATSTaskStore, NATSTaskStore]]:
-    """As if in two processes."""
+    """Stores as if in two processes."""
     async with aclosing(NATSTaskStore(nats_url)) as one, aclosing(NATSTaskStore(nats_url)) as two:
         yield one, two
 
@@ -41,7 +41,7 @@ async def begun(store: NATSTaskStore, expiry: int = 60 * SECOND) -> str:
 async def test_what_was_settled_does_not_come_back_when_the_server_is_killed(
     own_nats: Callable[..., Server], queue: str
 ) -> None:
-    """However it was: nothing is left of it but its removal, and that is what the files say, too."""
+    """However it was settled, only the record of its removal is left, and the server's files say so, too."""
     server = own_nats()
     async with Tasks(server.url) as tasks:
         for number in range(EACH):
@@ -64,7 +64,7 @@ async def test_what_was_settled_does_not_come_back_when_the_server_is_killed(
         await tasks.modify(*(task.delete() for task in moved))
         await tasks.modify(*(task.delete() for task in await tasks.tasks(queue, limit=None)))
     async with aclosing(NATSTaskStore(server.url)) as store:
-        with anyio.fail_after(30):  # what says that they have gone goes after a second, too
+        with anyio.fail_after(30):  # the record of its removal also goes after a second
             while [name for kind in KINDS for name in await store._stream.subjects(kind)]:
                 await anyio.sleep(0.05)
     await anyio.to_thread.run_sync(server.stop)
@@ -78,7 +78,7 @@ async def claimed(store: NATSTaskStore, session: str, queue: str) -> list[Row]:
 
 
 async def hold_back(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[anyio.Event, anyio.Event]:
-    """Have removals wait: gives what tells that one does, and what lets them go on."""
+    """Delay removals: returns a way to see that one waits, and a way to let them continue."""
     waits, goes = anyio.Event(), anyio.Event()
     remove = stream.remove
 
@@ -95,7 +95,7 @@ async def hold_back(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[an
 async def test_nobody_is_told_and_the_next_does_not_end_before_the_old_is_gone(
     stores: tuple[NATSTaskStore, NATSTaskStore], queue: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever is killed between: the one that ends a task, and the one that gets the token at once."""
+    """A worker may be killed in between: the one that ends the task, or the one that gets the token."""
     first, second = stores
     mine, theirs = await begun(first), await begun(second)
     await first.apply(Modify(inserts=tuple(Insert(queue, "1", id_, key="k") for id_ in ("a", "b"))))
@@ -132,7 +132,7 @@ async def test_nobody_is_told_and_the_next_does_not_end_before_the_old_is_gone(
 async def test_what_nobody_waits_for_is_not_given_back_above_what_it_took_the_place_of(
     stores: tuple[NATSTaskStore, NATSTaskStore], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else that is there when its successor has ended, and is worked on again."""
+    """Otherwise it would exist again once its successor has ended, and be done again."""
     first, second = stores
     mine, theirs = await begun(first), await begun(second)
     await first.apply(Modify(inserts=(Insert(queue, "1", "a"),)))

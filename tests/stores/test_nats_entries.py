@@ -1,4 +1,4 @@
-"""Entries of a log as they are written, and read again."""
+"""Entries of a log: how they are written and read again."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_entries_come_back_as_they_were(command: Command, now: int | None, reset
 
 
 def quick(step: Plain | Full, *, order: str = "") -> QuickMsg:
-    """As it comes by the wire; with `order`, a header of another's before the command."""
+    """As it arrives from the server; with `order`, a header of another client comes before the command."""
     slow = message(step)
     assert slow.headers is not None
     names = ["Nats-Incr", *order.split(), wire.STEP]

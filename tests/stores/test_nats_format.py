@@ -1,4 +1,4 @@
-"""What stores/README.md says of tasks as messages: other programs insert and read by it alone."""
+"""The format of tasks as messages in stores/README.md: other programs insert and read by that text alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def anyio_backend() -> str:
 
 
 class Raw:
-    """A program that knows nothing of intervalq."""
+    """A program without intervalq."""
 
     def __init__(self, client: Any, queue: str) -> None:
         self.client = client
@@ -59,7 +59,7 @@ class Raw:
         assert answer.get("seq"), answer
 
     async def read(self, count: int) -> list[Msg]:
-        """By the queue's consumer."""
+        """Read with the queue's consumer."""
         pull = await self.client.jetstream().pull_subscribe_bind(self.queue, STREAM)
         messages = await pull.fetch(count, timeout=10)
         for message in messages:
@@ -73,7 +73,7 @@ async def test_a_raw_client_inserts_and_reads_by_the_text(nats_url: str) -> None
     raw, results = Raw(client, f"cars-{word}"), Raw(client, f"results-{word}")
     done: list[Any] = []
     async with Tasks(nats_url) as tasks:
-        await tasks.queues()  # which makes the stream
+        await tasks.queues()  # which creates the stream
         later = time.time_ns() // 1_000 + 200_000
         await raw.insert("one", {"color": "red"})
         await raw.insert("two", {"color": "blue"}, at=later, a=1, e="was broken")

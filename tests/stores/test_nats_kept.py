@@ -1,4 +1,4 @@
-"""Queues on NATS: what is sent, and what is kept."""
+"""Queues on NATS: the messages that are sent, and what is kept."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def anyio_backend() -> str:
 
 
 async def test_a_backlog_costs_one_message_a_command(nats_url: str, opened: Open) -> None:
-    """Nothing is read, whatever others do meanwhile; but now and then to know the server's clock."""
+    """Nothing is read, whatever others do meanwhile, except now and then to learn the server's clock."""
     queue, other = fresh(), opened(nats_url)
     async with proxied(nats_url) as proxy:
         store = opened(proxy.url)
@@ -92,7 +92,7 @@ async def test_an_answer_says_how_well_it_knows_when_it_was(nats_url: str, opene
 async def test_a_lost_acknowledgement_is_asked_for_again(
     nats_url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has stored the command, and says so to whoever sends it again: it is done once."""
+    """The server has stored the command, and says so when it is sent again: it is done once."""
     monkeypatch.setattr(nats_errors, "_AGAIN", 0.05)
     queue = fresh()
     async with proxied(nats_url) as proxy:
@@ -114,7 +114,7 @@ async def test_a_lost_acknowledgement_is_asked_for_again(
 
 
 async def test_no_answer_at_all(nats_url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timeout, and the next call has a connection of its own."""
+    """The call times out, and the next one uses a new connection."""
     queue = fresh()
     async with proxied(nats_url) as proxy:
         store = opened(proxy.url)
@@ -134,7 +134,7 @@ async def test_no_answer_at_all(nats_url: str, opened: Open, monkeypatch: pytest
 async def test_a_message_that_comes_again_after_the_server_forgot_it(
     own_nats: Callable[..., Server], opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a window for duplicates that is shorter than the patience: slots go unused, none is used twice."""
+    """If the window for duplicates is shorter than the patience, slots go unused, but none is used twice."""
     monkeypatch.setattr(nats_errors, "_AGAIN", 0.3)
     server = own_nats()
     store = opened(server.url)
@@ -154,12 +154,12 @@ async def test_a_message_that_comes_again_after_the_server_forgot_it(
 
 
 async def test_checkpoints(nats_url: str, opened: Open) -> None:
-    """Whoever writes the entry whose number says so keeps what they come to; a newcomer reads little."""
+    """The writer of every n-th entry stores its result as a checkpoint, so a newcomer reads little."""
     queue, stores = fresh(), [opened(nats_url) for _ in range(3)]
     for number in range(150):
         await stores[number % 3].apply(queue, take(), NOW)
     for store in stores:
-        await store.aclose()  # which waits for what is still under way
+        await store.aclose()  # which waits for writes in flight
     kept = await history(stores[0]).checkpoint(queue)
     log = await log_of(stores[0], queue)
     assert kept is not None
@@ -250,7 +250,7 @@ async def test_idle_keyed_queues_are_forgotten(
         assert await store.names() == ["stays"]
     for _ in range(2 * 64):
         await store.apply("stays", take(HOURLY, attach=True))
-        await store.aclose()  # which waits for what it does beside
+        await store.aclose()  # which waits for background work
     assert await history(store).tokens() == ["stays"]
 
 
@@ -278,7 +278,7 @@ async def test_names_come_in_pages(nats_url: str, opened: Open, monkeypatch: pyt
 
 
 async def test_a_log_that_was_begun_anew_needs_nothing_from_before(nats_url: str, opened: Open) -> None:
-    """Nor a checkpoint; and whoever begins it anew waits for a quiet interval, as its beginning is gone."""
+    """It needs no checkpoint either; a quiet interval follows, because its beginning is lost."""
     queue, store, newcomer = fresh(), opened(nats_url), opened(nats_url)
     for _ in range(3):
         await store.apply(queue, take(), NOW)
@@ -298,7 +298,7 @@ async def test_a_log_that_was_begun_anew_needs_nothing_from_before(nats_url: str
 async def test_who_knows_an_old_entry_goes_on_from_there_if_all_else_is_gone(
     nats_url: str, opened: Open
 ) -> None:
-    """However far behind it is: that no newcomer can tell what a log comes to is no reason to begin anew."""
+    """This holds however old the entry is: what a newcomer can't derive is no reason to start over."""
     queue, awake, asleep = fresh(), opened(nats_url), opened(nats_url)
     await awake.apply(queue, take(take=2), NOW)
     slept = await asleep.apply(queue, take(), NOW)
@@ -320,7 +320,7 @@ async def test_who_knows_an_old_entry_goes_on_from_there_if_all_else_is_gone(
 
 
 async def test_writes_that_were_lost_again(nats_url: str, opened: Open) -> None:
-    """As after a crash of the machine: the sum goes back, then on, and no answer is made of what is gone."""
+    """As after a crash of the machine, the sum goes back, then on; no answer is based on lost entries."""
     queue, one, two = fresh(), opened(nats_url), opened(nats_url)
     await one.apply(queue, take(take=3, nonce="g"), NOW)
     await two.apply(queue, take(), NOW)

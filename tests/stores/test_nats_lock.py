@@ -50,7 +50,7 @@ Open = Callable[[], Tasks]
 
 @pytest.fixture
 async def opened(nats_url: str) -> AsyncIterator[Open]:
-    """Opens handles, each as if in a process of its own."""
+    """A function that opens handles, each as if in another process."""
     async with AsyncExitStack() as stack:
 
         def open_one() -> Tasks:
@@ -62,7 +62,7 @@ async def opened(nats_url: str) -> AsyncIterator[Open]:
 
 
 async def test_of_many_one_has_it(opened: Open, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those who wait are told when it is free: none looks by itself."""
+    """The waiting ones are notified when it is free; none polls."""
     monkeypatch.setattr(nats_locks, "_LOOK", 3600.0)
     inside: list[int] = []
     done: list[int] = []
@@ -115,7 +115,7 @@ async def test_it_is_free_after_an_error_and_after_a_cancellation(opened: Open, 
 async def test_it_is_refreshed_for_as_long_as_it_is_held(
     opened: Open, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than it would hold without that. A busy machine has two seconds for each time."""
+    """It is held for longer than it would be without refreshes. A busy machine has two seconds for each."""
     order: list[str] = []
     times = 0
     enough = anyio.Event()
@@ -159,7 +159,7 @@ async def test_it_expires_when_its_holder_is_killed(opened: Open, name: str, nat
 
 
 async def lose(tasks: Tasks, store: NATSTaskStore, other: Lock, name: str) -> None:
-    """Have a lock until it is taken away, and given to another."""
+    """Hold a lock until it is taken away and given to another holder."""
     async with tasks.lock(name, expiry=1):
         sequence, _ = await store._stream.last(other._subject)  # type: ignore[attr-defined]
         assert await store._stream.remove(sequence)
@@ -168,7 +168,7 @@ async def lose(tasks: Tasks, store: NATSTaskStore, other: Lock, name: str) -> No
 
 
 async def test_who_loses_it_is_stopped_and_told(opened: Open, name: str, nats_url: str) -> None:
-    """And doesn't take it from who has it now, when it ends."""
+    """When the old holder ends, it doesn't take the lock from the new one."""
     tasks, other = opened(), opened()
     async with aclosing(NATSTaskStore(nats_url)) as store:
         lock = store.lock(name, 60 * SECOND)
@@ -183,7 +183,7 @@ async def test_who_loses_it_is_stopped_and_told(opened: Open, name: str, nats_ur
 
 
 async def be_cut_off(tasks: Tasks, proxy: Proxy, name: str) -> None:
-    """Have a lock, and no way to the server."""
+    """Hold a lock, and lose the connection to the server."""
     async with tasks.lock(name, expiry=1):
         await proxy.begin(Fault.REFUSE)
         await anyio.sleep_forever()
@@ -204,7 +204,7 @@ async def test_who_can_not_refresh_it_stops_before_others_can_have_it(
 async def test_an_answer_that_was_lost_is_no_lock_that_is_lost(
     name: str, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks again has it already, and so has who refreshes; who gives up leaves it free."""
+    """A repeated request finds that it already has the lock, and so does a refresh; giving up frees it."""
     async with (
         proxied(nats_url) as proxy,
         aclosing(NATSTaskStore(proxy.url)) as store,
@@ -217,7 +217,7 @@ async def test_an_answer_that_was_lost_is_no_lock_that_is_lost(
         there = 0
         while not there:  # on a busy machine it may time out before it is sent
             with monkeypatch.context() as soon:
-                soon.setattr(nats_errors, "WITHIN", 0.2)  # the other calls may take as long as they do there
+                soon.setattr(nats_errors, "WITHIN", 0.2)  # others may take as long as they do
                 with pytest.raises(errors.StoreTimeout):
                     await lock.acquire()
             there, _ = await direct._stream.last(lock._subject)

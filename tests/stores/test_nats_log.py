@@ -1,4 +1,4 @@
-"""What the log of a queue on NATS comes to."""
+"""The record that the log of a queue on NATS leads to."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_plain_increment_without_a_place_changes_nothing() -> None:
 
 
 def test_slots_that_can_not_be_used_are_left_alone() -> None:
-    """Their tickets were voided on the way, or are of another record: the owner asks again, in full."""
+    """Their tickets were revoked in transit, or are of another record, so their owner asks again, in full."""
     log = started()
     log.add(Full(Reclaim(), None, False))
     log.add(Plain(NOW, 1, 0, "g", (Slot(3, NOW + SECOND), Slot(9, NOW))))
@@ -147,7 +147,7 @@ def test_slots_that_can_not_be_used_are_left_alone() -> None:
 
 
 def test_slots_that_are_too_far_ahead_by_then_are_left_alone() -> None:
-    """The queue's clock was set back between the sender's look and its entry."""
+    """The queue's clock was set back between the sender's last look and its entry."""
     state = replace(backlog(), ticket=5, current=2, current_due=NOW - SECOND, due=NOW + 4 * SECOND)
     step = plain(state, replace(TAKE, take=0, slots=(Slot(3, NOW + 5),), ahead=9), NOW, NOW)
     assert step is not None
@@ -199,7 +199,7 @@ def test_what_can_not_be_done_is_void_for_all() -> None:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_random_logs_come_to_what_the_rules_say(seed: int) -> None:
-    """With plain entries by senders whose knowledge is old; cut anywhere, the rest comes to the same."""
+    """Senders write plain entries with old knowledge; the rest of a cut log leads to the same record."""
     source, random = CommandSource(seed), Random(seed)
     log = Log()
     model: State | None = None

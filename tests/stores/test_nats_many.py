@@ -1,4 +1,4 @@
-"""Commands of many queues of one store are under way together; who waits loses no time of its limit."""
+"""Commands of many queues of one store are in flight together; waiting takes nothing of a time limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intervalq_stores.nats import queues as nats_queues
 from intervalq_stores.nats.queues import NATSStore
 
 LIMIT = 0.05
-"""Seconds that a command may take, where that is over before it has its turn."""
+"""Seconds that a command may take, in a test where that passes before its turn."""
 
 NEW = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
@@ -36,12 +36,12 @@ async def proxy(nats_url: str) -> AsyncIterator[Proxy]:
 
 
 def some(count: int) -> list[str]:
-    """Names of queues that nobody else uses."""
+    """Names of queues that no other test uses."""
     return [f"{secrets.token_hex(8)}.{number}" for number in range(count)]
 
 
 async def tickets(store: NATSStore, queues: list[str]) -> list[int]:
-    """One of each, asked for at the same time."""
+    """Take a ticket of each queue, all at the same time."""
 
     async def own(queue: str) -> Answer:
         return await store.apply(queue, NEW)
@@ -58,7 +58,7 @@ def count(proxy: Proxy, what: bytes) -> int:
 async def test_commands_of_many_queues_are_in_flight_together(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers are held back until all have arrived at the server, however long that takes."""
+    """Answers are delayed until all commands have arrived at the server, however long that takes."""
     for limit in ("WITHIN", "_AGAIN"):
         monkeypatch.setattr(nats_errors, limit, 60)
     queues = some(100)
@@ -67,7 +67,7 @@ async def test_commands_of_many_queues_are_in_flight_together(
         proxy.passed.clear()
         await proxy.begin(Fault.HOLD_ANSWERS)
         asked = asyncio.create_task(tickets(store, queues))
-        with anyio.fail_after(60):  # a guard against hanging
+        with anyio.fail_after(60):  # only a guard against a hang
             await proxy.until(lambda: count(proxy, b"HPUB intervalq.log.") == 100)
         assert not asked.done()
         await proxy.heal()
@@ -84,7 +84,7 @@ async def test_many_that_begin_together_prepare_the_streams_once(proxy: Proxy) -
 async def test_the_time_limit_begins_when_a_command_has_its_turn(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits longer than its own limit for another's turn is sent after that."""
+    """A command that waits longer than its own limit for its turn is sent after that."""
     monkeypatch.setattr(nats_queues, "_IN_FLIGHT", 1)
     one, two = some(2)
     async with aclosing(NATSStore(proxy.url)) as store:

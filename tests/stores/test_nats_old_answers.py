@@ -1,4 +1,4 @@
-"""What is read from NATS may be old, and a server that was killed knows its times less well."""
+"""Answers from NATS may be outdated, and a server that was killed has less precise times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def no_lasts(*_: object) -> dict[str, int]:
 async def test_what_an_old_answer_does_not_show_is_not_removed(
     opened: Open, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that leads no more may not have it yet."""
+    """A node that no longer leads may not have the message yet."""
     first, other = opened(), opened()
     await first.apply(inserts(queue, "a", key="key"))
     mine = await begun(first)
@@ -47,7 +47,7 @@ async def test_what_an_old_answer_does_not_show_is_not_removed(
     ready = first._sessions[mine].holdings.deliveries["a"].ready
     assert ready is not None
     await ready
-    await other.apply(inserts(queue, "b", key="key"))  # after it has looked what waits
+    await other.apply(inserts(queue, "b", key="key"))  # after it has looked for waiting tasks
     monkeypatch.setattr(first._stream, "last", nothing)
     assert await settled(first, mine, *done(row)) == ("a",)
     subject = subject_of(queue, "c")
@@ -62,7 +62,7 @@ async def test_what_an_old_answer_does_not_show_is_not_removed(
 async def test_a_server_that_was_killed_may_hand_out_a_second_earlier(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files say the second in which it handed something out. A renewal sets that right."""
+    """Its files have only the second of each delivery; a renewal corrects that."""
     monkeypatch.setattr(nats_task_held, "_FORGOTTEN", 0)
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:

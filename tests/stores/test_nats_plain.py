@@ -1,4 +1,4 @@
-"""Plain increments of a counter do what the rules do."""
+"""Plain increments of a counter have the same effect as the rules."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from stores.nats_steps import ASKED, NOW, SECOND, TAKE, backlog
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_plain_increment_does_what_the_rules_do(seed: int) -> None:
-    """Whenever a command may be sent as one, and at whatever instant it arrives."""
+    """This holds whenever a command may be sent as one, and whenever it arrives."""
     source, random = CommandSource(seed), Random(seed)
     model: State | None = None
     for number in range(40):
         command, now = source.next(model)
-        if isinstance(command, Advance) and random.random() < 0.6:  # as most are that shards send
+        if isinstance(command, Advance) and random.random() < 0.6:  # as are most that shards send
             command = replace(command, attach=False, release=(), costs=(), error=0)
         after, answer = rules.apply(model, command, now)
         if model is not None and (step := plain(model, command, now, now)) is not None:
@@ -61,7 +61,7 @@ def test_a_plain_increment_does_what_the_rules_do(seed: int) -> None:
 
 
 def with_others(state: State, random: Random) -> State:
-    """What plain entries of others may make of a record, before one's own arrives."""
+    """What plain entries of others may do to a record before one's own arrives."""
     theirs = random.randint(1, 5)
     use = Slot(state.ticket, state.due, random.randint(1, 3))
     step = Plain(state.last_now, theirs, 0, state.generation, random.choice(((), (use,))))
@@ -72,7 +72,7 @@ def with_others(state: State, random: Random) -> State:
 
 
 def check_alike(state: State, step: Plain, command: Command, at: int) -> None:
-    """The entry does what the rules do at an instant; but it may grant fewer of the new slots."""
+    """At any instant, the entry does what the rules do; but it may grant fewer of the new slots."""
     after, answer = rules.apply(state, command, at)
     found, reported = increment(state, step)
     assert after is not None
@@ -127,7 +127,7 @@ def test_what_is_never_sent_as_a_plain_increment(state: State, command: Command)
 
 
 def test_what_may_be_true_by_the_time_it_arrives_counts() -> None:
-    """Of the two bounds of the store's clock the later one decides, and the earlier one is told."""
+    """Of the two bounds of the store's clock, the later one decides, and the earlier one is reported."""
     state = backlog(due=NOW)
     late = NOW + SECOND
     assert plain(state, TAKE, NOW, late) == Plain(NOW, 1, 0, "g", ()), "it may have come by then"
@@ -154,7 +154,7 @@ def test_what_may_be_true_by_the_time_it_arrives_counts() -> None:
 
 
 def test_slots_that_cost_several() -> None:
-    """What is known of the last slot that was granted is the last one that its ticket owns."""
+    """The last granted slot is taken to be the last one that its ticket owns."""
     use = Plain(NOW, 0, 0, "g", (Slot(3, NOW + SECOND, 4), Slot(4, NOW + 2 * SECOND)))
     for log in ([use], [use, Plain(NOW, 1, 0, "g", ())]):
         entries_, value = [], 5
@@ -167,7 +167,7 @@ def test_slots_that_cost_several() -> None:
 
 
 def test_a_burst_begins_at_once() -> None:
-    """Where slots lie back because idle time was saved up; but not where the sender isn't sure of it."""
+    """Slots may lie back because idle time was saved up, but not if the sender isn't certain of that."""
     state = backlog(settings=Settings(SECOND, burst=5), due=NOW - 2 * SECOND)
     for at, at_once in ((NOW, True), (NOW - SECOND, True), (NOW - SECOND - 1, False)):
         step = plain(state, replace(TAKE, reach=3 * SECOND), at, NOW)

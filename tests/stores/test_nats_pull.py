@@ -1,4 +1,4 @@
-"""Pull consumers by the rules of NATS's decision record, seen from the wire and from the server."""
+"""Pull consumers by the rules of NATS's decision record, seen on the connection and at the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intervalq_stores.nats._task import pull as nats_task_pull
 from intervalq_stores.nats._task.message import STREAM
 from intervalq_stores.nats._task.pull import Pulled, Puller
 from intervalq_stores.nats.tasks import NATSTaskStore
-from stores.nats_wire import PATIENCE, Wire
+from stores.nats_plain_client import PATIENCE, PlainClient
 
 
 @pytest.fixture
@@ -34,18 +34,18 @@ def subscriptions(proxy: Proxy) -> int:
 
 
 async def test_it_asks_without_waiting_and_then_less_long_than_its_caller(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
-    await wire.listen()
+    await plain.listen()
     pull = tasks.pull(queue, name="p", max_ack_pending=None)
     assert await pull.fetch(7, no_wait=True) == []
     assert await pull.fetch(1, timeout=0.2) == []
     async with anyio.create_task_group() as group:
         group.start_soon(pull.fetch, 3, 20)
-        await wire.until_waiting(1)
+        await plain.until_waiting(1)
         await others.insert(queue, 1)
-    await wire.flush()
-    zero, one, expires, three, longer, *more = wire.requests
+    await plain.flush()
+    zero, one, expires, three, longer, *more = plain.requests
     assert zero == {"batch": 7, "no_wait": True}
     assert one == {"batch": 1, "no_wait": True}
     assert expires.keys() == {"batch", "expires"}
@@ -57,13 +57,13 @@ async def test_it_asks_without_waiting_and_then_less_long_than_its_caller(
     assert more == []
 
 
-async def test_what_is_there_takes_one_request(tasks: Tasks, queue: str, wire: Wire) -> None:
-    await wire.listen()
+async def test_what_is_there_takes_one_request(tasks: Tasks, queue: str, plain: PlainClient) -> None:
+    await plain.listen()
     await tasks.put(queue, range(5))
     claims = await tasks.pull(queue, name="p").fetch(5, timeout=10)
     assert [claim.value for claim in claims] == list(range(5))
-    await wire.flush()
-    assert wire.requests == [{"batch": 5, "no_wait": True}]
+    await plain.flush()
+    assert plain.requests == [{"batch": 5, "no_wait": True}]
 
 
 async def test_one_subscription_serves_many_calls(nats_url: str, queue: str) -> None:
@@ -80,7 +80,7 @@ async def test_one_subscription_serves_many_calls(nats_url: str, queue: str) -> 
 
 
 async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
     found: list[Claim] = []
     async with anyio.create_task_group() as group:
@@ -89,10 +89,10 @@ async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
             found.extend(await tasks.pull(queue, name="p").fetch(10, timeout=PATIENCE))
 
         group.start_soon(fetch)
-        await wire.until_waiting(1)
+        await plain.until_waiting(1)
         await others.modify(*(others.new(queue, number) for number in range(3)))
     assert [claim.value for claim in found] == [0, 1, 2]
-    assert await wire.waiting() == 0
+    assert await plain.waiting() == 0
 
 
 # --- what the server says of a request --------------------------------------------------------------
@@ -100,7 +100,7 @@ async def test_the_first_that_comes_ends_the_wait_and_brings_those_with_it(
 
 @asynccontextmanager
 async def pulling(nats_url: str, queue: str, ping: float = 60.0) -> AsyncIterator[Puller]:
-    """One who asks a subject where nobody answers but the test."""
+    """A consumer that asks a subject where only the test answers."""
     store = NATSTaskStore(nats_url)
     connection = await store._stream.connection()
     given: list[Msg] = []
@@ -117,14 +117,14 @@ async def pulling(nats_url: str, queue: str, ping: float = 60.0) -> AsyncIterato
 
 
 class Server:
-    """Answers requests for tasks in the place of the server: with a status line, as only it can."""
+    """Answers requests for tasks instead of the server, with a status line, which only it can send."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def answer(self, *lines: str) -> None:
-        """To the next request."""
+        """Answer the next request."""
         while not (output := await self._reader.readline()).startswith((b"MSG", b"HMSG")):
             assert output
         inbox = output.split()[3].decode()
@@ -183,7 +183,7 @@ async def test_what_the_server_says_of_a_request_is_never_a_task(
 async def test_a_request_that_the_server_has_forgotten_is_an_error(
     nats_url: str, queue: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is fine, and nothing is heard of the request; until then its heartbeats tell."""
+    """The connection works, but nothing is heard of the request; until then its heartbeats arrive."""
     monkeypatch.setattr(nats_task_pull, "_HEARTBEAT", 0.05)
     async with pulling(nats_url, queue, 0.01) as puller, anyio.create_task_group() as group:
 
@@ -197,9 +197,9 @@ async def test_a_request_that_the_server_has_forgotten_is_an_error(
 
 
 async def test_a_consumer_that_is_removed_is_made_anew(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
-    """While a call waits for it, and while nobody does."""
+    """The consumer is removed while a call waits for it, and while none does."""
     pull = tasks.pull(queue, name="p")
     found: list[Claim] = []
     async with anyio.create_task_group() as group:
@@ -208,13 +208,13 @@ async def test_a_consumer_that_is_removed_is_made_anew(
             found.extend(await pull.fetch(10, timeout=PATIENCE))
 
         group.start_soon(fetch)
-        await wire.until_waiting(1)
-        await wire.ask(f"CONSUMER.DELETE.{wire.consumer}")
-        await wire.until_waiting(1)
+        await plain.until_waiting(1)
+        await plain.ask(f"CONSUMER.DELETE.{plain.consumer}")
+        await plain.until_waiting(1)
         await others.insert(queue, 1)
     (claim,) = found
     await claim.ack()
-    await wire.ask(f"CONSUMER.DELETE.{wire.consumer}")
+    await plain.ask(f"CONSUMER.DELETE.{plain.consumer}")
     await others.insert(queue, 2)
     (claim,) = await pull.fetch(10, timeout=PATIENCE)
     assert claim.value == 2
@@ -226,29 +226,29 @@ async def test_a_consumer_that_is_removed_is_made_anew(
 
 
 async def test_a_call_that_is_cancelled_withdraws_its_request(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(tasks.pull(queue, name="p").fetch, 1, PATIENCE)
-        await wire.until_waiting(1)
+        await plain.until_waiting(1)
         group.cancel_scope.cancel()
-    await wire.until_waiting(0)
+    await plain.until_waiting(0)
     await tasks.insert(queue, 1)
     (claim,) = await others.pull(queue, name="p").fetch(no_wait=True)
     assert claim.attempt == 1
 
 
 async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
-    nats_url: str, others: Tasks, queue: str, wire: Wire
+    nats_url: str, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
-    """At once: long before its ack wait is over."""
+    """It is free long before its ack wait is over."""
     async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=60) as tasks:
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.pull(queue, name="p").fetch, 1, PATIENCE)
-            await wire.until_waiting(1)
+            await plain.until_waiting(1)
             await proxy.begin(Fault.HOLD_ANSWERS)
             await others.insert(queue, 1)
-            await wire.until_waiting(0)  # it was sent
+            await plain.until_waiting(0)  # it was sent
             group.cancel_scope.cancel()
         assert await others.pull(queue, name="p").fetch(no_wait=True) == []
         await proxy.heal()
@@ -258,15 +258,15 @@ async def test_what_was_on_its_way_to_a_call_that_left_is_free_at_once(
 
 
 async def test_more_calls_than_may_wait_are_refused(
-    nats_url: str, others: Tasks, queue: str, wire: Wire
+    nats_url: str, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
-    """Here by its own limit, and at the server by that of all processes."""
+    """This process refuses them by its own limit, and the server by that of all processes."""
     tasks = Tasks(f"{nats_url}?max_waiting=2")
     pull = tasks.pull(queue, name="p", max_waiting=2)
     async with anyio.create_task_group() as group:
         for _ in range(2):
             group.start_soon(pull.fetch, 1, PATIENCE)
-        await wire.until_waiting(2)
+        await plain.until_waiting(2)
         with pytest.raises(errors.TooManyWaiting) as caught:
             await pull.fetch()
         assert (caught.value.name, caught.value.limit) == ("p", 2)
@@ -279,9 +279,9 @@ async def test_more_calls_than_may_wait_are_refused(
 
 
 async def test_a_worker_that_is_idle_has_a_request_waiting(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which brings each task by itself."""
+    """The request brings each task by itself."""
     monkeypatch.setattr(batcher, "CHECK", 3600.0)
     done: list[int] = []
     moved = anyio.Event()
@@ -296,17 +296,17 @@ async def test_a_worker_that_is_idle_has_a_request_waiting(
             group.start_soon(tasks.run)
             for number in range(3):
                 moved = anyio.Event()
-                await wire.until_waiting(1)
+                await plain.until_waiting(1)
                 await others.insert(queue, number)
                 await moved.wait()
-            await wire.until_waiting(1)
+            await plain.until_waiting(1)
             tasks.stop()
     assert done == [0, 1, 2]
-    await wire.until_waiting(0)
+    await plain.until_waiting(0)
 
 
 async def test_a_lost_connection_ends_what_waits_and_it_is_asked_again(
-    nats_url: str, others: Tasks, queue: str, wire: Wire
+    nats_url: str, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
     found: list[Claim] = []
     async with proxied(nats_url) as proxy, Tasks(proxy.url, expiry=60) as tasks:
@@ -316,12 +316,12 @@ async def test_a_lost_connection_ends_what_waits_and_it_is_asked_again(
                 found.extend(await tasks.pull(queue, name="p").fetch(10, timeout=PATIENCE))
 
             group.start_soon(fetch)
-            await wire.until_waiting(1)
+            await plain.until_waiting(1)
             before = proxy.connections
             await proxy.begin(Fault.REFUSE)
-            await wire.until_waiting(0)
+            await plain.until_waiting(0)
             await proxy.heal()
-            await wire.until_waiting(1)
+            await plain.until_waiting(1)
             assert proxy.connections > before
             await others.insert(queue, 1)
         assert [(claim.value, claim.attempt) for claim in found] == [(1, 1)]

@@ -1,4 +1,4 @@
-"""Tasks on NATS: random commands of several sessions, compared with a model."""
+"""Random commands of several sessions of tasks on NATS, compared with a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def anyio_backend() -> str:
 
 @dataclass
 class Model:
-    """What should be there: tasks by place, who has which, and in what order each key has its own."""
+    """The expected state: tasks by place, who has claimed which, and the order of each key's tasks."""
 
     plain: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     lines: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -64,7 +64,7 @@ class Model:
         self.resting.discard(id_)
 
     def free(self, queue: str) -> set[str]:
-        """What can be claimed."""
+        """The tasks that can be claimed."""
         firsts = {line[0] for (name, _), line in self.lines.items() if name == queue and line}
         return (self.plain[queue] | firsts) - self.held.keys() - self.resting
 
@@ -82,7 +82,7 @@ class Sequence:
         self.queues = [f"q {secrets.token_hex(6)}" for _ in range(2)]
         self.sessions: dict[str, NATSTaskStore] = {}
         self.rows: dict[str, Row] = {}
-        """Claims, as their claimants have them."""
+        """Claims, as the sessions that hold them know them."""
         self.model = Model()
         self.number = 0
 
@@ -170,7 +170,7 @@ class Sequence:
         there = set().union(*free.values())
         rows: list[Row] = []
         with anyio.fail_after(30):
-            while True:  # the server tells its consumers a moment later than who inserts
+            while True:  # the server tells its consumers a moment after it answers the insert
                 rows += await claim(self.sessions[session], session, *queues, limit=limit - len(rows))
                 if len(rows) >= min(limit, len(there)):
                     break
@@ -210,7 +210,7 @@ class Sequence:
         assert await settled(self.sessions[session], session, *parts) == ()
 
     async def stale(self) -> None:
-        """What is claimed elsewhere, or was, is not settled."""
+        """A task that another session has claimed, now or earlier, is not settled."""
         session = self.random.choice(list(self.sessions))
         others = [row for id_, row in self.rows.items() if self.model.held.get(id_) != session]
         some = self.random.sample(others, min(3, len(others)))
@@ -218,7 +218,7 @@ class Sequence:
         assert sorted(lost) == sorted(row.id for row in some)
 
     async def modify(self) -> None:
-        """Several changes of what nobody has claimed, all or nothing."""
+        """Several changes of tasks that nobody has claimed, all or nothing."""
         store = self.random.choice(self.stores)
         rows = [
             row

@@ -1,4 +1,4 @@
-"""Tasks on NATS that somebody removes from the stream while they are claimed: who has them is told."""
+"""Tasks on NATS that somebody removes from the stream while they are claimed: their workers learn of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 
 
 async def asked(url: str, verb: str, body: object = None) -> Any:
-    """What the server answers to somebody who uses no store."""
+    """The server's answer to a client without intervalq."""
     client = await nats.connect(url)
     try:
         text = b"" if body is None else json.dumps(body).encode()
@@ -85,7 +85,7 @@ async def test_what_was_removed_is_not_acknowledged(
 def before_it_leaves(
     monkeypatch: pytest.MonkeyPatch, others: Callable[[], Coroutine[Any, Any, object]]
 ) -> None:
-    """Have somebody else do that when the next acknowledgement leaves, while nothing is read here."""
+    """Call a function, as another client, when the next acknowledgement is sent; nothing is read here."""
     send = Connection.send
 
     async def late(self: Connection, *messages: Any) -> Any:
@@ -104,7 +104,7 @@ def before_it_leaves(
 async def test_what_is_removed_while_it_is_acknowledged_is_told(
     nats_url: str, opened: Open, queue: str, how: str, lost: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the acknowledgement leaves, and before this process has heard of it."""
+    """It is removed before the acknowledgement is sent, and before this process has learned of that."""
     store = opened()
     mine = await begun(store)
     await store.apply(inserts(queue, "a", "b"))
@@ -136,7 +136,7 @@ async def test_who_may_not_hear_of_removals_is_told_all_the_same(
 async def test_an_acknowledgement_that_nobody_took_was_not_said(
     nats_url: str, opened: Open, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the task has been removed when it is said again, that was not done by it."""
+    """If the task is gone when the acknowledgement is repeated, the acknowledgement didn't remove it."""
     store = opened()
     mine = await begun(store)
     await store.apply(inserts(queue, "a", "b"))
@@ -173,13 +173,13 @@ async def test_a_step_that_nobody_took_was_not_stored(
 async def test_of_two_whom_two_consumers_gave_a_task_one_is_told(
     nats_url: str, opened: Open, queue: str
 ) -> None:
-    """The first consumer was deleted, and the second doesn't know what that one handed out."""
+    """The first consumer was deleted, and the second doesn't know what the first had delivered."""
     stores = opened(), opened()
     await stores[0].apply(inserts(queue, "a", "b"))
     sessions = [await begun(store) for store in stores]
     rows = [await claim(stores[0], sessions[0], queue, limit=2)]
     await asked(nats_url, f"CONSUMER.DELETE.{STREAM}.{encoded(queue)}")
-    await stores[1].aclose()  # which has it look again
+    await stores[1].aclose()  # which makes it look again
     rows.append(await claim(stores[1], sessions[1], queue, limit=2))
     assert [row.id for row in rows[1]] == ["a", "b"]
     for turn, first in ((0, 0), (1, 1)):
@@ -191,7 +191,7 @@ async def test_of_two_whom_two_consumers_gave_a_task_one_is_told(
 async def test_a_step_that_is_stored_was_done_though_nobody_ends_it(
     store: NATSTaskStore, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where what it took the place of can't be removed just now."""
+    """This happens when the message that the step replaced can't be removed at the moment."""
     mine = await begun(store)
     await store.apply(inserts(queue, "a", "b", key="key"))
     (row,) = await claim(store, mine, queue)
@@ -238,7 +238,7 @@ async def test_requests_that_say_nothing_harm_nobody(
     meanwhile: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither before an acknowledgement nor meanwhile; but what isn't JSON at all purges everything."""
+    """They have no effect before or during an acknowledgement; one that isn't JSON purges everything."""
 
     async def others() -> None:
         client = await nats.connect(nats_url)
@@ -261,12 +261,12 @@ async def test_requests_that_say_nothing_harm_nobody(
 async def test_what_is_done_in_a_call_that_fails_for_others_is_told_as_done(
     store: NATSTaskStore, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole call is sent again, also of claims with a lease, of which a loss would be believed."""
+    """The whole call is repeated, also with claims with a lease, whose loss would be believed."""
     session = await begun(store)
     await store.apply(inserts(queue, "a", "b", "c"))
     rows = [row for _ in range(3) for row in await claim(store, session, queue, lease=60_000_000)]
     theirs = store._sessions[session].holdings
-    theirs._revocations._since = None  # as for who may not hear what is removed
+    theirs._revocations._since = None  # as for a client that may not subscribe to removals
     real, fails = settle.move, [True]
 
     async def move(stream: Stream, held: Held, part: Delete | Change, connection: Connection) -> bool:

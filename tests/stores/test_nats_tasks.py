@@ -1,4 +1,4 @@
-"""Tasks on NATS: the suite of all stores, ids, and changes of several tasks."""
+"""Tasks on NATS: the conformance suite, ids, and changes of several tasks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def anyio_backend() -> str:
 
 
 class TestNATSTaskStore(TaskSuite):
-    left_out = (WakingTaskSuite,)  # it wakes by bringing the task
-    counts_versions = False  # they are the stream's sequences
+    left_out = (WakingTaskSuite,)  # a wake-up brings the task
+    counts_versions = False  # versions are the stream's sequences
     tells_times = False  # an acknowledgement has no time
     sees_claims = False
 
@@ -47,20 +47,20 @@ class TestNATSTaskStore(TaskSuite):
 
     # The clock is the server's, whatever `now` says.
     test_every_answer_is_that_of_the_rules = None  # type: ignore[assignment]
-    # What others have claimed can be changed: they find that their claim has no effect.
+    # Tasks that others have claimed can be changed; those then find that their claim has no effect.
     test_everything_that_failed_is_listed_and_nothing_is_done = None  # type: ignore[assignment]
     test_each_kind_of_failure_by_itself_undoes_the_rest = None  # type: ignore[assignment]
     test_a_claim_that_was_lost_settles_nothing = None  # type: ignore[assignment]
-    # Ids are those of a queue.
+    # An id is unique in its queue.
     test_an_id_is_taken_only_once = None  # type: ignore[assignment]
-    # Nobody knows when the next task of later will be ready.
+    # When the next delayed task will be ready is unknown.
     test_a_task_goes_from_insert_to_claim = None  # type: ignore[assignment]
-    # A task of long ago comes in the order of insertion, like one of now.
+    # A task with a time in the distant past comes in the order of insertion, like one without a time.
     test_the_first_tasks_are_claimed_before_the_last = None  # type: ignore[assignment]
     test_a_selection_is_sorted_by_arrival = None  # type: ignore[assignment]
     # Tasks behind another can't be named there.
     test_an_inbox_has_room_for_those_that_went_from_its_middle = None  # type: ignore[assignment]
-    # A limit is the queue's, not the consumer's.
+    # A limit is that of the queue, not of the consumer.
     test_sessions_of_a_consumer_hold_no_more_than_they_may = None  # type: ignore[assignment]
     # Each session lapses by itself.
     test_a_lapsed_session_is_removed_once = None  # type: ignore[assignment]
@@ -108,7 +108,7 @@ async def test_an_id_is_free_again_at_once(store: NATSTaskStore, queue: str) -> 
     for number in range(3):
         (row,) = (await store.apply(inserts(queue, "a"))).inserted
         (other,) = (await store.apply(inserts(queue, f"b{number}"))).inserted
-        # Together with another one, which leaves a tombstone in its place for a while.
+        # It is removed together with another one, which leaves a tombstone in its place for a while.
         await store.apply(Modify(deletes=done(row, other)))
         assert await ids_in(store, queue) == []
     await store.apply(inserts(queue, "first", key="key"))
@@ -125,7 +125,7 @@ async def test_an_id_is_free_again_at_once(store: NATSTaskStore, queue: str) -> 
 
 
 async def test_two_queues_may_have_the_same_id_claimed_here(store: NATSTaskStore, queue: str) -> None:
-    """Ids are those of a queue; a session knows its claims by id, so it has one of them at a time."""
+    """Ids are unique in a queue; a session knows its claims by id, so it has one of the two at a time."""
     session = await begun(store)
     queues = [queue, f"{queue} 2"]
     for name in queues:
@@ -173,7 +173,7 @@ async def test_each_kind_of_failure_undoes_the_rest(store: NATSTaskStore, queue:
 
 
 async def test_queues_are_counted_by_state(opened: Open, queue: str) -> None:
-    """What rests isn't claimed, whether a worker was told so or not; what has gone isn't there."""
+    """Delayed tasks aren't claimed, whether or not a worker was given them; removed tasks aren't there."""
     store, other = opened(), opened()
     session = await begun(store)
     await store.apply(inserts(queue, "gone 1", "gone 2", "a"))
@@ -182,7 +182,7 @@ async def test_queues_are_counted_by_state(opened: Open, queue: str) -> None:
     await store.apply(inserts(queue, "k 1", "k 2", "k 3", key="key"))
 
     async def counted(**expected: Any) -> None:
-        """A moment later: consumers are told of what has gone after it has."""
+        """The counts a moment later, because consumers learn of removals with a delay."""
         with anyio.fail_after(30):
             while await other.apply(Count(names=(queue,))) != (QueueStats(queue)._replace(**expected),):
                 await anyio.lowlevel.checkpoint()
@@ -211,21 +211,21 @@ async def test_too_much_for_one_batch_is_refused(store: NATSTaskStore, queue: st
 
 
 async def test_what_has_changed_hands_is_not_settled(opened: Open, queue: str) -> None:
-    """By whom it isn't claimed, at another version, twice; and the change of another stays."""
+    """This covers a caller without the claim, another version, and a repetition; another's change stays."""
     first, second = opened(), opened()
     mine, theirs = await begun(first), await begun(second)
     await first.apply(inserts(queue, "a", "b", "c", "d"))
     rows = {row.id: row for row in await claim(first, mine, queue, limit=4)}
     assert await settled(second, theirs, *done(*rows.values())) == ("a", "b", "c", "d")
     assert await settled(first, mine, Delete("a", rows["a"].version + 1)) == ("a",)
-    # Somebody else, who can't see the claims, changes one and removes another.
+    # Another client, which can't see the claims, changes one and removes another.
     changed, removed = Change("b", rows["b"].version, json='"new"'), Delete("c", rows["c"].version)
     await second.apply(Modify(changes=(changed,), deletes=(removed,)))
     assert sorted(await settled(first, mine, *done(rows["b"], rows["c"]))) == ["b", "c"]
     assert await settled(first, mine, *done(rows["b"], rows["c"])) == ("b", "c")
     (row,) = await claim(second, theirs, queue)
     assert (row.id, row.json, row.version > rows["b"].version) == ("b", '"new"', True)
-    # A change is refused where an acknowledgement has no effect.
+    # A change is refused if an acknowledgement would have no effect.
     await first.apply(Modify(changes=(Change("d", rows["d"].version, json="1"),), force=True))
     assert await settled(first, mine, Change("d", rows["d"].version, json="2")) == ("d",)
     assert {row.id: row.json for row in await first.apply(Select(queue=queue, ids=("a", "d")))} == {

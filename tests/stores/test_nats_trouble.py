@@ -1,4 +1,4 @@
-"""Queues on NATS: what isn't ours, what is missing, and what can't be done."""
+"""Queues on NATS: foreign data, missing data, missing rights, and what is impossible."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_broken_or_newer_checkpoint(nats_url: str, opened: Open) -> None
 
 
 async def test_what_was_written_in_layout_1(nats_url: str, opened: Open) -> None:
-    """A checkpoint, and entries behind it: the queue goes on from there, and is kept in layout 2."""
+    """From a checkpoint and entries behind it, the queue continues, and is kept in layout 2."""
     queue, store = fresh(), opened(nats_url)
     await store.apply(queue, take(nonce="g", take=3), NOW)
     await store.apply(queue, take(), NOW)
@@ -142,7 +142,7 @@ async def test_what_was_written_in_layout_1(nats_url: str, opened: Open) -> None
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 async def test_a_stream_that_does_not_count(own_nats: Callable[..., Server], opened: Open, when: str) -> None:
-    """As an old server makes it, that knows nothing of counters; nothing is stored there."""
+    """An old server, which has no counters, creates such a stream; nothing is stored there."""
     store = opened(own_nats().url)
     plain_stream = {"name": "intervalq-log", "subjects": [f"{LOG}*"], "allow_direct": True}
     if when == "meanwhile":
@@ -222,7 +222,7 @@ async def test_no_secret_is_told(own_nats: Callable[..., Server], opened: Open, 
 async def test_rights(
     own_nats: Callable[..., Server], opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """Who lacks some is told so."""
+    """A client that lacks some gets an error that says so."""
     settings = tmp_path / "nats.conf"
     denied = {
         "writer": 'publish: {deny: "intervalq.log.*"}',
@@ -238,7 +238,7 @@ async def test_rights(
         async with listener.wakeups("q"):
             pytest.fail("the subject isn't allowed")
     assert (await listener.apply("q", take(), NOW)).count == 1
-    monkeypatch.setattr(nats_errors, "WITHIN", 2.0)  # a busy machine has to connect within that
+    monkeypatch.setattr(nats_errors, "WITHIN", 2.0)  # a busy machine has to connect within that time
     with pytest.raises(errors.Unauthorized, match="allow it for this user"):
         await writer.apply("q", take(), NOW)
 
@@ -322,7 +322,7 @@ async def test_a_server_that_is_gone_and_comes_back(own_nats: Callable[..., Serv
 
 async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     store = opened(own_nats().url)
-    safety = 2  # sentences about the way and the rights come first
+    safety = 2  # sentences about the connection and the rights come first
     found = (await store.advice())[safety:]
     assert [level for level, _ in found] == ["ok", "warning", "warning"]
     assert re.search(r"NATS 2\.\d+", found[0][1])

@@ -1,4 +1,4 @@
-"""Calls that wait at a NATS for tasks: what comes at the same moment, and what ends beside them."""
+"""Calls that wait at a NATS for tasks: simultaneous arrivals, and calls that end beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intervalq.errors import QueueClosed
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks._session.handed import Handed
 from intervalq_stores.nats._task.claims import Claims
-from stores.nats_wire import PATIENCE, Wire
+from stores.nats_plain_client import PATIENCE, PlainClient
 
 EACH = 100
 
@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 async def test_of_several_queues_one_call_gets_no_more_than_it_asked_for(
     tasks: Tasks, others: Tasks, queue: str
 ) -> None:
-    """What else comes at that moment is not claimed for a call that doesn't take it, but free for others."""
+    """Other tasks that arrive at that moment are not claimed for a call that doesn't take them, but free."""
     queues = [f"{queue}.{name}" for name in "abc"]
     for _ in range(5):
         found: list[Claim] = []
@@ -51,7 +51,7 @@ async def test_of_several_queues_one_call_gets_no_more_than_it_asked_for(
 
 
 async def test_a_session_in_which_a_call_waits_goes_on_when_the_workers_have_ended(
-    tasks: Tasks, others: Tasks, queue: str, wire: Wire
+    tasks: Tasks, others: Tasks, queue: str, plain: PlainClient
 ) -> None:
     tasks.worker(f"{queue}.work")(lambda _: None)
     await others.insert(f"{queue}.work", 1)
@@ -62,16 +62,16 @@ async def test_a_session_in_which_a_call_waits_goes_on_when_the_workers_have_end
                 await (await tasks.claim(queue)).ack()
 
             group.start_soon(claim)
-            await wire.until_waiting(1)
+            await plain.until_waiting(1)
             await tasks.run(until_empty=True)
             await others.insert(queue, 2)
     assert await others.queues(queue) == []
 
 
 async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
-    tasks: Tasks, queue: str, wire: Wire
+    tasks: Tasks, queue: str, plain: PlainClient
 ) -> None:
-    """It doesn't connect anew."""
+    """It doesn't connect again."""
     reported: list[str] = []
 
     async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
@@ -83,16 +83,16 @@ async def test_a_call_that_waits_is_told_that_the_handle_is_closed(
         async with anyio.create_task_group() as group:
             group.start_soon(wait, "claim", partial(tasks.claim, queue))
             group.start_soon(wait, "fetch", partial(tasks.pull(queue, name="p").fetch, 1, PATIENCE))
-            await wire.until_waiting(2)
+            await plain.until_waiting(2)
             await tasks.aclose()
     assert sorted(reported) == ["claim", "fetch"]
-    assert await wire.waiting() == 0
+    assert await plain.waiting() == 0
 
 
 async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(
     tasks: Tasks, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers of the same session look for claims that nobody knows of, after a call without an answer."""
+    """Workers of the same session look for unknown claims after a call without an answer."""
     await tasks.insert(queue, 1)
     looked = Claims._outdated
     count = 0
@@ -113,7 +113,7 @@ async def test_what_was_given_back_on_its_way_to_a_call_is_not_handed_out(
 
 
 async def test_calls_that_leave_keep_no_task_from_others(tasks: Tasks, others: Tasks, queue: str) -> None:
-    """Whenever they do: nothing that was handed out for them is theirs until its ack wait is over."""
+    """They may leave at any time: tasks delivered for them belong to nobody until the ack wait is over."""
     queues = [f"{queue}.{name}" for name in "abc"]
     draw = random.Random(7)
     done: list[int] = []

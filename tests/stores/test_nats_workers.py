@@ -16,7 +16,7 @@ def anyio_backend() -> str:
 
 
 async def test_each_function_gets_the_tasks_of_its_own_queue(nats_url: str) -> None:
-    """Also what came for an idle one while another one asked."""
+    """This includes tasks that came for an idle function while another one asked."""
     word = secrets.token_hex(6)
     names = [f"suite-{word}-{number}" for number in range(3)]
     got: list[tuple[str, str]] = []

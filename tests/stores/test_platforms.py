@@ -1,4 +1,4 @@
-"""The stores that need no server where the names of POSIX are missing: several processes, one at a time."""
+"""The stores without a server, in several processes, on a platform without the names of POSIX."""
 
 from __future__ import annotations
 

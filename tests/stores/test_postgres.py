@@ -37,7 +37,7 @@ class TestThroughPgBouncer(StoreSuite):
     def test_an_end_of_a_hold_wakes_every_listener(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """LISTEN can't work through a pooler: whoever listens hears nothing, and may still ask."""
+        """LISTEN doesn't work through a pooler: a listener hears nothing, but may still ask."""
         name = queue()
 
         async def scenario() -> None:
@@ -57,7 +57,7 @@ class TestThroughPgBouncer(StoreSuite):
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str], store_url: str
     ) -> None:
         self.test_an_end_of_a_hold_wakes_every_listener(portal, store, queue)
-        with ExitStack() as open_transactions:  # as many at once as the pool has: each gets its own
+        with ExitStack() as open_transactions:  # as many as the pool has: each gets its own
             for _ in range(10):
                 shared = open_transactions.enter_context(psycopg.connect(store_url, prepare_threshold=None))
                 assert shared.execute("select count(*) from pg_listening_channels()").fetchone() == (0,)

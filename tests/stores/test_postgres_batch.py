@@ -1,4 +1,4 @@
-"""Commands of many queues of one store share statements, and have nothing else to do with each other."""
+"""Commands of many queues of one store share statements, and are otherwise independent of each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW = Advance(settings=SECOND, nonce="n", take=1)
 
 
 LIMIT = 0.05
-"""Seconds that a statement may take, where that is over before it has its turn."""
+"""Seconds that a statement may take, in a test where that passes before its turn."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
-    """A database of one's own."""
+    """The URL of a database for one test."""
     name = f"intervalq_{secrets.token_hex(6)}"
     sql(postgres_url, f"create database {name}")
     yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
@@ -45,14 +45,14 @@ def url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(params=["url", "pgbouncer_url"])
 async def proxy(request: pytest.FixtureRequest) -> AsyncIterator[Proxy]:
-    """The way to a PostgreSQL, or to a PgBouncer in front of one."""
+    """A proxy to a PostgreSQL, or to a PgBouncer in front of one."""
     async with proxied(request.getfixturevalue(request.param)) as proxy:
         yield proxy
 
 
 @pytest.fixture
 async def store(proxy: Proxy) -> AsyncIterator[PostgresStore]:
-    """A store that is connected by way of the proxy."""
+    """A store that is connected through the proxy."""
     async with aclosing(PostgresStore(proxy.url)) as store:
         await store.apply("first", Inspect())
         proxy.asked.clear()
@@ -68,7 +68,7 @@ def sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 
 def some(count: int) -> list[str]:
-    """Names of queues that nobody else uses."""
+    """Names of queues that no other test uses."""
     return [f"{secrets.token_hex(8)}.{number}" for number in range(count)]
 
 
@@ -78,7 +78,7 @@ def statements(proxy: Proxy) -> int:
 
 
 async def outcomes(store: PostgresStore, queues: list[str]) -> dict[str, Answer | BaseException]:
-    """What a command says that is given to all of them at once; each makes its record as `NEW` does."""
+    """The outcomes of one command, given to all queues at once; each creates its record as `NEW` does."""
 
     async def own(queue: str) -> Answer:
         return await store.apply(queue, Advance(settings=SECOND, nonce=queue, take=1))
@@ -88,7 +88,7 @@ async def outcomes(store: PostgresStore, queues: list[str]) -> dict[str, Answer 
 
 
 def check(outcome: Answer | BaseException, queue: str, ticket: int = 1) -> None:
-    """It is the answer about this queue."""
+    """Check that the answer is about this queue."""
     assert isinstance(outcome, Answer)
     assert outcome.state is not None
     assert outcome.state.generation == queue
@@ -141,7 +141,7 @@ async def test_commands_of_one_queue_are_done_in_order(store: PostgresStore) -> 
 
 
 async def test_the_bounds_of_a_reading_are_those_of_its_own_command(store: PostgresStore) -> None:
-    """Which are as far apart for all of one statement, and narrower than the statement was long."""
+    """They are equally far apart for all commands of a statement, and closer than the statement was long."""
     answers = await asyncio.gather(*[store.apply(queue, NEW) for queue in some(50)])
     trips = [answer.trip for answer in answers if answer.trip is not None]
     assert len(trips) == 50
@@ -220,7 +220,7 @@ async def test_an_unknown_outcome_is_that_of_all_and_nothing_is_sent_twice(
 async def test_the_time_limit_begins_when_a_command_is_sent(
     store: PostgresStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits longer than its own limit for another's statement is sent after that."""
+    """A command that waits longer than its own limit for another's statement is sent after that."""
     queues = some(6)
     monkeypatch.setattr(postgres_queues, "_PATIENCE", 60)
     await proxy.begin(Fault.HOLD_ANSWERS)
@@ -254,7 +254,7 @@ async def test_who_is_cancelled_harms_nobody_else(store: PostgresStore, proxy: P
         (sent | waiting)[queue].cancel()
     await anyio.wait_all_tasks_blocked()
     await proxy.heal()
-    with anyio.fail_after(60):  # a guard against hanging
+    with anyio.fail_after(60):  # only a guard against a hang
         for queue, task in (sent | waiting).items():
             if queue not in cancelled:
                 check((await task)[queue], queue)
@@ -275,7 +275,7 @@ async def test_a_statement_that_nobody_waits_for_holds_nobody_up(store: Postgres
     await anyio.wait_all_tasks_blocked()
     for task in sent:
         task.cancel()
-    with anyio.fail_after(60):  # a guard against hanging
+    with anyio.fail_after(60):  # only a guard against a hang
         for queue, outcome in (await waiting).items():
             check(outcome, queue)
     assert all(task.cancelled() for task in sent)
@@ -307,7 +307,7 @@ def test_an_event_loop_may_end_in_the_middle_and_the_next_one_goes_on(url: str) 
 async def test_the_same_queues_in_another_order_do_not_wait_for_each_other(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No deadlock, which would be an error here as nothing is asked again."""
+    """There is no deadlock, which would raise an error here, because nothing is repeated."""
     monkeypatch.setattr(postgres_queues, "_TURNS", 1)
     queues = some(80)
     async with aclosing(PostgresStore(url)) as one, aclosing(PostgresStore(url)) as two:

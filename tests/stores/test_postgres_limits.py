@@ -1,4 +1,4 @@
-"""Limits beside the interval in rows of Postgres: what random commands don't reach."""
+"""Limits beside the interval in rows of Postgres: cases that random commands don't reach."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
-    """A database without a schema."""
+    """The URL of a database without a schema."""
     name = f"intervalq_{secrets.token_hex(6)}"
     sql(postgres_url, f"create database {name}")
     yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
@@ -68,7 +68,7 @@ async def test_a_row_says_which_layout_it_needs_and_costs_nothing_without_limits
 
 
 async def test_a_row_of_schema_2_keeps_its_layout(url: str) -> None:
-    """The columns and functions of schema 2; other tests begin with schema 1."""
+    """These are the columns and functions of schema 2; other tests begin with schema 1."""
     async with aclosing(PostgresStore(url)) as store:
         before = await store.apply("q", Advance(settings=Settings(interval=1_000), nonce="n", take=1), 5)
         sql(
@@ -157,7 +157,7 @@ async def test_the_most_limits_and_cells_that_there_are(url: str) -> None:
 
 
 async def test_cells_that_find_no_room_are_merged_as_by_the_rules(url: str) -> None:
-    """New slots before, between, in and behind 4000 cells; some of these join 4000 used ones."""
+    """There are new slots before, between, in and behind 4000 cells; some of them join 4000 used ones."""
     random = Random(1)
     async with aclosing(PostgresStore(url)) as store:
         for turn in range(12):
@@ -189,7 +189,7 @@ async def test_cells_that_find_no_room_are_merged_as_by_the_rules(url: str) -> N
 
 
 async def test_units_that_count_for_longer_than_later_ones_come_after_them(url: str) -> None:
-    """With less burst, what is used counts for longer: also longer than what is issued after that."""
+    """With a smaller burst, used units count for longer, even longer than units issued later."""
     settings, now = Settings(interval=1_000, burst=50, limits=(Limit(4, 64_000),)), 1_000_000_000
     model: State | None = None
     async with aclosing(PostgresStore(url)) as store:

@@ -1,4 +1,4 @@
-"""The schema of queues on Postgres: created once, upgraded, refused if it is newer, and the rights for it."""
+"""The schema of queues on Postgres: created once, upgraded, refused if newer; and the rights it needs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_what_is_missing_in_the_schema_is_made_again(url: str, harm: str) 
 async def test_a_schema_that_another_makes_anew_meanwhile_is_not_made_once_more(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would change under all who work with it by then, and what they are doing would fail."""
+    """It would change under all clients that already use it, and their statements would fail."""
     monkeypatch.setattr(postgres_queues, "_PATIENCE", 60.0)  # it waits here for as long as the test takes
     waits = "select pid from pg_stat_activity where wait_event = 'advisory' and datname = current_database()"
     type_of_answers = "select 'intervalq._answer'::regtype::oid"
@@ -179,7 +179,7 @@ async def test_a_schema_of_version_1_is_brought_up_and_its_records_are_raised(ur
 async def test_a_connected_client_of_an_older_version_is_told_to_upgrade(
     url: str, monkeypatch: pytest.MonkeyPatch, call: bytes
 ) -> None:
-    """What it calls is undefined: nothing is done, and it looks at the version."""
+    """The function that it calls doesn't exist: nothing is done, and the client checks the version."""
     monkeypatch.setattr(postgres_queues, "_APPLY", call.replace(b"-- %s", b"where %s > 0"))
     monkeypatch.setattr(postgres_queues, "LAYOUT", rules.LAYOUT - 1)
     async with aclosing(PostgresStore(url)) as store:

@@ -109,7 +109,7 @@ async def test_statements_are_prepared_on_the_server_s_own_connections(url: str,
 async def test_a_newer_schema_is_refused_where_statements_were_prepared(
     url: str, store: PostgresTaskStore
 ) -> None:
-    """The server says first that what they call gives rows of another type."""
+    """The server's first error is that the called function returns rows of another type."""
     for _ in range(3):
         assert await store.apply(Sessions()) == ()
     sql(url, "update intervalq.tasks_version set number = 7")
@@ -158,7 +158,7 @@ async def test_client_and_server_make_the_same_uuid_of_an_id(url: str, store: Po
     for id_ in ("", "t", "ü", uuids[0], uuids[1], uuids[0].upper(), uuids[0] + "\n", "a" * 300):
         assert str(sql(url, "select intervalq._id(%s)", id_)[0][0]) == uuid_of(id_), id_
     assert uuid_of(uuids[0]) == uuids[0]
-    assert uuid_of(uuids[1]) != uuids[1]  # what may be the hash of another id is hashed itself
+    assert uuid_of(uuids[1]) != uuids[1]  # a text that may be the hash of another id is hashed itself
 
 
 async def test_texts_that_the_server_cannot_hold_are_refused(store: PostgresTaskStore) -> None:

@@ -1,4 +1,4 @@
-"""An insert claims for an idle session, and its notice brings the task; and when it must not."""
+"""An insert claims its task for an idle session, and sends it with the notice; and when it must not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_the_notice_of_an_insert_brings_the_task(store: PostgresTaskStore)
 
 
 async def test_plain_tasks_are_handed_as_ordinary_ones(store: PostgresTaskStore) -> None:
-    """As many as it wants; the rest is plain."""
+    """The session gets as many as it wants; the rest stays plain."""
     async with store.wakeups("s") as woken:
         await _idle(store, 2)
         await store.put("q", ["1", "2", "3"])
@@ -78,7 +78,7 @@ async def test_plain_tasks_are_handed_as_ordinary_ones(store: PostgresTaskStore)
 
 
 async def test_a_session_that_was_removed_is_handed_nothing(store: PostgresTaskStore, url: str) -> None:
-    """It may have said that it is idle in the moment when that was done."""
+    """It may have declared itself idle at the moment at which it was removed."""
     await store.apply(Begin(Session("t", expiry=3600 * SECOND)))
     async with store.wakeups("s") as woken:
         await store.apply(Work("t", queues=("q",), limit=1, idle=True))
@@ -104,7 +104,7 @@ async def test_so_many_as_it_wants_and_not_what_was_there_before(store: Postgres
 
 @pytest.mark.parametrize("why", ["too long", "a limit of its consumer", "a transaction"])
 async def test_else_it_is_only_told(store: PostgresTaskStore, why: str) -> None:
-    """In a transaction others would wait for its end for a task that they could have claimed."""
+    """In a transaction, others would wait until its end for a task that they could have claimed."""
     async with store.wakeups("s") as woken:
         await _idle(store, most=9 if "limit" in why else None)
         if why == "a transaction":
@@ -130,7 +130,7 @@ async def test_two_who_are_idle_get_one_each(store: PostgresTaskStore) -> None:
 
 
 async def test_who_hears_nothing_any_more_is_told(store: PostgresTaskStore, url: str) -> None:
-    """A guard that was given up while the server was at it has left its answer on the connection."""
+    """A guard that was cancelled while the server worked on it has left its answer on the connection."""
     with psycopg.connect(url, autocommit=True) as other, psycopg.connect(url) as locking:
         locking.execute("lock table intervalq.sessions")
         waits = "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%guarding%'"

@@ -1,4 +1,4 @@
-"""Queues of plain tasks that were used once leave nothing, and that loses and doubles nothing."""
+"""Names of queues of plain tasks that were used once leave nothing behind, and no task is lost or doubled."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_nothing_is_left_of_names_that_were_used_once(url: str, store: Pos
         await _drain(store, f"name{number}")
     await store.apply(Beat("s"))
     assert _sql(url, LEFT) == [(0, 0)]
-    await _drain(store, "name7")  # a name that comes again is like a new one
+    await _drain(store, "name7")  # a name that is used again is like a new one
     await store.apply(Beat("s"))
     assert _sql(url, LEFT) == [(0, 0)]
 
@@ -108,7 +108,7 @@ async def test_a_sweep_removes_some_and_the_next_ones_the_others(url: str, store
 
 
 async def test_a_beat_does_not_look_at_queues_where_nothing_moves(url: str, store: PostgresTaskStore) -> None:
-    """However many there are, with tasks that wait."""
+    """This holds however many queues there are with waiting tasks."""
     for number in range(40):
         await store.put(f"name{number}", [str(n) for n in range(2)])
         await store.put(f"name{number}", [str(n) for n in range(2)])

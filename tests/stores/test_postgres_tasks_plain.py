@@ -1,4 +1,4 @@
-"""Plain tasks that are named while others claim and finish them, each on a connection of its own."""
+"""Plain tasks that are changed by id while others claim and finish them, each on its own connection."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def store(url: str) -> AsyncIterator[PostgresTaskStore]:
 
 
 def _put(connection: psycopg.Connection[Any], *numbers: int) -> None:
-    """Plain tasks of one part, whose values are their numbers."""
+    """Insert plain tasks as one part, whose values are their numbers."""
     for number in numbers:
         connection.execute(b"insert into intervalq.plain values ('q', 0, %s, %s)", [number, str(number)])
 
@@ -90,7 +90,7 @@ async def test_pages_have_plain_tasks_and_others(
 async def test_nobody_claims_what_a_transaction_has_named(
     url: str, store: PostgresTaskStore, word: str, isolation: Any, *, is_new: bool
 ) -> None:
-    """Other parts can be claimed, once somebody has claimed from the queue before."""
+    """Other parts can be claimed once somebody has claimed from the queue before."""
     parts = {
         "delete": Modify(deletes=(Delete("plain-0-2", 0),)),
         "depend": Modify(depends=(Depend("plain-0-2", 0),)),
@@ -113,7 +113,7 @@ async def test_nobody_claims_what_a_transaction_has_named(
 async def test_one_that_was_committed_late_does_not_stand_for_one_that_was_taken(
     url: str, store: PostgresTaskStore
 ) -> None:
-    """As many are there as were handed out, but not the same."""
+    """There are as many tasks as were handed out, but not the same ones."""
     with psycopg.connect(url, autocommit=True) as connection, psycopg.connect(url) as late:
         _put(connection, 1, 2, 3, 4, 6, 7, 8, 9, 10)
         _put(late, 5)

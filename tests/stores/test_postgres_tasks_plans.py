@@ -1,4 +1,4 @@
-"""Claims and looks stay cheap, however many tasks wait, are for later, claimed or dead: plans and buffers."""
+"""Claims and looks stay cheap, however many tasks wait, are delayed, claimed or dead: plans and buffers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_claim_among_a_million_looks_at_what_it_takes(watched: Watched) -> Non
 
 
 def test_a_step_of_a_line_looks_at_few_however_many_wait(watched: Watched) -> None:
-    """The first is claimed, one comes, the first is done and the next is fed."""
+    """The first is claimed, one is inserted, the first is done, and the next becomes claimable."""
     [first] = watched.work("line", 1)
     assert watched.rows() < 60
     for _ in range(3):
@@ -87,10 +87,10 @@ def test_up_to_ten_thousand_are_counted(watched: Watched, number: int, exact: bo
 
 @pytest.mark.parametrize("now", [8_000, 1_000_000_000])
 def test_a_million_are_estimated_by_a_look_at_few(watched: Watched, now: int) -> None:
-    """Those that are ready, or for later, exactly where they are few."""
+    """Ready or delayed tasks are counted exactly if they are few."""
     size, claimed, ready, future, inbox, exact = _stats(watched, "deep", now)
     assert (claimed, inbox, exact) == (0, 0, False)
-    # Rows are 60 to a page, and the queue's pages are next to each other: the samples have 1 % of them.
+    # Rows are 60 to a page, and the queue's pages are adjacent; the samples have 1 % of them.
     assert abs(size - WAITING) < WAITING // 20
     if now == 8_000:
         assert 6_000 < ready <= 8_000  # other tests have claimed some
@@ -162,7 +162,7 @@ def test_queues_whose_tasks_are_all_claimed_are_found_by_a_look_at_few(
 
 
 def test_the_first_of_those_that_are_claimed_are_the_first(claimed: str, watched: Watched) -> None:
-    """Of all states and sessions, by time, whatever comes behind."""
+    """This holds for all states and sessions, by time, whatever comes behind."""
     del claimed
     for number, (queue, times) in enumerate((("claimed", [0, 1, 1, 2, 2, 3]), ("gone", [1, 2, 3, 4, 5, 6]))):
         watched.plans.clear()
@@ -175,7 +175,7 @@ def test_the_first_of_those_that_are_claimed_are_the_first(claimed: str, watched
 
 
 def test_the_highest_number_of_claims_is_found_by_a_look_at_few(claimed: str, watched: Watched) -> None:
-    """First claims are in no index of it; only later ones are."""
+    """First claims are in no index for it; only repeated ones are."""
     ask = "select most_claims, seen from intervalq._counts('{gone}', %s, intervalq._holders(), 1000000000)"
     bounds = [10] * 5
     [(most, seen)] = watched.connection.execute(ask, [bounds]).fetchall()
@@ -196,7 +196,7 @@ def test_the_highest_number_of_claims_is_found_by_a_look_at_few(claimed: str, wa
 def test_up_to_ten_thousand_claims_are_counted(
     claimed: str, watched: Watched, number: int, lease: int | None, exact: bool
 ) -> None:
-    """Among very many of other queues; with tasks for later beside them, and some that are ready."""
+    """They are among very many of other queues, with delayed tasks beside them, and some that are ready."""
     del claimed
     queue = f"held{number}-{lease}"
     watched.connection.execute(b"set auto_explain.log_min_duration = -1")
@@ -236,7 +236,7 @@ def test_who_finds_nothing_does_not_look_at_the_tasks_of_later(watched: Watched)
 
 
 def test_dead_rows_are_passed_once_and_not_by_each_claim(server: str, watched: Watched) -> None:
-    """Another session holds an old snapshot, so that nothing can clean them away."""
+    """Another session holds an old snapshot, so that dead rows can't be cleaned up."""
     with psycopg.connect(server) as other:
         other.execute("set transaction isolation level repeatable read")
         other.execute("select")
@@ -255,7 +255,7 @@ def test_dead_rows_are_passed_once_and_not_by_each_claim(server: str, watched: W
 def test_claims_are_settled_one_by_one_even_if_the_planner_takes_the_table_for_empty(
     postgres_url: str,
 ) -> None:
-    """As after a night without tasks: plans made then must not be quadratic in the morning."""
+    """After a night without tasks, plans that were made then must not be quadratic in the morning."""
     name = f"intervalq_{secrets.token_hex(6)}"
     url = urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
     with psycopg.connect(postgres_url, autocommit=True) as connection:

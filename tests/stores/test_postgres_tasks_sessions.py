@@ -1,4 +1,4 @@
-"""Tasks on Postgres: sessions, guards, and who is woken."""
+"""Tasks on Postgres: sessions, guards, and which sessions are woken."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_a_dead_process_is_seen_by_the_next_of_the_ring(url: str, store: P
 
 
 async def test_a_watch_ends_its_pause_with_a_beat_that_has_looked(store: PostgresTaskStore) -> None:
-    """Else a neighbour that has begun to work is looked at as rarely as one that does nothing."""
+    """Otherwise a neighbour that has begun to work is checked as rarely as an idle one."""
     await begun(store, "a", "b")
     await store.apply(inserts("t"))
     async with store.guard("a") as watch, store.guard("b"), asyncio.TaskGroup() as group:
@@ -180,7 +180,7 @@ async def test_behind_a_pooler_nobody_wakes_or_is_judged(pgbouncer_url: str) -> 
 async def test_behind_a_pooler_nobody_is_given_what_they_would_not_hear_of(
     pgbouncer_url: str,
 ) -> None:
-    """A task that an insert claims for an idle session whose notices are lost would never be run."""
+    """A task claimed by an insert for an idle session whose notices are lost would never run."""
     queue = f"q-{secrets.token_hex(6)}"
     async with Tasks(pgbouncer_url) as working, Tasks(pgbouncer_url) as other:
         ran, seen = anyio.create_memory_object_stream[int](8)
@@ -206,7 +206,7 @@ async def test_behind_a_pooler_nobody_is_given_what_they_would_not_hear_of(
 async def test_no_insert_is_missed_by_one_who_becomes_idle_in_that_moment(
     url: str, store: PostgresTaskStore
 ) -> None:
-    """The insert is not committed yet when the idle one looks, and doesn't see that one either."""
+    """The insert is not committed yet when the idle session looks, and doesn't see that session either."""
     await begun(store, "s")
     with psycopg.connect(url) as inserting:
         inserting.execute("select intervalq.enqueue('q', '1')")

@@ -68,7 +68,7 @@ async def test_the_next_of_a_key_is_fed_even_by_one_who_cannot_see_it(
 
 
 async def test_one_who_joins_a_line_that_it_cannot_see_the_end_of_is_fed(store: PostgresTaskStore) -> None:
-    """The first has gone since its snapshot, so that nobody else would feed it."""
+    """The first has gone since its snapshot, so that nobody else would make the second one claimable."""
     await begun(store, "s")
     await store.apply(inserts("a", key="k"))
     [row] = await claim(store, "s")
@@ -105,7 +105,7 @@ async def test_a_transaction_that_has_failed_is_not_taken_for_committed(store: P
 async def test_a_transaction_that_its_user_has_ended_takes_no_command(
     store: PostgresTaskStore, ended: bytes
 ) -> None:
-    """Else what a claim's user has written stands, whoever has the claim by then."""
+    """Otherwise the user's own writes would be kept, whoever has the claim by then."""
     kinds: list[str] = []
     for command in (inserts("a"), None):
 
@@ -175,7 +175,7 @@ async def test_anybody_can_insert_by_sql(url: str, store: PostgresTaskStore) -> 
 
 
 async def _numbers(store: PostgresTaskStore, now: int | None = None) -> list[int]:
-    """What a session that finishes all of it gets, one by one; ordinary tasks are left."""
+    """The numbers that a session gets which finishes all plain tasks one by one; ordinary tasks are left."""
     worked = await store.apply(Work("s", queues=("q",), limit=100), now)
     done = tuple(Finished(one) for one, _ in worked.ranges)
     assert (await store.apply(Work("s", finished=done), now)).lost_ranges == ()
@@ -211,7 +211,7 @@ async def test_plain_tasks_that_are_committed_late_are_not_lost(
     assert sorted(given) == list(range(100, 228))
     for second in range(40, 44):
         await store.apply(Beat("s"), second * SECOND)
-    rows = [row for row in await store.apply(Select(queue="q")) if row.created]  # what has become ordinary
+    rows = [row for row in await store.apply(Select(queue="q")) if row.created]  # now ordinary
     found: list[int] = []
     while more := await _numbers(store):
         found += more

@@ -114,7 +114,7 @@ async def test_a_step_that_was_rolled_back_for_another_is_done_again(url: str) -
 async def test_steps_wait_for_each_other_and_only_then_read_the_clock(url: str) -> None:
     async with aclosing(PostgresStore(url)) as store:
         await store.names()
-        for ticket in (2, 4):  # the record is being made; it is there
+        for ticket in (2, 4):  # the record is being created, and then exists
             with psycopg.connect(url) as other:
                 first = [json.dumps(NEW.to_dict()), rules.LAYOUT]
                 other.execute("select intervalq.apply('q', %s, null, %s)", first)

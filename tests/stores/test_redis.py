@@ -49,7 +49,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Callable[[str], RedisStore]]:
-    """Opens stores, and closes them at the end."""
+    """A function that opens stores, which are closed at the end."""
     stores: list[RedisStore] = []
 
     def open_one(url: str) -> RedisStore:
@@ -122,12 +122,12 @@ async def test_a_connection_that_ended_while_idle_is_no_error(
     server.stop()
     server.start()
     for _ in range(5):
-        await checkpoint()  # the event loop hears of the end
+        await checkpoint()  # the event loop learns of the end
     assert (await store.apply("q", take())).count == 1
 
 
 async def test_nobody_listens(opened: Callable[[str], RedisStore]) -> None:
-    """Refused at once, so not waited for: that would be a timeout."""
+    """The connection is refused at once, so the call doesn't wait, which would be a timeout."""
     store = opened(f"redis://127.0.0.1:{servers.free_port()}")
     with pytest.raises(errors.StoreUnavailable) as raised:
         await store.apply("q", take())
@@ -246,7 +246,7 @@ async def test_a_step_out_of_the_numbers_is_not_kept(
 
 
 async def test_thousands_of_leases(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
-    """More than Lua hands over at once, and all of them change when the clock is set back."""
+    """There are more than Lua passes on at once, and all of them change when the clock is set back."""
     store, many = opened(redis_url), Settings(interval=1, max_running=5_000)
     state = None
     for now in (5_000, 6_000, 7_000, 8_000, 9_000, 4_000):
@@ -289,7 +289,7 @@ async def test_only_idle_ephemeral_records_expire(
 async def test_a_cancelled_call_does_not_poison_the_next(
     redis_url: str, opened: Callable[[str], RedisStore]
 ) -> None:
-    """Each answer belongs to the queue that was asked about, whatever was cancelled meanwhile."""
+    """Each answer is about the queue that was asked about, whatever was cancelled meanwhile."""
     store, dice, answered = opened(redis_url), random.Random(5), 0
     for name in range(8):
         await store.apply(f"mine-{name}", take(f"g{name}"))

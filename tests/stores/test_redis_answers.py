@@ -1,4 +1,4 @@
-"""A server, or who stands in its place, that answers more than it may: the connection ends."""
+"""A server, or an impostor, that sends more answers than it may: the connection is closed."""
 
 from __future__ import annotations
 

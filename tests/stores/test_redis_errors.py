@@ -38,7 +38,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Open]:
-    """Opens stores, and closes them at the end."""
+    """A function that opens stores, which are closed at the end."""
     stores: list[RedisStore] = []
 
     def open_one(url: str) -> RedisStore:
@@ -52,7 +52,7 @@ async def opened() -> AsyncIterator[Open]:
 
 @pytest.fixture(params=["redis", "valkey"])
 def own(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
-    """Starts a Redis or Valkey for a test alone."""
+    """A function that starts a Redis or Valkey for one test."""
     request.getfixturevalue(f"{request.param}_url")  # skips where there is none
     binary = servers.redis_binary() if request.param == "redis" else servers.valkey_binary()
     started: list[Server] = []
@@ -72,13 +72,13 @@ async def test_other_ways_to_a_server(own: OwnServer, opened: Open, monkeypatch:
     with redis_client(f"{server.url[:-1]}3") as client:
         assert client.keys() == [b"intervalq:{q}"]
     monkeypatch.setattr(redis_pipeline, "WITHIN", 0.05)
-    for scheme in ("rediss", "rediss+cluster"):  # these servers have no TLS, so nothing may get through
+    for scheme in ("rediss", "rediss+cluster"):  # these servers have no TLS, so no command may get through
         with pytest.raises(errors.StoreUnavailable):
             await opened(f"{scheme}://127.0.0.1:{server.port}").apply("q", TAKE)
 
 
 async def test_closing_during_a_call(redis_url: str, opened: Open) -> None:
-    """The call has its answer, and no connection is left open (which would be a warning)."""
+    """The call gets its answer, and no connection is left open (which would be a warning)."""
     store = opened(redis_url)
     await store.apply("closing", TAKE)
     async with anyio.create_task_group() as group:
@@ -148,7 +148,7 @@ async def test_a_script_that_hangs(own: OwnServer, opened: Open) -> None:
 
 
 async def test_rights(own: OwnServer, opened: Open) -> None:
-    """Who lacks some is told so, and gets nothing done."""
+    """A user who lacks some gets an error that says so, and nothing is done."""
     server = own()
     everything = ("on", f">{CANARY}", "~intervalq:*", "resetchannels", "&intervalq:*", "+@all")
     port = server.port
@@ -232,7 +232,7 @@ def test_trio_is_refused() -> None:
 
 @asynccontextmanager
 async def fake(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
-    """A server that answers every read with what `answer` makes of it; None: it hangs up."""
+    """A server that answers every read with what `answer` returns; None: it closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
@@ -248,7 +248,7 @@ async def fake(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
 
 
 async def test_a_lost_answer_is_not_asked_for_again(opened: Open) -> None:
-    """The command may have been done: the caller decides."""
+    """The command may have been done, so the caller decides."""
     seen: list[bytes] = []
 
     def lose(data: bytes) -> bytes | None:
@@ -284,7 +284,7 @@ async def test_a_url_of_the_wrong_kind(redis_url: str, redis_cluster_url: str, o
 
 
 async def test_a_cluster_that_moves_slots(redis_cluster_url: str, opened: Open) -> None:
-    """Redirections are followed, and records found where they are; a lost node is told, then forgotten."""
+    """Redirections are followed, so records are found; a lost node is reported, and then forgotten."""
     binary = servers.valkey_binary()
     with (
         servers.running(servers.redis_node(binary)) as one,
@@ -337,7 +337,7 @@ async def test_a_cluster_that_moves_slots(redis_cluster_url: str, opened: Open) 
 async def test_advice(own: OwnServer, opened: Open, redis_cluster_url: str) -> None:
     server = own("--appendonly", "yes")
     store = opened(server.url)
-    safety = 2  # sentences about the way and the rights come first
+    safety = 2  # sentences about the connection and the rights come first
     assert {level for level, _ in (await store.advice())[safety:]} == {"ok"}
     with redis_client(server.url) as client:
         for sync, level, lost in (

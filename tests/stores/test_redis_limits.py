@@ -1,4 +1,4 @@
-"""Limits beside the interval, as a Redis keeps them: their fields, what is refused, and how many cells."""
+"""Limits beside the interval on Redis: their fields, what is refused, and the number of cells."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_what_edges_are_kept_as(redis_url: str, store: RedisStore) -> None
 
 
 async def test_as_many_cells_as_are_kept(store: RedisStore) -> None:
-    """Slots further ahead share the last cell, and those of a record that is full of cells are all read."""
+    """Slots further ahead share the last cell, and all cells of a full record can be read."""
     state, now = None, NOW
     settings = Settings(interval=1_000_000, limits=(Limit(10**6, 64_000_000),))
     command = Advance(settings=settings, nonce="n", take=1_000, generation="n")
@@ -152,7 +152,7 @@ async def test_as_many_cells_as_are_kept(store: RedisStore) -> None:
 
 
 async def test_limits_go_with_the_record_that_had_them(redis_url: str, store: RedisStore) -> None:
-    """An ephemeral record that lapsed is replaced by one of other settings, or of none with limits."""
+    """An ephemeral record that lapsed is replaced by one with other settings, or one without limits."""
     now = NOW
     keyed = Settings(interval=1_000, ephemeral=True, limits=WINDOWS.limits)
     fewer = Settings(interval=1_000, ephemeral=True, limits=WINDOWS.limits[:1])

@@ -41,7 +41,7 @@ async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def store(proxy: Proxy) -> AsyncIterator[RedisStore]:
-    """A store by way of the proxy, connected."""
+    """A connected store behind the proxy."""
     async with aclosing(RedisStore(proxy.url)) as store:
         await store.apply("warm", Inspect())
         proxy.asked.clear()
@@ -50,7 +50,7 @@ async def store(proxy: Proxy) -> AsyncIterator[RedisStore]:
 
 @pytest.fixture
 async def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Puts the clock of the event loop forward, and with it all its timers."""
+    """Advances the clock of the event loop, and with it all its timers."""
     loop = asyncio.get_running_loop()
     real, ahead = loop.time, 0.0
     monkeypatch.setattr(loop, "time", lambda: real() + ahead)
@@ -63,7 +63,7 @@ async def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def asked(proxy: Proxy, command: bytes = b"EVALSHA") -> int:
-    """How many such commands have come to the proxy."""
+    """How many such commands have reached the proxy."""
     return b"".join(data for _, data in proxy.asked).count(b"\r\n%b\r\n" % command)
 
 
@@ -74,7 +74,7 @@ def tasks() -> list[str]:
 
 
 class Callers:
-    """Calls that are made at the same time, each about a queue of its own, and how they ended."""
+    """Concurrent calls, each about a queue of its own, and how they ended."""
 
     def __init__(self, store: RedisStore, group: TaskGroup) -> None:
         self._store = store
@@ -100,7 +100,7 @@ class Callers:
                 self.outcomes[number] = error
 
     def check_answered(self, *numbers: int) -> None:
-        """Each of them has the answer to its own command."""
+        """Check that each call got the answer to its own command."""
         for number in numbers:
             answer = self.outcomes[number]
             assert isinstance(answer, Answer), answer
@@ -114,8 +114,8 @@ class Callers:
 async def test_ten_thousand_callers_wait_for_one_round_trip(
     proxy: Proxy, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No answer gets through before all commands have come, so none waits for the answer to another."""
-    monkeypatch.setattr(redis_pipeline, "WITHIN", 60)  # what is counted isn't how fast this machine is
+    """Answers are held until all commands have arrived, so no command waits for the answer to another."""
+    monkeypatch.setattr(redis_pipeline, "WITHIN", 60)  # what counts isn't how fast this machine is
     await proxy.begin(Fault.HOLD_ANSWERS)
     async with anyio.create_task_group() as group:
         callers = Callers(store, group)
@@ -254,7 +254,7 @@ async def test_a_late_answer_ends_all_calls_on_its_connection(
 async def test_the_time_for_an_answer_begins_when_the_command_is_sent(
     proxy: Proxy, later: Callable[[float], None]
 ) -> None:
-    """Until then it waits for the connection, for which there is a time of its own."""
+    """Until then the command waits for the connection, which has a time limit of its own."""
     await proxy.begin(Fault.HOLD_ANSWERS)
     async with aclosing(RedisStore(proxy.url)) as store, anyio.create_task_group() as group:
         callers = Callers(store, group)
@@ -326,7 +326,7 @@ async def test_a_store_that_is_closed_while_it_connects(proxy: Proxy, closed: bo
             scope.cancel()
         await checkpoint()
         await store.aclose()
-        for _ in range(2):  # what connects ends, and then who waited for it
+        for _ in range(2):  # the connecting task ends, and then those that waited for it
             await checkpoint()
         assert tasks() == ([] if closed else ["PipelinedConnection._send"])
         await proxy.heal()
@@ -338,7 +338,7 @@ async def test_a_store_that_is_closed_while_it_connects(proxy: Proxy, closed: bo
 
 
 def test_each_event_loop_has_connections_of_its_own(redis_url: str) -> None:
-    """One that ends takes its tasks with it, also while an answer is still to come."""
+    """A loop that ends takes its tasks with it, even while an answer is still to come."""
     store = RedisStore(redis_url)
 
     async def use(patience: int) -> None:

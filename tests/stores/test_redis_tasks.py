@@ -63,7 +63,7 @@ class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
 
 
 def kept(client: Any) -> list[bytes]:
-    """What the index has, but for sessions."""
+    """The contents of the index, except for sessions."""
     return [member for member in client.zrange(INDEX, 0, -1) if member[:1] != b"e"]
 
 
@@ -144,7 +144,7 @@ async def test_what_replaces_a_line_leaves_what_is_claimed(store: RedisTaskStore
 
 
 async def test_who_is_idle_is_told_of_what_is_ready_soon(store: RedisTaskStore, client: Any) -> None:
-    """Once: it has to say again that it is idle. Nobody listens here, so the next one is told, too."""
+    """It is notified once, and must then declare itself idle again; as nobody listens, so is the next one."""
     await begun(store, "s", "t")
     idle = Work("s", queues=("q", "p"), limit=1, idle=True)
     both = [b"i\0\1ps", b"i\0\1pt", b"i\0\1qs", b"i\0\1qt"]
@@ -183,7 +183,7 @@ async def test_each_database_has_tasks_of_its_own(store: RedisTaskStore, server:
 
 
 async def test_as_many_parts_as_a_command_may_have(store: RedisTaskStore, client: Any) -> None:
-    """In one line, where each delete feeds the next one, and each change moves it."""
+    """They are tasks of one key: each delete makes the next one claimable, and each change moves one."""
     await begun(store, "s")
     ids = [f"t{number}" for number in range(MAX_ROWS)]
     await store.apply(inserts(*ids, key="k"))
@@ -225,7 +225,7 @@ local redis = { call = counted('call'), pcall = counted('pcall') }
 async def test_what_a_command_costs_does_not_grow_with_those_that_wait(
     store: RedisTaskStore, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted within the server, as commands and as parts of their replies, before and with 100,000 tasks."""
+    """Commands and their parts are counted within the server, before and after 100,000 tasks are inserted."""
     plain = redis_tasks._script
     keyed = Insert("q", "1", "keyed", "k", inbox=10**6)
     steps: list[Command[Any]] = [

@@ -1,4 +1,4 @@
-"""Tasks on Redis: what is refused, what is broken, and what the server does."""
+"""Tasks on Redis: refused commands, damaged data, and faults of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS that was asked for can't be taken away: what is wrong is named, and no secret is on the wire."""
+"""TLS that was requested can't be removed: errors name the fault, and no secret is sent in clear text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from intervalq_stores._transport import is_near
 from intervalq_stores.nats import _url as nats_url
 from intervalq_stores.postgres.queues import PostgresStore
 from intervalq_stores.redis import _advice as redis_advice
-from secure_wire import SECRET, SSL_REQUEST, Certificates, Front, answering, stripping
 from servers import Server
+from tls_fronts import SECRET, SSL_REQUEST, Certificates, Front, answering, stripping
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ async def inspect(url: str) -> None:
 
 
 async def refusal(url: str, front: Front | None = None) -> str:
-    """What is said of TLS, of queues, which don't take it for an outage, and of tasks."""
+    """The errors about TLS, of queues, which don't take it for an outage, and of tasks."""
     async with IntervalQueue("q", interval=1, store=url) as queue:
         with pytest.raises(InsecureTransport) as refused:
             await queue.run(never)

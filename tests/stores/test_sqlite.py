@@ -90,7 +90,7 @@ async def test_one_connection_serves_steps_that_follow_each_other(
     monkeypatch.setattr(sqlite3, "connect", counted)
     for _ in range(20):
         await store.apply("q", TAKE)
-    assert len(made) <= 1  # one more if the machine stood for a second
+    assert len(made) <= 1  # one more if the machine paused for a second
 
 
 async def test_nothing_is_written_when_nothing_changed(store: SQLiteStore, path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_idle_keyed_records_make_room_for_a_new_one(store: SQLiteStore, pa
     await store.apply("busy:1", take)
     await store.apply("kept", TAKE, now=0)
     await store.apply("gone:1", take, now=0)
-    await store.apply("ran:1", limited, now=0)  # runs when written, its lease has lapsed since
+    await store.apply("ran:1", limited, now=0)  # runs when written; its lease has lapsed since
     await store.apply("held:1", take, now=0)
     await store.apply("held:1", Hold(), now=0)
     await store.apply("broken:1", take, now=0)
@@ -158,7 +158,7 @@ async def test_idle_keyed_records_make_room_for_a_new_one(store: SQLiteStore, pa
 async def test_a_new_record_looks_at_a_bounded_number_of_old_ones_and_gets_through_all(
     store: SQLiteStore, path: Path
 ) -> None:
-    """Those that can't go must not keep the others from their turn."""
+    """Records that can't be removed must not keep others from their turn."""
     make(path, {})
     dead = text(ephemeral=True, due=-(10**9))
     held = text(ephemeral=True, due=-(10**9), held_since=0, held_until=rules.FOREVER)
@@ -323,7 +323,7 @@ async def test_only_the_end_of_the_hold_wakes(store: SQLiteStore, monkeypatch: p
 async def test_a_change_in_the_same_tick_as_the_last_look_wakes_too(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log's size and time can be the same before and after: it's looked at again a moment later."""
+    """The log's size and time can be the same before and after, so it is checked again a moment later."""
     await store.apply("q", Hold(settings=EACH_SECOND, nonce="n"))
     monkeypatch.setattr(queues, "stamp", lambda _: (1, 1, 1))
     monkeypatch.setattr(queues, "_TICK", 2**63)

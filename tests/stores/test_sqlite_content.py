@@ -194,7 +194,7 @@ async def test_a_newer_version_that_comes_meanwhile_is_noticed(store: SQLiteStor
 async def test_a_database_that_is_removed_or_replaced_is_not_written_any_more(
     store: SQLiteStore, path: Path, *, again: bool
 ) -> None:
-    """And its log is not played into the next one."""
+    """Its log is not applied to the database that replaced it either."""
     await store.apply("q", TAKE)
     await store.apply("old", TAKE)
     path.unlink()
@@ -210,7 +210,7 @@ async def test_a_database_that_is_removed_or_replaced_is_not_written_any_more(
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Takes a ticket from a database of these bytes: it works, or says why not and leaves it alone."""
+    """Take a ticket from a database of these bytes: it works, or fails and leaves the file unchanged."""
     path = tmp_path / "fuzzed.db"
 
     async def take(written: bytes) -> None:

@@ -13,7 +13,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from databases import TAKING, at_rest, line, make, names, opened, process, refusal, text, whole
+from databases import TAKING, at_rest, make, names, opened, refusal, text, whole
+from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings
 from intervalq_stores._files.locked_file import SharedFile
@@ -21,15 +22,6 @@ from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-HOLD = """
-import sys
-from pathlib import Path
-from intervalq_stores._files.locked_file import SharedFile
-with SharedFile(Path(sys.argv[1]), "x").locked():
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -40,13 +32,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> SQLiteStore:
     return SQLiteStore(f"sqlite://{path}")
-
-
-async def blocked(store: SQLiteStore) -> None:
-    """Until it waits for the lock."""
-    with anyio.fail_after(60):
-        while not store._file.waiting:
-            await checkpoint()
 
 
 # --- the lock ---------------------------------------------------------------------------------------
@@ -113,7 +98,7 @@ async def test_a_program_that_holds_the_database_is_told_apart_from_ours(
             reported = await refusal(lambda: store.apply("q", TAKE))
             assert re.search(r"another program held the database.*nothing was done", reported)
         assert not SharedFile(path, "x").is_locked() or store._thread._thread is not None
-        assert await store.names() == ["q"]  # to look is no harm in this mode
+        assert await store.names() == ["q"]  # reading does no harm in this mode
     store.patience = 60
     assert (await store.apply("q", TAKE)).taken[0].ticket == 2
 
@@ -142,7 +127,7 @@ async def test_steps_go_on_when_the_other_program_is_done(store: SQLiteStore, pa
             with anyio.fail_after(60):
                 while not store._foreign:
                     await checkpoint()
-                with SharedFile(path, "x").locked():  # it doesn't keep our own lock while it waits
+                with SharedFile(path, "x").locked():  # it doesn't hold our own lock while it waits
                     pass
             with anyio.CancelScope() as left:
                 left.cancel()
@@ -212,7 +197,7 @@ def test_processes_killed_at_random_never_break_the_database_nor_share_a_ticket(
             worker.kill()
             worker.wait()
             assert worker.stdout is not None
-            # What it wrote before, without a line that it didn't get to end.
+            # What it wrote before, without an incomplete last line.
             acknowledged.extend(map(int, worker.stdout.read().rpartition("\n")[0].split()))
 
         workers = [start() for _ in range(3)]
@@ -238,16 +223,16 @@ def test_processes_killed_at_random_never_break_the_database_nor_share_a_ticket(
 
 
 def test_processes_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
-    """Counted in turns, not in time: a waiter that sleeps and tries again is overtaken by hundreds.
+    """Turns are counted, not time: a waiter that sleeps and polls would be overtaken by hundreds.
 
-    On a machine with other work to do the lock's own queue lets some dozens by, so there are three attempts.
+    On a busy machine the lock's own queue lets some dozens pass, so there are three attempts.
     """
     worst = [_most_overtaken(tmp_path / f"{attempt}.db") for attempt in range(3)]
     assert min(worst) <= 100, worst
 
 
 def _most_overtaken(path: Path) -> int:
-    """How many tickets went to others, at most, between two of the same process while four are at it."""
+    """The most tickets that others took between two of one process, while four processes take tickets."""
     make(path, {})
     script = f"{TAKING}\ntake(1); sys.stdin.readline(); take(400)"
     with ExitStack() as stack:

@@ -14,6 +14,7 @@ from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly,
 from intervalq.rules import Advance, Settings
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
+from small_disks import mounted
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
@@ -30,18 +31,8 @@ def store(path: Path) -> SQLiteStore:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB, which needs root and a kernel that lets it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)  # lazily: the thread may not have closed it yet
+    with mounted(tmp_path / "disk", "256k") as disk:
+        yield disk
 
 
 def fill(folder: Path) -> Path:
@@ -62,7 +53,7 @@ async def test_a_full_disk_leaves_the_old_state_whole(small_disk: Path) -> None:
     filler = fill(small_disk)
     tickets = [1]
     refused = 0
-    while refused < 3:  # the log has some room left, and has again when it was put into the database
+    while refused < 3:  # the log has some room left, and has room again after a checkpoint
         try:
             tickets.append((await store.apply("q", TAKE)).taken[0].ticket)
         except StoreFull as error:
@@ -197,7 +188,7 @@ async def test_files_that_others_may_have_planted_are_refused(
                     pytest.skip("only root can give files away")
     with pytest.raises(InsecurePath, match=f"state.db{end}'.*: |anybody may write"):
         await store.apply("q", TAKE)
-    if end != ".lock":  # which a look doesn't need
+    if end != ".lock":  # which reading doesn't need
         with pytest.raises(InsecurePath):
             await store.names()
     if precious.exists():

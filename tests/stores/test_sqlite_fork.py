@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from databases import TAKING, line, names, process, whole
+from databases import TAKING, names, whole
+from file_processes import line, process
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 
 
@@ -28,7 +29,7 @@ take()
 
 
 def test_a_parent_that_closes_does_not_take_the_log_away_from_its_child(path: Path) -> None:
-    """A child that believed its parent's locks to be its own would write on to a log that is removed."""
+    """A child that took its parent's locks for its own would continue to write to a removed log."""
     script = f"""{TAKING}
 async def close():
     await store.aclose()
@@ -59,7 +60,7 @@ else:
 
 
 def test_forks_in_the_midst_of_steps_leave_parent_and_children_able_to_work(path: Path) -> None:
-    """Were a fork to happen while a thread is inside SQLite, some child would wait for ever for a mutex."""
+    """If a fork happened while a thread is inside SQLite, some child would wait for ever for a mutex."""
     script = f"""{TAKING}
 take()  # all is imported: the locks of imports are held in a child as well
 forks = 60

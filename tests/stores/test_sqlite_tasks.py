@@ -212,7 +212,7 @@ async def test_another_program_that_holds_the_database_is_waited_for_with_a_boun
         other.execute("BEGIN IMMEDIATE")
         assert "fuser" in await refusal(lambda: store.apply(put("b")))
         assert "fuser" in await refusal(lambda: begins(store))
-        assert await there(store) == ["a"]  # looks go on
+        assert await there(store) == ["a"]  # queries still work
         other.execute("ROLLBACK")
     store.patience = 10
     await store.apply(put("c"))
@@ -246,7 +246,7 @@ async def test_who_comes_later_is_not_refused_with_those_who_waited_too_long(
 
 
 async def test_what_is_claimed_at_once_is_told_as_it_is_kept(store: SQLiteTaskStore) -> None:
-    """Tasks that are new, and those of which the answer of the statement doesn't have everything."""
+    """These are new tasks, and tasks of which the statement's answer doesn't have all fields."""
     await store.apply(put("new", "again", "failed"), 1)
     await store.apply(put("kept", dedupe="d"), 1)
     tried = Insert("q", "1", "tried", attempt=2), Insert("q", "1", "wrong", error="no")
@@ -350,7 +350,7 @@ async def test_the_users_connection_may_have_settings_of_its_own(store: SQLiteTa
         assert (await store.apply_on(connection, Select(queue="q"))) == (row,)
         assert connection.execute("SELECT t FROM mine").fetchone()["t"] == b"x"
         connection.rollback()
-        assert await there(store) == []  # the tables went with it
+        assert await there(store) == []  # the tables were removed with it
         await store.apply_on(connection, put("b"))
         connection.commit()
     assert await there(store) == ["b"]

@@ -1,4 +1,4 @@
-"""Steps of lines and looks cost the same however many wait: counted in steps of SQLite's machine."""
+"""Steps on keys and counts cost the same however many tasks wait: steps of SQLite's machine are counted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _opened() -> Iterator[sqlite3.Connection]:
 
 
 class Counted:
-    """A table, and how many steps of the machine its commands take, in tens."""
+    """A table, and how many steps of SQLite's machine its commands take, in tens."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.steps = 0
@@ -54,7 +54,7 @@ class Counted:
 
 @pytest.mark.parametrize("waiting", [100, 100_000])
 def test_a_step_of_a_line_is_small_however_many_wait(waiting: int) -> None:
-    """The first is claimed, one comes, the first is done and the next is fed."""
+    """The first is claimed, one is inserted, the first is done, and the next becomes claimable."""
     with _opened() as connection:
         connection.execute(LINE, [waiting])
         connection.execute("BEGIN")
@@ -94,7 +94,7 @@ def test_counts_are_of_indexes_alone() -> None:
 
 
 def test_many_are_estimated_by_a_look_at_few() -> None:
-    """Those of a queue among others, ready and for later; what is there between gaps."""
+    """These are a queue's tasks among others, ready and delayed, also with gaps between them."""
     with _opened() as connection:
         connection.execute(LINE, [100_000])
         connection.execute(FREE, [100_000])

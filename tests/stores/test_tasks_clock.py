@@ -1,4 +1,4 @@
-"""A store's clock that is set back by an hour: what was ready is, and what waits waits no longer."""
+"""A store's clock is set back by an hour: ready tasks stay ready, and delayed ones wait no longer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOUR: Final = 3600
 MINUTE: Final = 60
 
 Go = Callable[[int], Awaitable[object]]
-"""Lets so many seconds pass, or fewer than none, on the store's clock."""
+"""Lets this many seconds (or a negative number) pass on the store's clock."""
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def _claimed(store: TaskStore, session: str = "s", lease: int | None = Non
 
 
 async def _ids(store: TaskStore) -> list[str]:
-    """Those that are ready, which are claimed by that."""
+    """The ids of the ready tasks, which this claims."""
     return [row.id for row in await _claimed(store)]
 
 
@@ -144,7 +144,7 @@ async def _ids(store: TaskStore) -> list[str]:
 async def test_what_was_ready_is_ready_and_what_waits_waits_as_long(
     opened: tuple[TaskStore, Go], steps: int
 ) -> None:
-    """Also what others insert or give back then; one large step, or some small ones."""
+    """This includes tasks inserted or given back then, and holds for one large step or some small ones."""
     store, go = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     assert await _ids(store) == []
@@ -221,7 +221,7 @@ async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[Task
 
 
 async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, Go]) -> None:
-    """Others may change the task then, whether anybody has looked for tasks or not."""
+    """Others may then change the task, whether or not any session has looked for tasks."""
     store, go = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     await _insert(store, "leased")
@@ -243,7 +243,7 @@ async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, Go]) -
 async def test_a_lease_that_ended_before_the_step_is_nobodys(
     opened: tuple[TaskStore, Go], replace: bool
 ) -> None:
-    """Its time is up, and comes only once: also for a task that takes the place of others of its key."""
+    """Its time ends only once, also for a task that replaces others of its key."""
     store, go = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     await store.apply(Modify(inserts=(Insert("q", "1", "leased", key="k"),)))
@@ -265,7 +265,7 @@ async def test_a_lease_that_ended_before_the_step_is_nobodys(
 
 @pytest.mark.parametrize("way", ["change", "settle", "end"])
 async def test_what_is_changed_or_given_back_waits_no_longer(opened: tuple[TaskStore, Go], way: str) -> None:
-    """What was claimed or inserted before the step is ready when it is given back or changed after it."""
+    """Tasks claimed or inserted before the step are ready if they are given back or changed after it."""
     store, go = opened
     for session in ("s", "other"):
         await store.apply(Begin(Session(session, expiry=10 * HOUR * SECOND)))
@@ -313,7 +313,7 @@ async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[
 
 
 async def test_a_user_s_transaction_after_the_step_holds_up_no_beat(empty_postgres_url: str) -> None:
-    """Who inserts in it may be the first to see the step, and may take long."""
+    """A user who inserts in a transaction may be the first to see the step, and may take long."""
     async with aclosing(PostgresTaskStore(empty_postgres_url)) as store:
         await store.apply(Begin(Session("s", expiry=HOUR * SECOND)))
         await store.apply(Beat("s"))
@@ -329,7 +329,7 @@ async def test_a_user_s_transaction_after_the_step_holds_up_no_beat(empty_postgr
 async def test_what_is_delayed_while_a_command_is_on_its_way_is_not_taken_for_older(
     empty_postgres_url: str,
 ) -> None:
-    """It was written after the instant that the command has read, and after the step."""
+    """It was written after the time that the command has read, and after the step."""
     async with aclosing(PostgresTaskStore(empty_postgres_url)) as store:
         await store.apply(Begin(Session("s", expiry=HOUR * SECOND)))
         await store.apply(Modify(inserts=(Insert("q", "1", "a", delay=HOUR * SECOND // 2),)))

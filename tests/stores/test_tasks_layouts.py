@@ -1,4 +1,4 @@
-"""Tables of tasks as an older release left them, with tasks in them: what a store of today makes of them."""
+"""Tables of tasks as an older release left them, with tasks in them: what a store makes of them now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from databases import line, process
+from file_processes import line, process
 from intervalq import errors
 from intervalq.tasks.rules import (
     SECOND,
@@ -138,7 +138,7 @@ async def _ordinary(store: TaskStore, now: int) -> tuple[Row, ...]:
 
 
 async def _go_on(store: TaskStore) -> None:
-    """Do what a session of that time, one that comes, and a producer would do next."""
+    """Do what a session of that time, a new session, and a producer would do next."""
     work = Work("old", (Delete("k1", 1), Delete("held", 1), Delete("leased", 1)), queues=("line",), limit=9)
     worked = await store.apply(work, NOW + 5)
     assert worked.lost == ()
@@ -181,7 +181,7 @@ def test_processes_that_open_them_at_the_same_moment_find_the_same(url: str) -> 
 
 
 def _shape(url: str) -> list[tuple[Any, ...]]:
-    """The columns, indexes, types and functions of the tasks, without the order of columns."""
+    """The columns, indexes, types and functions of the tasks; the order of columns doesn't matter."""
     return _sql(
         url,
         "select table_name, column_name, data_type, is_nullable, coalesce(column_default, ''), collation_name"

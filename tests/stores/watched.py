@@ -1,4 +1,4 @@
-"""A database with a million tasks, and a connection that shows the plans of statements on it."""
+"""A database with a million tasks, and a connection that reports the plans of its statements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server(postgres_url: str) -> Iterator[str]:
         connection.execute(f"create database {name}".encode())
         with psycopg.connect(url, autocommit=True) as inside:
             inside.execute(statements("tasks").encode())
-            # Nobody cleans up behind this test's back; one index is filled faster than it is built.
+            # Nothing cleans up during this test; one index is filled faster than it is built.
             inside.execute(b"alter table intervalq.tasks set (autovacuum_enabled = off)")
             inside.execute(b"set synchronous_commit = off")
             inside.execute(b"select intervalq.begin_session('s', '', 0, '', 1, 0)")
@@ -57,7 +57,7 @@ def server(postgres_url: str) -> Iterator[str]:
 
 
 class Watched:
-    """A connection that tells the plans of the statements within functions."""
+    """A connection that reports the plans of the statements within functions."""
 
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
@@ -87,7 +87,7 @@ class Watched:
         return [row for row in rows if row[0] == "t"]
 
     def insert(self, key: str, inbox: int) -> list[tuple[Any, ...]]:
-        """What `modify` answers to an insert with a key, with the plans of this call only."""
+        """The answer of `modify` to an insert with a key, and the plans of this call only."""
         self.plans.clear()
         task = [str(uuid.uuid4()), None, "line", "1", key, None, 0, 0, "", False, None, 0, inbox, False]
         empty: dict[str, list[object]] = {"changes": [], "deletes": [], "depends": []}
@@ -96,7 +96,7 @@ class Watched:
         return self.connection.execute(ask, [command]).fetchall()
 
     def buffers(self) -> int:
-        """How many pages the last call has looked at."""
+        """How many pages the last call has read."""
         return sum(
             node["Shared Hit Blocks"] + node["Shared Read Blocks"]
             for node in (plan["Plan"] for plan in self.plans)
@@ -104,7 +104,7 @@ class Watched:
         )
 
     def rows(self) -> float:
-        """How many rows went through the plans of the last call, or were thrown away there."""
+        """How many rows the plans of the last call processed or discarded."""
 
         def of(node: dict[str, Any]) -> float:
             removed = sum(number for name, number in node.items() if name.startswith("Rows Removed"))
@@ -114,7 +114,7 @@ class Watched:
         return sum(of(plan["Plan"]) for plan in self.plans)
 
     def scans(self) -> set[tuple[str, str]]:
-        """By what the tables were looked at."""
+        """How the tables were scanned."""
         found: set[tuple[str, str]] = set()
 
         def walk(node: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The memory store behind a line that delays, fails, loses answers and hangs; and what tests do with it."""
+"""The memory store behind a connection that delays, fails, loses answers and hangs; and helpers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A = TypeVar("A")
 
 
 class FakeStore:
-    """A store in virtual time. Each handle may have a line of its own to the same store behind."""
+    """A store in virtual time. Each handle may have its own connection to the same store behind."""
 
     def __init__(self, behind: MemoryTaskStore | None = None, *, delay: float = 0.0) -> None:
         self.behind = behind or MemoryTaskStore(clock=virtual_micros)
@@ -53,7 +53,7 @@ class FakeStore:
         """What happens between a command and its answer."""
 
     def line(self, **options: Any) -> FakeStore:
-        """Another line to the same store."""
+        """Another connection to the same store."""
         return FakeStore(self.behind, **options)
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
@@ -101,7 +101,7 @@ class FakeStore:
         ).changed[0]
 
     async def lapse(self) -> None:
-        """Have all sessions lapse, as another worker would find after a long pause."""
+        """Make all sessions lapse, as if other workers found them after a long pause."""
         expiry = max((session.expiry for session in await self.behind.apply(Sessions())), default=0)
         await self.behind.apply(Beat("somebody"), virtual_micros() + expiry + 1)
 
@@ -114,7 +114,7 @@ async def _nothing(_command: Command[Any]) -> None:
 
 
 def once(kind: type[Command[Any]], when: Callable[[Any], bool] = bool) -> Callable[[Command[Any]], bool]:
-    """Of the first command of a kind, about which something is so."""
+    """True for the first command of a kind that meets a condition."""
     left = [kind]
 
     def matches(command: Command[Any]) -> bool:
@@ -137,14 +137,14 @@ async def at_once(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """In virtual time, which makes it cheap to look often."""
+    """Wait in virtual time, in which it is cheap to check often."""
     with anyio.fail_after(1000):
         while not condition():
             await anyio.sleep(0.001)
 
 
 async def claimed(tasks: Tasks, queue: str = "q", value: object = 1, **options: Any) -> Claim:
-    """A task that was just inserted, in the hands of a handle."""
+    """Insert a task, and claim it with a handle."""
     await tasks.insert(queue, value)
     return await tasks.claim(queue, **options)
 
@@ -159,7 +159,7 @@ class _Queue:
 
 
 class RangingStore(FakeStore):
-    """One that hands out plain tasks in ranges of ten at most."""
+    """A store that hands out plain tasks in ranges of at most ten."""
 
     def __init__(self, behind: MemoryTaskStore | None = None, *, delay: float = 0.0) -> None:
         super().__init__(behind, delay=delay)
@@ -232,7 +232,7 @@ def _stats(name: str) -> Any:
 
 
 class TransactionStore(FakeStore):
-    """One with transactions: what is done in one is undone at an error, on a copy of the table."""
+    """A store with transactions: an error undoes all commands of one, by a copy of the table."""
 
     def __init__(self, behind: MemoryTaskStore | None = None, *, delay: float = 0.0) -> None:
         super().__init__(behind, delay=delay)
@@ -257,7 +257,7 @@ class TransactionStore(FakeStore):
 
 
 class _Transaction:
-    """Deletes the requested tasks at the end, if they are the caller's by then."""
+    """Deletes the requested tasks at the end, if they are still the caller's."""
 
     def __init__(self, store: TransactionStore) -> None:
         self.connection: Any = []
@@ -278,4 +278,4 @@ class _Transaction:
 
 
 async def nothing(task: Task) -> None:
-    """What a worker may do with a task."""
+    """A worker's function that does nothing."""

@@ -21,7 +21,7 @@ from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify
 
 Plant = Callable[[], Iterator[None]]
 BUGS: Final[dict[str, tuple[str, Plant]]] = {}
-"""By name: the mix, and what plants it."""
+"""By name: the mix, and the function that plants it."""
 
 
 def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
@@ -34,7 +34,7 @@ def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Have a bug for a while; of an empty name, none."""
+    """Plant a bug while the context is open; an empty name plants none."""
     yield from BUGS[name][1]() if name else iter((None,))
 
 
@@ -45,7 +45,7 @@ def instead(owner: object, name: str, replacement: object) -> Iterator[None]:
 
 @bug("unguarded-commit", "stalls")
 def _() -> Iterator[None]:
-    """An acknowledgement is done without a look at whether its task is still there, and at which version."""
+    """A task is acknowledged without a check whether it still exists, and at which version."""
     guarded = rules._modify
 
     def blind(table: Table, command: Modify, now: int) -> Modified:
@@ -58,7 +58,7 @@ def _() -> Iterator[None]:
 
 @bug("ledger-first", "stalls")
 def _() -> Iterator[None]:
-    """The changes of an acknowledgement are made in a step of their own, before it."""
+    """The changes of an acknowledgement are made in a separate step, before it."""
     together = WorkSession.ack_with
 
     async def apart(self: WorkSession, claim: Any, changes: Any) -> None:
@@ -86,7 +86,7 @@ def _() -> Iterator[None]:
 
 @bug("key-not-fed", "calm")
 def _() -> Iterator[None]:
-    """The next task of a key is not let in when the first is gone."""
+    """The next task of a key does not become claimable when the first is gone."""
     return instead(rules, "_feed", lambda table, gone: None)
 
 
@@ -103,7 +103,7 @@ def _() -> Iterator[None]:
 
 @bug("lost-answers-forgotten", "lossy")
 def _() -> Iterator[None]:
-    """What was claimed by a call whose answer was lost is never given back."""
+    """Tasks claimed by a call whose answer was lost are never given back."""
 
     async def nothing(self: Batcher) -> None:
         self._doubt = False
@@ -113,7 +113,7 @@ def _() -> Iterator[None]:
 
 @bug("late-claims-kept", "stalls")
 def _() -> Iterator[None]:
-    """What a call claims that was given up, and comes to the store later, is never given back."""
+    """Tasks claimed by a call that was given up, and that reaches the store later, are never given back."""
     never = property(lambda self: False, lambda self, value: None)
     with mock.patch.object(Batcher, "lost_call", never, create=True):
         yield
@@ -121,13 +121,13 @@ def _() -> Iterator[None]:
 
 @bug("settles-forgotten", "lossy")
 def _() -> Iterator[None]:
-    """What could not be told to the store is not told again."""
+    """Settlements that could not be sent to the store are not sent again."""
     return instead(Batcher, "_back", lambda self, *_args: None)
 
 
 @bug("lapse-unnoticed", "stalls")
 def _() -> Iterator[None]:
-    """A session that has lapsed goes on with what it had claimed, and claims no more."""
+    """A session that has lapsed continues with its claims, and claims no more."""
     return instead(WorkSession, "lapsed", lambda self: None)
 
 
@@ -170,7 +170,7 @@ def _() -> Iterator[None]:
 
 @bug("left-with-it", "hands")
 def _() -> Iterator[None]:
-    """A task that is there just when its caller leaves stays claimed."""
+    """A task that arrives just as its caller leaves stays claimed."""
     leave = Callers.leave
 
     def leaves(self: Callers, request: Request) -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from tasks.simulated_workers import World
 
 SOON = 1.0
-"""Seconds after which a task that was claimed for a caller who is gone has been given back."""
+"""Seconds after which a task that was claimed for a caller who left has been given back."""
 
 LAST = 1.0
-"""Seconds that a call waits beyond its time for an answer that is on its way."""
+"""Seconds that a call waits after its timeout for an answer that is on its way."""
 
 
 class Hand:
@@ -38,7 +38,7 @@ class Hand:
         self._call: anyio.CancelScope | None = None
 
     async def work(self) -> None:
-        """Claim and settle, until the run is over."""
+        """Claim and settle until the run is over."""
         while not self.world.over:
             try:
                 claim = await self._claim()
@@ -72,7 +72,7 @@ class Hand:
         return None
 
     def _heard(self, answer: object) -> None:
-        """The caller may leave just when its task is there, before or after it has been handed it."""
+        """The caller may leave just when its task arrives, before or after it is given the task."""
         has_come = isinstance(answer, Worked) and answer.claimed
         if has_come and self._call is not None and self._turns.random() < 0.3:
             self._cancel(self._call, self._turns.randrange(5))
@@ -84,7 +84,7 @@ class Hand:
             call.cancel()
 
     def _judge_left(self) -> None:
-        """Nothing is claimed here, where nobody claims or holds anything."""
+        """Check that nothing is claimed here while no call waits and no task is held."""
         network = self.world.network
         for row in network.rows() if self.world.judge.calm else ():
             if row.session is not None and row.session in self.world.judge.sessions_of(self.process):
@@ -104,7 +104,7 @@ class Hand:
         try:
             await anyio.sleep(dice.choice([0, dice.uniform(0, 0.5), dice.uniform(0, 4)]))
             for _ in range(dice.choice([0, 0, 1, 3])):
-                until = min(until, now())  # until it is answered, nobody can tell
+                until = min(until, now())  # until it is answered, the outcome is unknown
                 until = await self._renew(claim)
                 world.holders[claim.id] = self.process.name, until - 0.01
                 await anyio.sleep(dice.uniform(0, 1))
@@ -122,7 +122,7 @@ class Hand:
         return float("inf") if claim._lease is None else now + claim._lease / 1e6 - 0.05
 
     async def _renew(self, claim: Claim) -> float:
-        """Ask for more time, perhaps twice at once; gives until when the claim holds."""
+        """Request more time, perhaps twice at once; returns until when the claim holds."""
         lease = self.dice.choice([None, self.dice.uniform(1, 5)])
         since = self.world.loop.time()
         if lease is not None:

@@ -1,4 +1,4 @@
-"""The judge of simulated workers: which function ran when, against the promises in docs/tasks.md."""
+"""The judge of simulated workers: checks which function ran when, by the promises in docs/tasks.md."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worke
 from intervalq.testing.simulation.loop import Process
 
 STALE = 2.0
-"""Seconds: what was claimed ahead for longer should have been given back. Workers do so after one, and look
-now and then."""
+"""Seconds after which a task that was claimed ahead should have been given back. Workers do so after one
+second, and check now and then.
+"""
 
 NOTICE = 1.0
 """Seconds after which the store knows that a task has begun."""
 
 NOTICED = 10.0
-"""Seconds, beside the expiry, after which a function that lost its task is cancelled: time-outs, a beat."""
+"""Seconds, besides the expiry, until a function that lost its task is cancelled: time-outs, a heartbeat."""
 
 
 class Books(Protocol):
-    """What the judge looks things up in."""
+    """The state of the store, which the judge reads."""
 
     violations: list[str]
 
     def broken(self, text: str) -> None:
-        """A promise was broken."""
+        """Note that a promise was broken."""
         ...
 
     def row(self, id_: str) -> Row | None:
-        """A task as the store has it."""
+        """A task as stored."""
         ...
 
 
@@ -51,23 +52,23 @@ class Call:
 
 @dataclass(slots=True)
 class Seat:
-    """What one process is allowed, and when it was disturbed."""
+    """The limits of one process, and when it was disturbed."""
 
     many: dict[str, int] = field(default_factory=dict)
     """How many calls of each function it may run at a time."""
     stopped: float | None = None
     """When its workers were told to stop."""
     back: float = 0.0
-    """When it ran again after a stall, or reached the store again after it was cut off."""
+    """When it resumed after a stall, or could reach the store again after a partition."""
 
 
 class Judge:
-    """Told of all that happens in a run.
+    """Is notified of all events of a run.
 
     Args:
-        books: where violations go.
+        books: the state of the store, and where violations are noted.
         now: true time, in seconds.
-        calm: whether every message arrives, soon, and processes that live run.
+        calm: whether all messages arrive soon, and live processes run.
     """
 
     def __init__(self, books: Books, now: Callable[[], float], *, calm: bool) -> None:
@@ -79,20 +80,20 @@ class Judge:
         self.began: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.unsure: set[str] = set()
-        """Tasks of which nobody can tell how many attempts they have had."""
+        """Tasks whose number of attempts is unknown."""
         self.waited = 0.0
-        """Seconds that tasks without a key were ready for until they began."""
+        """Seconds for which tasks without a key were ready before they began."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
 
     def broken(self, text: str) -> None:
-        """A promise was broken."""
+        """Note that a promise was broken."""
         self.books.broken(text)
 
     # --- what functions see ---------------------------------------------------------------------------
 
     def begins(self, process: Process, group: str, claim: Claim, *, paced: bool = False) -> Call:
-        """A worker's function is called."""
+        """Check the start of a worker's function."""
         row = self.books.row(claim.id)
         call = Call(process, group, claim, claim._row.session, self.now())
         self._beside(call)
@@ -105,7 +106,7 @@ class Judge:
         return call
 
     def _beside(self, call: Call) -> None:
-        """No more functions run beside each other than may, and none beside one that is to run alone."""
+        """Check that no more functions run together than allowed, and none beside one that must run alone."""
         who, seat = call.process.name, self.seats[call.process]
         beside = [each for each in self.running if each.process is call.process]
         count = sum(each.group == call.group for each in beside) + 1
@@ -118,7 +119,7 @@ class Judge:
             self.broken(f"{who} begins {call.claim.value}, and was stopped at {seat.stopped:.6f}")
 
     def _claim(self, call: Call, row: Row | None, *, paced: bool) -> None:
-        """It is this process's task, freshly claimed, with the attempts that it has had."""
+        """Check that the process has claimed the task, and that its number of attempts is right."""
         claim, who = call.claim, call.process.name
         if row is None or row.session != claim._row.session:
             self.broken(f"{who} begins {claim.value}, which is not claimed by it")
@@ -133,7 +134,7 @@ class Judge:
             self.broken(f"{who} begins {claim.value}, which it claimed at {self._claimed[claim.id]:.6f}")
 
     def ends(self, call: Call, *, failed: bool) -> None:
-        """A worker's function is over."""
+        """Check the end of a worker's function."""
         self.running.remove(call)
         claim, now = call.claim, self.now()
         self.failed[claim.id] += failed
@@ -148,7 +149,7 @@ class Judge:
             )
 
     def dies(self, process: Process) -> None:
-        """A process is no more; what it ran may have failed, or not."""
+        """Note that a process has died; what it ran may or may not count as failed."""
         self.unsure.update(call.claim.id for call in self.running if call.process is process)
         held = {id_ for id_, who in self._sessions.items() if who is process}
         self.unsure.update(row.id for row in self._rows() if row.session in held)
@@ -160,7 +161,7 @@ class Judge:
     # --- what the store sees ----------------------------------------------------------------------------
 
     def saw(self, process: Process, command: Command[Any], answer: object) -> None:
-        """The store did a command."""
+        """Check a command that the store has done."""
         now = self.now()
         if isinstance(command, Begin):
             self._sessions[command.session.id] = process
@@ -173,7 +174,7 @@ class Judge:
                 if process.dead:
                     self.unsure.add(row.id)
             if self.calm and not process.dead and (answer.lost or not answer.alive):
-                # One that is gone was done: its worker was cancelled before it heard of that.
+                # A missing task was done: its worker was cancelled before it learned of that.
                 lost = [id_ for id_ in answer.lost if id_ not in self.unsure and self.books.row(id_)]
                 if lost or not answer.alive:
                     self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
@@ -187,9 +188,9 @@ class Judge:
                 call.lost = self.now()
 
     def sessions_of(self, process: Process) -> set[str]:
-        """All that a process has had."""
+        """All sessions that a process has had."""
         return {id_ for id_, who in self._sessions.items() if who is process}
 
     def has(self, process: Process, sessions: set[str]) -> bool:
-        """Whether a process still has a session, of those that are there."""
+        """Whether a process still has one of the existing sessions."""
         return any(self._sessions.get(id_) is process for id_ in sessions)

@@ -1,4 +1,4 @@
-"""The store of simulated workers, the ways to it, and what is checked at each command that reaches it."""
+"""The store of simulated workers, their connections, and the checks at each command that reaches it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Network:
         self.calls = 0
         self.is_healthy = False
         self.is_over = False
-        """Nobody looks any more."""
+        """True once the checks are over."""
         self.listeners: dict[Callable[[], None], Connection] = {}
         self.observe: Callable[[Process, Command[Any], object], None] = lambda *_: None
-        """Told of each command that the store has done, and of its answer."""
+        """Called with each command that the store has done, and its answer."""
         self._random = random
         self._lost = lost
         self._slow = slow
 
     def now(self) -> int:
-        """What the store's clock reads: microseconds."""
+        """The store's clock, in microseconds."""
         return 1_000_000_000 + int(asyncio.get_running_loop().time() * 1e6)
 
     def say(self, text: str) -> None:
@@ -57,7 +57,7 @@ class Network:
         return list(self.store._tasks.table._rows.values())
 
     def row(self, id_: str) -> Row | None:
-        """A task as the store has it."""
+        """A task as stored."""
         return self.store._tasks.table._rows.get(id_)
 
     def delay(self) -> float:
@@ -70,7 +70,7 @@ class Network:
         return not self.is_healthy and self._random.random() < self._lost
 
     def arrive(self, connection: Connection, command: Command[Any], reply: asyncio.Future[Any]) -> None:
-        """A command reaches the store, whether somebody still waits for the answer or not."""
+        """Do a command at the store, whether or not somebody still waits for the answer."""
         answer: object = None
         try:
             answer = result_of(self.store.apply(command))
@@ -89,7 +89,7 @@ class Network:
             self._later(self.delay(), lambda: _answer(reply, answer), connection.process.context)
 
     def check(self) -> None:
-        """What must hold at any time."""
+        """Check what must hold at any time."""
         lines: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows():
             if row.key is not None:
@@ -108,7 +108,7 @@ class Network:
 
 
 class Connection:
-    """One process's way to the store: the store of its handle."""
+    """One process's connection to the store, which is the store of its handle."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self.url = URL
@@ -116,7 +116,7 @@ class Connection:
         self.process = process
         self.is_cut = False
         self.heard: Callable[[object], None] = lambda _: None
-        """Told of each answer as soon as it is there."""
+        """Called with each answer as soon as it arrives."""
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         assert now is None
@@ -176,7 +176,7 @@ def _give_up(reply: asyncio.Future[Any]) -> None:
 
 
 def result_of(step: Coroutine[Any, Any, A]) -> A:
-    """The result of a coroutine that waits for nothing."""
+    """The result of a coroutine that never waits."""
     try:
         step.send(None)
     except StopIteration as end:

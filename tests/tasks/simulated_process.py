@@ -40,7 +40,7 @@ class Worker:
         self.is_on = False
         """Whether its workers run."""
         self.ending = False
-        """Whether a function has said that the process is to end."""
+        """Whether a function has asked for the end of the process."""
         pace = IntervalQueue("pace", interval=0.2, store=world.pace)
         self._serve("ab", self.work, "a", "b", backoff=0.2)
         self._serve("k", self.work, "k", backoff=0.2, queue=pace if world.is_paced else None)
@@ -81,7 +81,7 @@ class Worker:
         self._ended()
 
     def _ended(self) -> None:
-        """Its workers have ended: the rest is given back, and some others come in their place."""
+        """After its workers have ended, close the handle, and start others in their place."""
         world, now, self.is_on = self.world, self.world.loop.time(), False
         if self.seat.stopped is None:
             world.network.broken(f"{self.process.name} has ended, and was not stopped")
@@ -94,7 +94,7 @@ class Worker:
             world.at(now + world.dice.uniform(0.1, 3), again)
 
     def stop(self, *, cancel: bool) -> None:
-        """End in good order, or at once."""
+        """Stop in an orderly way, or at once."""
         if not self.is_on or self.seat.stopped is not None:
             return
         assert self.run_task is not None
@@ -105,7 +105,7 @@ class Worker:
             self.process.context.run(self.tasks.stop)
 
     async def _called(self, group: str, function: Callable[[Claim], Any], claim: Claim) -> Any:
-        """Run a function before the judge. What it raises by itself is a failed attempt."""
+        """Run a function under the judge's eyes. An error that it raises by itself is a failed attempt."""
         world = self.world
         world.runs += 1
         world.network.say(f"{self.process.name} runs {claim.value}")
@@ -150,14 +150,14 @@ class Worker:
             raise SystemExit
 
     async def timed(self, claim: Claim) -> Any:
-        """It fails often, and may take too long."""
+        """A function that fails often, and may take too long."""
         await anyio.sleep(self.world.dice.choice([0.0, 0.1, 2.0]))
         if self.world.dice.random() < 0.3:
             raise RuntimeError("it failed")
         return self.tasks.new("ledger", claim.value)
 
     async def quick(self, claim: Claim) -> Any:
-        """One of many that take nearly no time; some do take long."""
+        """A function that takes nearly no time, but sometimes long."""
         dice = self.world.dice
         if dice.random() < 0.05:
             await anyio.sleep(dice.uniform(0, 4))
@@ -168,7 +168,7 @@ class Worker:
         return self.tasks.new("ledger", claim.value)
 
     async def _refused(self, claim: Claim, error: DependencyError) -> Any:
-        """Other changes instead; or none, and the task is done again."""
+        """Return other changes instead; or none, so that the task is repeated."""
         del error
         return self.tasks.new("ledger", claim.value) if self.world.dice.random() < 0.5 else None
 

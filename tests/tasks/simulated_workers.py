@@ -1,8 +1,8 @@
-"""Simulated workers: real handles in processes that stall, die and begin again, and a ledger that is judged.
+"""Simulated workers: real handles in processes that stall, die and restart, and a ledger that is judged.
 
-A run is one seed of one mix. Every task that was accepted must be once in the ledger, which is written in
-the same step as its acknowledgement, or once in the dead-letter queue, whatever went wrong; and soon after
-nothing goes wrong any more. `python tests/tasks/simulated_workers.py MIX SEED` shows one run.
+A run is one seed of one mix. Whatever goes wrong, every accepted task must be once in the ledger, which is
+written in the step of its acknowledgement, or once in the dead-letter queue, soon after the last fault.
+`python tests/tasks/simulated_workers.py MIX SEED` shows one run.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ ENDS = 30.0
 """Seconds of faults."""
 
 MAX_LINES = 20_000
-"""Five times as many as any run has needed: more is asked in vain, and the rest would only take time."""
+"""Five times as many as any run has needed: a run that makes more has a fault, and would only take time."""
 
 PATIENCE = 240.0
-"""Seconds after that, in which all must be done: time-outs, lapses, backoff, work."""
+"""Seconds after that, within which everything must be done: time-outs, lapses, backoff, work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Which faults there are."""
+    """The faults of a run, and how many."""
 
     lost: float = 0.0
     """The share of messages that get lost."""
     slow: float = 0.0
     stalls: float = 0.0
-    """How many of a process in a run."""
+    """How many of the processes of a run."""
     crashes: float = 0.0
     cuts: float = 0.0
     stops: float = 0.0
-    """How many times workers are stopped in good order, or cancelled, while there is work."""
+    """How many times workers are stopped in an orderly way, or cancelled, while there is work."""
     exits: float = 0.0
-    """The chance of a function to end its process by `SystemExit`."""
+    """The probability that a function ends its process by `SystemExit`."""
     hands: int = 0
     """In how many processes tasks are claimed by hand."""
     poison: int = 0
@@ -79,7 +79,7 @@ QUEUES = ("a", "b", "k", "m", "q", "h", "poison")
 
 @dataclass(slots=True)
 class Run:
-    """What a run gave."""
+    """The result of a run."""
 
     violations: list[str]
     lines: list[str]
@@ -90,11 +90,11 @@ class Run:
     calls: int
     seconds: float
     waited: float
-    """Seconds that tasks were ready for until they began."""
+    """Seconds for which tasks were ready before they began."""
 
 
 class World:
-    """The store, the processes and what befalls them in one run, and what became of each task."""
+    """The store, the processes and their faults in one run, and what became of each task."""
 
     def __init__(self, mix: Mix, seed: str, loop: WorldLoop) -> None:
         self.loop = loop
@@ -107,7 +107,7 @@ class World:
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
         self.holders: dict[str, tuple[str, float]] = {}
-        """Tasks that are claimed by hand: by whom, and until when at least."""
+        """Tasks that are claimed by hand: the process that has each, and until when at least."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []
@@ -129,7 +129,7 @@ class World:
             worker.start()
 
     def crash(self, worker: Worker) -> None:
-        """The process is no more; another one comes in its place."""
+        """Kill the process, and start another one in its place."""
         if not worker.process.dead and not self.over:
             self.network.say(f"{worker.process.name} dies")
             worker.process.dead = True
@@ -202,7 +202,7 @@ class World:
     async def _insert(self, tasks: Tasks, queue: str, number: int, key: str | None) -> None:
         dice = self.dice
         options: dict[str, Any] = {"delay": dice.choice([0, 0, dice.uniform(0, 3)])}
-        # With an id of its own alone, a task that was inserted, done and removed could be inserted again.
+        # With only an id, a task that was inserted, done and removed could be inserted again.
         options |= {"dedupe_key": f"d{number}", "dedupe_for": 1000}
         if dice.random() < 0.3:
             options["id"] = f"own{number}"
@@ -220,13 +220,13 @@ class World:
                 return
 
     async def _insert_many(self, tasks: Tasks, first: int) -> None:
-        """Tasks that take nearly no time, all at once."""
+        """Insert tasks that take nearly no time, all at once."""
         numbers = range(first, first + self.dice.randint(10, 60))
         parts = [tasks.new("q", number, id=f"own{number}") for number in numbers]
         try:
             await tasks.modify(*parts)
         except StoreUnavailable:
-            return  # whether they are there is not known
+            return  # whether they exist is unknown
         self.accepted.update(dict.fromkeys(numbers))
 
     # --- the run ------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class World:
         await reached
 
     async def _end(self) -> None:
-        """All that live stop in good order, and leave nothing."""
+        """Stop all live processes in an orderly way, so that nothing is left."""
         while any(worker.process.stops for worker in self.workers if not worker.process.dead):
             await self._until(self.loop.time() + 0.5)
         for worker in self.workers:
@@ -292,7 +292,7 @@ class World:
                 self.network.broken(f"poison {number} was done")
 
     async def _sweep(self) -> None:
-        """End what is left, out of the judges' sight: the dead go on in order to end."""
+        """End what is left, after the judgment: dead processes resume in order to end."""
         self.network.is_over = True
         for _ in range(300):
             everybody: list[Worker | Hand] = [*self.workers, *self.hands]
@@ -311,7 +311,7 @@ class World:
 def simulate(mix: str, seed: int) -> Run:
     """Run one schedule, and judge it."""
     logger = logging.getLogger("intervalq")
-    quiet, logger.disabled = logger.disabled, True  # the faults are meant
+    quiet, logger.disabled = logger.disabled, True  # the faults are intended
     state = random.getstate()
     random.seed(f"{mix}:{seed}")
     dice = Random(f"{mix}:{seed}:ids")

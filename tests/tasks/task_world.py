@@ -1,4 +1,4 @@
-"""A table of tasks with the rules on it, and a clock that a test sets."""
+"""A table of tasks under the rules, and a clock that a test sets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class World:
         return self.table.find([id_])[id_]
 
     def line(self, key: str = "k", queue: str = "q") -> list[str]:
-        """The tasks of a key; those that wait in parentheses."""
+        """The tasks of a key in order; waiting ones are in parentheses."""
         return [f"({row.id})" if row.waiting else row.id for row in self.table.of_key(queue, key)]
 
     def refused(self, command: Command[Any]) -> DependencyError:

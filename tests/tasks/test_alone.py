@@ -1,4 +1,4 @@
-"""What was lost with its session runs alone, is charged only if it began, and acknowledgements don't wait."""
+"""A task that was lost with its session runs alone, charged only if it began; acknowledgements don't wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 
 from intervalq.tasks import Task
 from intervalq.tasks._session.alone import PATIENCE
-from intervalq.tasks._session.begun import TOLD_AFTER
+from intervalq.tasks._session.begun import REPORTED_AFTER
 from intervalq.tasks._worker.pool import FIRST, SHARE
 from intervalq.tasks.rules import Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
@@ -70,7 +70,7 @@ async def test_the_store_knows_what_runs_and_no_more_before_a_lapse(backend: str
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.run)
             await until(lambda: tasks._outcomes["done"] >= 200)
-            await anyio.sleep(20 * TOLD_AFTER)
+            await anyio.sleep(20 * REPORTED_AFTER)
             rows = await store.rows()
             assert {(row.begun, row.attempt) for row in rows} == {(True, 1), (False, 0)}
             assert sum(row.session is not None for row in rows) > 2
@@ -127,7 +127,7 @@ async def test_a_task_that_runs_alone_for_long_holds_others_up_no_longer() -> No
 
 
 def test_acknowledgements_leave_while_functions_give_the_loop_no_turn() -> None:
-    """Counted: how many were done and are still there, when each begins. A busy machine makes that fewer."""
+    """At each start, tasks that are done but still stored are counted. A busy machine makes that fewer."""
 
     async def scenario() -> None:
         store = MemoryTaskStore("memory://breath")

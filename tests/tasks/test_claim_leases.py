@@ -39,7 +39,7 @@ async def test_a_lease_ends_and_whoever_had_it_is_told(backend: str) -> None:
         claim._on_lost = lost.set
         again = await others.claim("q")
         assert (again.id, again.attempt) == (claim.id, 2)
-        with anyio.fail_after(1.1):  # one beat
+        with anyio.fail_after(1.1):  # one heartbeat
             await lost.wait()
         with pytest.raises(ClaimLost):
             await claim.ack()
@@ -54,7 +54,7 @@ async def test_a_task_that_is_claimed_anew_here_is_lost_to_its_first_claim() -> 
         lost: list[str] = []
         claim._on_lost = lambda: lost.append(claim.id)
         again = await tasks.claim("q")
-        assert [again.id] == [claim.id] == lost  # told at once
+        assert [again.id] == [claim.id] == lost  # notified at once
         with pytest.raises(ClaimLost):
             await claim.ack()
         await again.ack()

@@ -1,4 +1,4 @@
-"""Claims that are waited for: time-outs, callers who leave, several queues."""
+"""Callers that wait for claims: time-outs, callers that leave, several queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_cancelled_claim_gives_back_what_it_had_just_been_given(backend:
 async def test_what_came_for_a_caller_who_left_does_not_end_the_wait_of_others(backend: str) -> None:
     store = FakeStore(delay=0.01)
     async with handle(store) as tasks:
-        with anyio.move_on_after(0.035):  # a call for it is under way
+        with anyio.move_on_after(0.035):  # a call for it is in flight
             await tasks.claim("q")
         values: list[int] = []
 
@@ -116,7 +116,7 @@ async def test_claims_of_several_queues_and_at_most_as_many_as_there_are() -> No
         await tasks.put("a", range(50))
         await tasks.insert("b", 1)
         got = [(await tasks.claim("a", "b")).queue for _ in range(30)]
-        assert "b" in got  # it isn't held up by the long one
+        assert "b" in got  # it isn't delayed by the long one
         many: list[str] = []
 
         async def one() -> None:

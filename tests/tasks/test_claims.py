@@ -97,7 +97,7 @@ async def test_twenty_renewals_at_once_and_then_an_acknowledgement(backend: str)
         assert (await store.row(claim.id)).until is not None
         async with anyio.create_task_group() as group:
             group.start_soon(claim.in_progress)
-            await anyio.sleep(0.005)  # the renewal is under way
+            await anyio.sleep(0.005)  # the renewal is in flight
             await claim.ack(tasks.new("results", 1))
         assert await store.sizes() == {"results": 1}
 
@@ -173,7 +173,7 @@ async def test_an_acknowledgement_may_say_itself_what_becomes_of_the_task(backen
         row = await store.row(claim.id)
         assert (row.queue, row.attempt, row.error) == ("last", 7, "kept")
         claim = await tasks.claim("last")
-        await claim.ack(claim.change(3))  # it stays where it is, and so do its attempts
+        await claim.ack(claim.change(3))  # it stays where it is, with its attempts
         row = await store.row(claim.id)
         assert (row.queue, row.attempt, row.error, row.session) == ("last", 8, "kept", None)
         claim = await tasks.claim("last")

@@ -1,4 +1,4 @@
-"""With a store that may forget claims: work begins on nothing that others may have by now."""
+"""With a store that may forget claims, work begins on no task that others may have by now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtual_store import BACKENDS, in_virtual_time
 
 
 class ForgettingStore(FakeStore):
-    """One of whose claims it can be said whether they are sure."""
+    """A store that says of each claim whether it is certain."""
 
     def __init__(self) -> None:
         super().__init__(delay=0.001)

@@ -19,7 +19,7 @@ A = TypeVar("A")
 
 
 class HandingStore(FakeStore):
-    """One whose inserts claim for whoever was idle last, and tell it; one of `handed` may be cut or held."""
+    """A store whose inserts claim for the session that was idle last; a test may change the notices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class HandingStore(FakeStore):
         return answer
 
     async def hand(self, queue: str = "q", **fields: Any) -> Worked:
-        """Insert a task, and claim it for the idle one; what it is to be told."""
+        """Insert a task, and claim it for the idle session; returns its notice."""
         assert self.idle is not None
         idle, self.idle = self.idle, None
         await self.behind.apply(Modify(inserts=(Insert(queue, "1", "handed", **fields),)))
@@ -71,7 +71,7 @@ class HandingStore(FakeStore):
 async def _worked(
     store: HandingStore, scenario: Callable[[list[str]], Awaitable[None]], **options: Any
 ) -> None:
-    """Run a scenario beside a worker that is idle, which notes what it runs."""
+    """Run a scenario beside an idle worker that notes what it runs."""
     ran: list[str] = []
     async with handle(store) as tasks:
 
@@ -109,7 +109,7 @@ async def test_what_is_handed_runs_without_a_call(backend: str) -> None:
 @BACKENDS
 @in_virtual_time
 async def test_who_got_less_than_it_wanted_is_soon_idle(backend: str) -> None:
-    """Not only when it looks by itself: those who are free would learn late of what comes next."""
+    """The others don't wait for the next poll, because they would learn late of the next tasks."""
     store = HandingStore()
     async with handle(store) as tasks:
         begun: list[float] = []
@@ -133,7 +133,7 @@ async def test_who_got_less_than_it_wanted_is_soon_idle(backend: str) -> None:
 @BACKENDS
 @in_virtual_time
 async def test_what_is_told_while_a_call_is_under_way_is_not_forgotten(backend: str) -> None:
-    """The store has found nothing, and something comes before that is known here."""
+    """The store has found nothing, and a task arrives before that answer is known here."""
     store = HandingStore()
     looks = once(Work, lambda command: command.idle)
 
@@ -160,7 +160,7 @@ async def test_what_is_told_while_a_call_is_under_way_is_not_forgotten(backend: 
 @BACKENDS
 @in_virtual_time
 async def test_workers_of_several_queues_are_idle_together(backend: str) -> None:
-    """A store wakes a session by what that has asked for last; so do callers who wait beside them."""
+    """A store wakes a session by its last request, so callers who wait beside each other ask together."""
     store = HandingStore()
     async with handle(store) as tasks:
         ran: list[str] = []
@@ -251,7 +251,7 @@ async def test_what_is_told_too_late_is_not_run_twice(backend: str, when: str) -
             if isinstance(command, Work) and command.settled and not store.handed:
                 store.before = _nothing
                 store.tell(handed)
-                await anyio.sleep(0.01)  # it is heard while the call is under way
+                await anyio.sleep(0.01)  # it is heard while the call is in flight
 
         if when.startswith("before"):
             store.before = tells
@@ -268,7 +268,7 @@ async def test_what_is_told_too_late_is_not_run_twice(backend: str, when: str) -
 @BACKENDS
 @in_virtual_time
 async def test_a_claim_whose_renewal_was_answered_to_nobody_is_kept(backend: str) -> None:
-    """Its version in the store is one ahead when the session looks for what it doesn't know of."""
+    """In the store, its version is one ahead when the session looks for unknown claims."""
     store = FakeStore()
     async with handle(store) as tasks, anyio.create_task_group() as group:
         held = await claimed(tasks)

@@ -1,4 +1,4 @@
-"""Claims of plain tasks, which a store hands out in ranges, as their user settles them in other ways."""
+"""Claims of plain tasks, which a store hands out in ranges, when their user settles them individually."""
 
 from __future__ import annotations
 

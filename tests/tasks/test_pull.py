@@ -1,4 +1,4 @@
-"""Pull consumers: what is ready at once, else a wait; their limits; what they say of themselves."""
+"""Pull consumers: ready tasks at once, or else a wait; their limits; the state that they report."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(backend: str) -> 
 
 
 def test_what_pull_refuses() -> None:
-    tasks = Tasks("memory://")  # a consumer may be made where no event loop runs
+    tasks = Tasks("memory://")  # a consumer may be created where no event loop runs
     pull = tasks.pull("q", name="me")
     for bad in ("", "a b"):
         with pytest.raises(InvalidName):

@@ -1,4 +1,4 @@
-"""Claims of a store that has pull consumers itself: each is settled by a call of its own."""
+"""Claims of a store with pull consumers at its server: each is settled by a call of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from virtual_store import BACKENDS, in_virtual_time
 
 
 class PullingStore(FakeStore):
-    """One at which callers wait."""
+    """A store at which callers wait."""
 
     async def pull(self, work: Work, seconds: float) -> tuple[Row, ...]:
         end = anyio.current_time() + seconds

@@ -80,7 +80,7 @@ async def test_what_a_call_claims_while_its_session_lapses_is_not_handed_out(bac
         async def lapses(command: Command[object]) -> None:
             if claimed_meanwhile(command):
                 await store.lapse()
-                await anyio.sleep(2)  # a beat finds out first
+                await anyio.sleep(2)  # a heartbeat finds out first
 
         await tasks.insert("r", 1)
         store.after = lapses
@@ -170,7 +170,7 @@ async def test_the_end_is_bounded_whatever_the_store_does(backend: str, trouble:
         before = anyio.current_time()
         await tasks.aclose()
         assert anyio.current_time() - before <= 10.1
-    assert len(results) == 1  # whoever waited was told
+    assert len(results) == 1  # waiting callers were notified
 
 
 @BACKENDS
@@ -249,7 +249,7 @@ async def test_a_session_is_not_begun_twice_and_ends_as_often_as_it_begins(backe
 @BACKENDS
 @in_virtual_time
 async def test_a_renewal_that_nobody_waits_for_any_more_leaves_nothing(backend: str) -> None:
-    """As where the work renews its claim beside itself, and is done."""
+    """The function renews its claim in a task beside its work, and the work is done."""
     store = FakeStore()
     async with handle(store) as tasks:
         claim = await claimed(tasks)

@@ -1,4 +1,4 @@
-"""Sessions: stores that go away or break their promises, and answers that are lost."""
+"""Sessions of stores that are unreachable or break their promises, and lost answers."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_what_was_claimed_by_a_call_whose_answer_was_lost_is_given_back(ba
         await tasks.insert("q", 2)
         claim = await tasks.claim("q")
         store.loses = once(Work, lambda work: work.settled)
-        async with anyio.create_task_group() as group:  # given back and claimed again by the lost call
+        async with anyio.create_task_group() as group:  # given back, and claimed again by the lost call
             group.start_soon(partial(claim.nak, error="later"))
             group.start_soon(tasks.claim, "q")
         await anyio.sleep(1)

@@ -114,7 +114,7 @@ def test_an_inbox_holds_its_limit_behind_the_first(world: World) -> None:
     with pytest.raises(InboxFull, match="holds at most 2"):
         world.put("d", key="k", inbox=2)
     assert world.line() == ["a", "(b)", "(c)"]
-    world.put("e", key="k")  # each insert says for itself what it is held to
+    world.put("e", key="k")  # each insert has its own limit
     world.put("f", key="other", inbox=0)
     with pytest.raises(InboxFull):
         world.put("g", key="other", inbox=0)

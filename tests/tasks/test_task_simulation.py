@@ -12,11 +12,11 @@ from tasks.planted_task_bugs import BUGS, planted
 from tasks.simulated_workers import MIXES, Run, simulate
 
 SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "10"))
-"""Of each mix: more than twice as many as the planted bug needs that shows most rarely."""
+"""Schedules of each mix: more than twice as many as the rarest planted bug needs."""
 
 CHUNK = 5
 PLANTED = 60
-"""A planted bug must be found within so many schedules."""
+"""A planted bug must be found within this many schedules."""
 
 
 def several(mix: str, seeds: range) -> list[tuple[int, Run]]:
@@ -24,7 +24,7 @@ def several(mix: str, seeds: range) -> list[tuple[int, Run]]:
 
 
 def found(name: str) -> list[str]:
-    """What gave a planted bug away."""
+    """The message that revealed a planted bug."""
     with planted(name):
         for seed in range(PLANTED):
             run = simulate(BUGS[name][0], seed)
@@ -46,7 +46,7 @@ def _ended(pool: ProcessPoolExecutor) -> object:
 
 @pytest.fixture(scope="module")
 def schedules(pool: ProcessPoolExecutor) -> dict[str, list[Future[list[tuple[int, Run]]]]]:
-    """All of them at once, so that no processor waits for the last schedule of a mix."""
+    """All schedules run at once, so that no processor waits for the last one of a mix."""
     chunks = [range(first, min(first + CHUNK, SCHEDULES)) for first in range(0, SCHEDULES, CHUNK)]
     return {mix: [pool.submit(several, mix, chunk) for chunk in chunks] for mix in MIXES}
 

@@ -1,4 +1,4 @@
-"""The handle: where it lives, and what it leaves behind."""
+"""The handle: the process and event loop that it belongs to, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_nothing_is_left_behind(backend: str) -> None:
             assert len(await tasks.sessions()) == 2
             await claim.ack()
         assert await Tasks(f"memory://left-{backend}").sessions() == []
-        for _ in range(10):  # what has ended is taken away in the next turns of the loop
+        for _ in range(10):  # ended tasks are removed in the next turns of the event loop
             await anyio.lowlevel.checkpoint()
         assert _tasks(backend) == before
 
-    # Threads of tests before this one may end meanwhile, so that only those that came count.
+    # Threads of earlier tests may end meanwhile, so only new ones count.
     threads = set(threading.enumerate())
     anyio.run(scenario, backend=backend)
     assert not set(threading.enumerate()) - threads
@@ -118,7 +118,7 @@ anyio.run(after, backend=sys.argv[2])
 @pytest.mark.parametrize("end", ["pass", "1 / 0", "await claim.in_progress(60)"])
 @pytest.mark.parametrize(("first", "second"), [("asyncio", "asyncio"), ("trio", "trio"), ("asyncio", "trio")])
 def test_an_event_loop_may_end_without_a_close(first: str, second: str, end: str) -> None:
-    """It neither hangs nor warns, its claims are given back, and the handle can be used in the next one."""
+    """It neither hangs nor warns, its claims are given back, and the handle can be used in the next loop."""
     process = subprocess.run(
         [sys.executable, "-W", "error", "-c", _ENDS.format(end=end), first, second],
         capture_output=True,
@@ -141,14 +141,14 @@ def test_a_handle_lives_in_one_event_loop_at_a_time() -> None:
             await tasks.insert("q", 1)
         with pytest.raises(WrongLoop):
             await tasks.claim("q")
-        await tasks.aclose()  # which is not its to close
+        await tasks.aclose()  # which it must not close
 
     async def scenario() -> None:
         await use()
         await anyio.to_thread.run_sync(partial(anyio.run, elsewhere))
         assert len(await tasks.sessions()) == 1
         await tasks.aclose()
-        await anyio.to_thread.run_sync(partial(anyio.run, use))  # once closed, it may live elsewhere
+        await anyio.to_thread.run_sync(partial(anyio.run, use))  # once closed, it may move to another loop
 
     anyio.run(scenario)
     anyio.run(use)

@@ -1,4 +1,4 @@
-"""One conversation with the store for many: no claim is given back, and no queue is forgotten."""
+"""One call to the store for many: no claim is given back by mistake, and no queue is forgotten."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from virtual_store import BACKENDS, in_virtual_time
 @BACKENDS
 @in_virtual_time
 async def test_a_claim_is_kept_although_the_answer_to_its_renewal_was_lost(backend: str) -> None:
-    """The call that renewed it wanted tasks, too: what it may have claimed is looked for, and given back."""
+    """The call that renewed it also wanted tasks; claims that it may have made are found and given back."""
     store = FakeStore(delay=0.01)
     async with handle(store) as tasks, anyio.create_task_group() as group:
         claim = await claimed(tasks)
         before = await store.row(claim.id)
         group.start_soon(tasks.claim, "other")
-        await anyio.sleep(0.005)  # its question is under way
+        await anyio.sleep(0.005)  # its question is in flight
         lost = once(Work, lambda work: bool(work.limit) and any(isinstance(s, Change) for s in work.settled))
         store.loses = lost
         await claim.in_progress()
@@ -39,7 +39,7 @@ async def test_a_claim_is_kept_although_the_answer_to_its_renewal_was_lost(backe
 async def test_a_queue_with_more_than_enough_does_not_starve_another(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call brings less than its callers want, and all that is wanted goes with one call after the other."""
+    """A call brings less than its callers want, and each call asks for everything that is wanted."""
     monkeypatch.setattr(_batcher, "MAX_ROWS", 5)
 
     store = FakeStore(delay=0.01)

@@ -1,4 +1,4 @@
-"""What people give: values, ids, keys, queues, times; and the ids that are made."""
+"""Values, ids, keys, queues and times that users give; and generated ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers whose functions return changes: made with the acknowledgement, or a failure."""
+"""Workers whose functions return changes, which are made with the acknowledgement, or are a failure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_changes_that_cannot_be_made_are_no_failed_attempt(backend: str) -
         @tasks.worker("q", backoff=0)
         async def work(task: Task) -> object:
             calls.append(task.attempt)
-            if len(calls) < 9:  # somebody changes what it depends on
+            if len(calls) < 9:  # another client changes the task that it depends on
                 await tasks.modify((await tasks.tasks("settings"))[0].change(2))
                 return settings.depend()
             (now,) = await tasks.tasks(ids=["settings"])

@@ -1,4 +1,4 @@
-"""How the run of a worker ends, and what does not end it."""
+"""What ends the run of a worker, how it ends, and what does not end it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
             await future
 
         await tasks.put("q", range(10))
-        await tasks.run(until_empty=True)  # the runners are all still there
+        await tasks.run(until_empty=True)  # all runners are still there
         assert Counter(began) == dict.fromkeys(range(10), 2)
         assert await store.sizes() == {"q.dead": 10}
 
@@ -79,7 +79,7 @@ async def test_a_function_that_swallows_its_cancellation_harms_only_itself(backe
             if task.value == 0:
                 try:
                     await anyio.sleep(100)
-                except BaseException:  # noqa: BLE001 - what must be borne
+                except BaseException:  # noqa: BLE001 - what must be tolerated
                     ended.append(-1)
                     return
             await anyio.sleep(0.1)
@@ -157,7 +157,7 @@ async def test_a_thousand_claims_ahead_that_are_lost_are_only_lost() -> None:
 @BACKENDS
 @in_virtual_time
 async def test_the_loss_of_a_task_that_was_not_begun_interrupts_no_other(backend: str) -> None:
-    """It was tried too often, and changed by somebody while it was moved to the dead letters."""
+    """Its attempts were used up, and another client changed it during the move to the dead-letter queue."""
     store = FakeStore(delay=0.01)
     spent: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Workers whose tasks fail: tried again with backoff, rejected, dead."""
+"""Workers whose tasks fail: retried with backoff, rejected, or moved to the dead-letter queue."""
 
 from __future__ import annotations
 

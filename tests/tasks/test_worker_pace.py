@@ -1,4 +1,4 @@
-"""Workers that claim ahead, and those with a pace."""
+"""Workers that claim ahead, and workers with a pace."""
 
 from __future__ import annotations
 

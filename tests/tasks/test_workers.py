@@ -1,4 +1,4 @@
-"""Workers: each task once, so many at a time, failures, ends of all kinds, pace, claims ahead."""
+"""Workers: each task once, concurrency, failures, ways to end, the pace, and claiming ahead."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_plain_functions_run_in_threads_as_many_as_allowed(backend: str) -> None
 
     async def scenario() -> None:
         store = Tasks(f"memory://threads-{backend}")
-        barrier = threading.Barrier(50, timeout=60)  # more than the threads that all share
+        barrier = threading.Barrier(50, timeout=60)  # more than the shared threads
         threads: set[int] = set()
 
         @store.worker("q", concurrency=50)

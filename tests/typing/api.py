@@ -1,4 +1,4 @@
-"""Never run: checked by the type checkers, which must see every signature as it was written."""
+"""Never run: the type checkers check that they see every signature as it was written."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ def condition(state: QueueState) -> str:
 
 
 def waits_for(state: QueueState) -> str:
-    """What binds now, in words."""
+    """Which limit, or the pace, now delays jobs, in words."""
     if state.binds is None:
         return "nothing"
     return "the pace" if state.binds == "pace" else f"the limit {escaped(state.binds)}"
 
 
 def has_no_pace(state: QueueState) -> bool:
-    """Whether there are limits only."""
+    """Whether the queue has limits but no interval."""
     return bool(state.limits) and state.interval <= 1e-6
 
 

@@ -42,7 +42,7 @@ class Job:
     """One job of a run."""
 
     shown: str | dict[str, Any]
-    """The line, or its JSON object: the name of the job in results."""
+    """The line, or its JSON object, which identifies the job in results."""
     argv: tuple[str, ...]
     cost: Cost = 1
 
@@ -62,17 +62,17 @@ class Lines:
 
     Without a command, each line is one itself, split as by a shell but run without a shell. In a command,
     `{}` is replaced by the line, and `{name}` by that field of the line's JSON object; a command without
-    either gets the line as its last argument. `{{name}}` becomes a literal `{name}`. What a job costs may
+    either gets the line as its last argument. `{{name}}` becomes a literal `{name}`. The cost of a job may
     have fields, too.
 
     Args:
-        source: what the lines are from, for messages.
+        source: where the lines come from, for messages.
         command: see above.
         costs: the values of `--cost`.
         check: raises `InvalidOption` for a cost that the queue can't have.
 
     Raises:
-        InvalidOption: the cost of every job is none.
+        InvalidOption: the cost that all jobs share is invalid.
     """
 
     def __init__(

@@ -226,7 +226,7 @@ class Runner:
 
     async def _heed_signals(self) -> None:
         wanted = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup, it is ignored
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup, SIGHUP is ignored
             wanted.append(signal.SIGHUP)
         with anyio.open_signal_receiver(*wanted) as signals:
             async for received in signals:

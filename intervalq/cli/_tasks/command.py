@@ -99,7 +99,7 @@ def on_tasks(store: str | None, action: Callable[[Tasks], Awaitable[R]]) -> R:
 
 
 def _none(what: str, store: str | None) -> str:
-    """What is said instead of an empty table; it names the store, which may be the wrong one."""
+    """The message instead of an empty table; it names the store, which may be the wrong one."""
     return f"no {what} in {escaped(open_task_store(store).url)}"
 
 

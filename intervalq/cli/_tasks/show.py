@@ -167,7 +167,7 @@ def moment(at: float) -> str:
     """A time in ISO form, for people and programs."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
-    except (ValueError, OverflowError):  # outside of the calendar
+    except (ValueError, OverflowError):  # outside of the calendar's range
         return f"{at:.0f} seconds after 1970"
 
 

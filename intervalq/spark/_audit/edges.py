@@ -1,4 +1,4 @@
-"""The second step at the edges of blocks: the last row of one and the first of the next. Pure."""
+"""The second step at edges of blocks: compares the last row of one with the first of the next. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Edges:
     def join(
         self, intervals: dict[int, float], *, burst: int, tolerance: float | None
     ) -> Iterator[tuple[int, Joined]]:
-        """For each queue's number, the findings at its edges.
+        """The findings at a queue's edges, for each queue's number.
 
         Args:
             intervals: by the queue's number, seconds.
@@ -58,7 +58,7 @@ class Edges:
             tolerance: seconds; None: a tenth of each interval.
         """
         for queue, interval in intervals.items():
-            slack = interval * burst if burst > 1 else 0.0  # those that come at once come in any order
+            slack = interval * burst if burst > 1 else 0.0  # those that come at once have no order
             for before, row in self._pairs(queue, FIRST_START, LAST_START):
                 joined = Joined(row, gap=row.at - before.at)
                 if before.due is not None and row.due is not None and before.due > row.due + slack + ROUNDING:
@@ -73,7 +73,7 @@ class Edges:
         before: Edge | None = None
         for block in sorted(firsts.keys() | lasts.keys()):
             row = firsts.get(block)
-            if before is not None and row is not None:  # one that saw a halo has no need of it
+            if before is not None and row is not None:  # those with a halo are checked
                 yield before, row
             before = lasts.get(block, before)
 

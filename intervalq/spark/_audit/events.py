@@ -1,4 +1,4 @@
-"""The checks of states that last: cool-downs, and the number of running jobs. Only if requested.
+"""The checks of lasting states: cool-downs, and the number of running jobs. Only if requested.
 
 Each is a sum or a maximum over time, computed in blocks of time. What lasts beyond a block's edge (a running
 job, a cool-down) is copied to every block that it reaches into, so that blocks are independent of each other.
@@ -30,7 +30,7 @@ def cool_downs(starts: DataFrame, grace: float) -> DataFrame:
     """Starts during the cool-down of a rejection, by queue and bin.
 
     Args:
-        starts: of `starts_of`.
+        starts: the result of `starts_of`.
         grace: seconds after a rejection's arrival in which others can't know of it.
     """
     refused = starts.where(F.col("refused") & (F.col("retry_after") > grace) & F.col("at").isNotNull())
@@ -42,13 +42,13 @@ def cool_downs(starts: DataFrame, grace: float) -> DataFrame:
     refused = refused.select(
         "q",
         "block",
-        # In a later block it holds from the block's begin.
+        # In a later block it lasts from the block's beginning.
         F.greatest(F.col("at"), F.col("block") * F.col("block_s")).alias("at"),
         "until",
         F.lit(None).cast("bigint").alias("ticket"),
         F.lit(None).cast("bigint").alias("bin"),
     )
-    # Only the blocks that have a cool-down are looked at: refusals are few, or the log is a short one.
+    # Only blocks with a cool-down are examined, because refusals are few, or the log is short.
     some = refused.select("q", "block").distinct()
     near = starts.where(F.col("at").isNotNull()).withColumn("block", _block(F.col("at")))
     near = near.join(F.broadcast(some), ["q", "block"], "left_semi")
@@ -88,7 +88,7 @@ def running(starts: DataFrame, most: int) -> DataFrame:
         "q", "bin", "ticket", F.explode(F.concat(both, F.coalesce(carried, F.array()))).alias("e")
     )
     events = events.select("q", "bin", "ticket", "e.block", "e.at", "e.step", "e.start")
-    # At one instant ends come first: who begins there finds the place free.
+    # At one instant, ends come first: a job that begins there finds the place free.
     order = Window.partitionBy("q", "block").orderBy("at", "step", "ticket")
     events = events.withColumn("running", F.sum("step").over(order.rowsBetween(Window.unboundedPreceding, 0)))
     over_it = F.col("running") > most

@@ -96,7 +96,7 @@ class Bounds:
 
 
 def batches(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a result, a few at a time: as Python values they take many times the memory."""
+    """The rows of a result, a few at a time, because they take many times the memory as Python values."""
     for batch in table.to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 
@@ -143,7 +143,7 @@ def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
             queue.last = max(group["last"], -math.inf if queue.last is None else queue.last)
         valued |= {name for name in known if group[f"has_{name}"]}
     return Facts(
-        # A column of which no row has a value says nothing: starts without a queue have no tickets.
+        # A column that is null in every row says nothing: starts without a queue have no tickets.
         known=valued,
         rows=sum(group["rows"] for group in groups),
         queues=queues,
@@ -190,7 +190,7 @@ def set_intervals(
             raise InvalidInterval(
                 queue.name, "is a queue whose slots don't show its interval: give it with interval="
             )
-        # With one start there is nothing to be too close to.
+        # A single start can't be too close to another one.
         queue.interval, queue.guessed = guess or 1.0, True
 
 
@@ -208,7 +208,7 @@ def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
     found = steps.groupBy("queue").agg(
         F.percentile_approx(F.col("seconds") / F.col("tickets"), 0.1).alias("step")
     )
-    # Whole microseconds, as queues have them: the difference of two instants is not so exact.
+    # Whole microseconds, like the intervals of queues, because the difference of two instants is less exact.
     return {row["queue"]: max(1e-6, round(row["step"], 6)) for row in batches(found.toArrow())}
 
 
@@ -224,7 +224,7 @@ def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> No
     if not {"host", "due", "started"} <= facts.known:
         return
     rows = log if facts.rows <= CLOCK_ROWS else log.sample(fraction=CLOCK_ROWS / facts.rows, seed=1)
-    # A clock that is far off would make its instants look absurd; only slots must be instants here.
+    # A clock that is far off would make its times look absurd, so only slots must be plausible here.
     rows = rows.where(is_start() & bounds.sane(F.col("due")) & F.col("started").between(0, 2 * bounds.latest))
     rows = rows.select(
         F.coalesce("host", F.lit("")).alias("host"),
@@ -264,10 +264,10 @@ def jumps(clocks: list[HostClock], limit: float) -> list[HostClock]:
 
 
 def starts_of(spark: SparkSession, log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> DataFrame:
-    """The rows that are judged: starts, with their queue's number and figures, on corrected times.
+    """The rows to be judged: starts, with their queue's number and figures, on corrected times.
 
     Columns beside those of the log: `q`, `iv` (interval), `block_s`, `at` and `over` (start and end on the
-    store's clock; null: none that is an instant), `has_slot`, `bin`.
+    store's clock; null: not a plausible time), `has_slot`, `bin`.
     """
     queues = spark.createDataFrame(
         [(queue.name, queue.number, queue.interval, queue.block) for queue in facts.queues.values()],

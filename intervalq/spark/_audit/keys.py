@@ -34,13 +34,13 @@ def judge_keys(
         {
             "hash": hashed,
             "call": is_start().cast("int"),
-            # A start that says no number is the first.
+            # A start without a number counts as the first.
             "number": F.least(F.greatest(F.coalesce("attempt", F.lit(1)), F.lit(1)), F.lit(60)),
         }
     )
     columns = ["hash", *(["call"] if replays else []), *(["number", "ticket"] if attempts else [])]
     narrow = rows.select(*columns) if replays else rows.where("call = 1").select(*columns)
-    # Nearly every key is a group of its own, so adding up before the shuffle would be in vain.
+    # Nearly every key is a group of its own, so adding up before the shuffle would save nothing.
     groups = narrow.repartition(partitions, "hash").groupBy("hash")
     call = F.col("call") if replays else F.lit(1)
     one = F.when(call == 1, F.col("number")) if attempts else None
@@ -57,7 +57,7 @@ def judge_keys(
     distinct = F.bit_count("bits") if attempts else F.least(F.col("calls"), F.lit(1))
     checks = {"key_twice": F.col("calls") > distinct, "replay_unknown": F.col("calls") == 0}
     if attempts:
-        # Bits from 1 on without a hole: adding the lowest carries through all of them.
+        # Bits from 1 on without a gap: adding the lowest one carries through all of them.
         checks["attempt_skipped"] = (F.col("bits") + 2).bitwiseAND(F.col("bits")) != 0
         checks["attempt_order"] = F.col("last") < F.col("first")
     found = found.select(
@@ -76,7 +76,7 @@ def judge_keys(
     wrong = list(batches(table.toArrow()))
     if not wrong:
         return
-    # Only now is it worth a scan to say which keys they are.
+    # Only now is another scan worthwhile, to find which keys they are.
     named = _named(rows, {group["low"] for group in wrong} | {group["high"] for group in wrong})
     for group in wrong:
         examples = [named[each] for each in sorted({group["low"], group["high"]}) if each in named]

@@ -50,7 +50,7 @@ KINDS: Final = (
     Kind("key_twice", "an attempt at a key that was started again", ("key",)),
     Kind("attempt_skipped", "a key of which an earlier attempt is missing", ("key", "attempt")),
     Kind("attempt_order", "a key whose attempts have tickets in another order", ("key", "attempt", "ticket")),
-    # By what ran or was refused at the time.
+    # By the jobs or refusals at the time.
     Kind("cool_down_broken", "a start during a rejection's cool-down", ("started", "refused", "retry_after")),
     Kind("over_max_running", "a start while max_running jobs were running", ("started", "ended")),
     # Notes.
@@ -87,7 +87,8 @@ KINDS: Final = (
     Kind("interval_guessed", "a queue whose interval was guessed from its slots", violation=False),
 )
 """Unused tickets are a note: others may use the queue without a log, and slots that nobody could use in time
-are given up by design. So are clocks: corrected times are judged, and no start depends on a host's clock."""
+are given up by design. So are clocks: corrected times are judged, and no start depends on a host's clock.
+"""
 
 BY_NAME: Final = {kind.name: kind for kind in KINDS}
 BITS: Final = {kind.name: bit for bit, kind in enumerate(KINDS)}

@@ -66,7 +66,7 @@ def log_of(df: DataFrame, *, queue: str | None = None, column: str = "_iq") -> t
     types, prefix = _fields(df.schema), ""
     if column in df.columns and isinstance(inner := df.schema[column].dataType, StructType):
         outer, types, prefix = types, _fields(inner), f"{column}."
-        # What the struct doesn't say, a column beside it may.
+        # A column beside the struct may have what the struct lacks.
         types |= {name: kind for name, kind in outer.items() if name in {"day", "queue"}}
     if "started" not in types:
         raise InvalidOption(
@@ -83,12 +83,12 @@ def log_of(df: DataFrame, *, queue: str | None = None, column: str = "_iq") -> t
     if "shard" not in found and "pid" in types:
         found["shard"] = F.concat_ws(":", _host(sources, types), F.col(sources["pid"]).cast("string"))
     if "job" in types and "exit_code" in types:
-        # A job may be given several times, and nothing distinguishes equal jobs: its text is no key.
+        # A job may be given several times, and nothing distinguishes equal jobs, so its text is not a key.
         found.setdefault("status", F.when(F.col(sources["exit_code"]) == 0, "ok").otherwise("failed"))
     if "status" not in found and "error" in found:
         found["status"] = F.when(found["error"].isNull(), "ok").otherwise("failed")
     if "calls" in types:
-        # Such a log has one row a key, whose earlier attempts left none: their numbers can't be followed.
+        # Such a log has one row per key, and no rows of earlier attempts, so their numbers can't be checked.
         found.pop("attempt", None)
     known = set(found)
     if "queue" not in found:

@@ -62,11 +62,11 @@ def judge_order(
     """Group by queue, block, bin, flags and bucket of the gap: counts, sums, and the place of the first row.
 
     Args:
-        starts: of `starts_of`.
+        starts: the result of `starts_of`.
         live: names of the kinds to look for.
         tolerance: how far from its slot a start may be, seconds.
         burst: starts that may come at once.
-        reach: over how many starts the rate is looked at; a block has at least twice as many.
+        reach: over how many starts the rate is computed; a block has at least twice as many.
         partitions: of the shuffle.
     """
     slots = bool(live & {"slot_shared", "slots_close", "slot_twice", "order_inverted"})
@@ -168,15 +168,15 @@ def _checks(tolerance: Column, burst: int) -> dict[str, Column]:
     strict = burst == 1
     return {
         "gap_short": F.lit(strict) & (F.col("gap") < F.least(iv * 0.9, iv - tolerance) - ROUNDING),
-        # A late start takes no more than the tolerance off it, and the end of a run that moved as much
-        # again. One start too many may be seen by other checks.
+        # A late start takes no more than the tolerance from the gap, and the end of a range that moved takes
+        # as much again. Other checks may find one start too many.
         "crowded": F.col("span") < F.col("most_span") - iv * burst - 2 * tolerance - ROUNDING,
         "order_inverted": F.col("due_before") > F.col("due") + (0 if strict else iv * burst) + ROUNDING,
         "retry_same_slot": shared & again & retried,
         "slot_twice": shared & again & ~retried,
         "slot_shared": F.lit(strict) & shared & ~again,
         "ticket_twice": ~shared & again,
-        # The last slots of a run may have moved by up to the tolerance.
+        # The last slots of a range may have moved by up to the tolerance.
         "slots_close": F.lit(strict) & ~shared & (step < iv - tolerance - _MICRO - ROUNDING),
         "slot_order": (skipped < 0) & ~F.col("restarted") & ~shared,
         "queue_restarted": F.col("restarted") & ~shared,

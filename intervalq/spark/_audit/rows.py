@@ -36,9 +36,9 @@ def judge_rows(
     """Group by queue, bin, lateness bucket and flags: count, lateness, and the place of the first row.
 
     Args:
-        starts: of `starts_of`.
+        starts: the result of `starts_of`.
         live: names of the kinds to look for.
-        bounds: what is an instant.
+        bounds: the range of plausible times.
         tolerance: how far from its slot a start may be, seconds.
         burst: starts that may come at once, with slots of an idle time that lie that many intervals back.
     """

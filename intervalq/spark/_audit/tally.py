@@ -231,7 +231,7 @@ class Tally:
 
 
 def _gaps(part: Part, group: dict[str, Any], interval: float) -> None:
-    """Add the gaps of a group: a gap at an edge has no bucket yet, and gets that of its length."""
+    """Add the gaps of a group: a gap at an edge has no bucket yet, and gets the one for its length."""
     total = group["gap"] / interval
     if group["bucket"] is None:
         part.gaps.add(bucket_of(total, each=GAP_BUCKETS), 1, total, total, total)

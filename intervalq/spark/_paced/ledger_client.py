@@ -118,7 +118,7 @@ class Claims:
 
     async def _renew(self) -> bool:
         await self._apply(Beat(self._session, self._expiry))
-        return True  # if it had expired, it began anew, and its rows are asked about
+        return True  # if it had expired, it began anew, and asks about its rows again
 
     async def leave(self) -> None:
         """End the session."""

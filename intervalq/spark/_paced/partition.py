@@ -110,7 +110,7 @@ def _rows(job: Job, batch: pa.RecordBatch) -> Iterator[list[Row]]:
         ]
 
 
-def _text(column: str, value: Any) -> str:  # noqa: ANN401 - whatever the column has
+def _text(column: str, value: Any) -> str:  # noqa: ANN401 - any value of a column
     """A row's key as text."""
     if type(value) is str:
         text = value

@@ -309,9 +309,8 @@ class Flow:
             asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
             if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue._refused(slot._grant, asked)
-            if context.attempt > job.retries or isinstance(
-                error, BadResult
-            ):  # which another call would be, too
+            is_final = isinstance(error, BadResult)  # another call would fail in the same way
+            if is_final or context.attempt > job.retries:
                 await self._failed(row, error, stamp)
                 return
             if not asked:  # a cool-down is pause enough
@@ -368,9 +367,8 @@ class Flow:
         if self._job.raises:
             error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
             self.fail(error)
-            if (
-                self._claims is not None and self._claims.marks
-            ):  # at most once: nor is it called by a retried task
+            # With at most once, a retried task doesn't call the row either.
+            if self._claims is not None and self._claims.marks:
                 await self._claims.record(row.key, self._claims.written(row.key, end), failed=True)
         elif self._claims is None:
             self._finish(row, *end, replayed=False)

@@ -52,7 +52,7 @@ def results(piece: Piece) -> Iterator[tuple[Any, ...]]:
         place = piece.begin
         if place:
             file.seek(place - 1)
-            place += len(file.readline()) - 1  # a line that began before belongs to the piece before
+            place += len(file.readline()) - 1  # a line that began before is the previous piece's
         while place < piece.end:
             line = file.readline()
             place += len(line)

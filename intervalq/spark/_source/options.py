@@ -165,7 +165,7 @@ def _tasks_at(given: dict[str, str]) -> str:
     scheme, url = sound_url(url, otherwise="sqlite")
     _refuse_memory(scheme)
     store = open_task_store(url)
-    return store.url if scheme in _FILES else url  # with an absolute path: workers run in other folders
+    return store.url if scheme in _FILES else url  # absolute: workers run in other folders
 
 
 def _ledgers_at(given: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # type checkers bring it: `Claim` alone is `Claim[Any]`
+    from typing_extensions import TypeVar  # type checkers supply it: `Claim` alone is `Claim[Any]`
 
     V_co = TypeVar("V_co", default=Any, covariant=True)
 else:

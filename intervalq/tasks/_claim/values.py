@@ -66,7 +66,7 @@ def text(what: str, value: object) -> str:
     """An id or key, unchanged: 1 to 128 characters without control characters.
 
     Raises:
-        InvalidTask: `value` is neither.
+        InvalidTask: `value` is not such text.
     """
     if not isinstance(value, str) or not _TEXT.fullmatch(value):
         raise InvalidTask(
@@ -161,7 +161,7 @@ def insert(
     queue: str,
     value: object,
     *,
-    id: str | None = None,  # noqa: A002 - what a task calls it
+    id: str | None = None,  # noqa: A002 - the name that tasks use
     key: str | None = None,
     at: float | datetime | None = None,
     delay: Duration | None = None,
@@ -173,7 +173,7 @@ def insert(
     form: Form = USUAL,
 ) -> Insert:
     """The insert of a task, checked. See `Tasks.new`."""
-    if (id, key, at, delay, dedupe_key, inbox, replace, skip) == _USUAL:  # most are
+    if (id, key, at, delay, dedupe_key, inbox, replace, skip) == _USUAL:  # most inserts have none of these
         return Insert(queue_name(queue), encode(value, form), new_id())
     if at is not None and delay is not None:
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")

@@ -101,7 +101,7 @@ class Tasks(Workers):
         queue: str,
         value: object,
         *,
-        id: str | None = None,  # noqa: A002 - what a task calls it
+        id: str | None = None,  # noqa: A002 - the name that tasks use
         key: str | None = None,
         at: float | datetime | None = None,
         delay: Duration | None = None,
@@ -199,7 +199,7 @@ class Tasks(Workers):
                     if errors:
                         break
                     group.start_soon(send, batch)
-                    await lowlevel.checkpoint()  # let the batch be sent
+                    await lowlevel.checkpoint()  # let the batch be sent meanwhile
             except Exception as error:  # noqa: BLE001 - raised by the iteration of the values
                 errors.append(error)
         if errors:

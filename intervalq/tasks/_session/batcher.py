@@ -39,7 +39,7 @@ class Batcher:
 
     def __init__(self, store: TaskStore, owner: Holder, lapsed: Callable[[], None]) -> None:
         self.session = ""
-        """The id of the session; empty: none has begun."""
+        """The id of the session; empty: it has not begun."""
         self.claims: dict[str, Claim] = {}
         """Claims that are not known to be settled."""
         self.hears = False
@@ -201,7 +201,7 @@ class Batcher:
         return None
 
     def _joined(self, demand: Demand) -> Demand:
-        """A demand, with those that are idle beside it if the store takes a session for idle as a whole."""
+        """The demand; or with other unmet ones on the same terms, if the store wakes sessions as a whole."""
         apart = len(self._demands) == 1 or not self.hears or isinstance(self._store, Pulling)
         return demand if apart else together(demand, self._demands)
 
@@ -299,11 +299,11 @@ class Batcher:
             self._given(claims)
 
     def _given(self, claims: Sequence[Claim]) -> None:
-        """Those that began by being given to a caller; a worker tells by itself."""
+        """Note the starts of claims that begin when a caller gets them; workers report their own starts."""
         self.begun.since.update({claim: self._now() for claim in claims if claim._began and claim.open})
 
     def take(self, rows: Sequence[Row]) -> list[Claim]:
-        """Claims for claimed rows."""
+        """The claims for these rows."""
         claims = [Claim(row, self._owner) for row in rows]
         for claim in claims:
             before = self.claims.get(claim._row.id)
@@ -313,7 +313,7 @@ class Batcher:
         return claims
 
     def forget(self, claim: Claim, change: Change | None = None) -> bool:
-        """Drop a settled or lost claim; returns whether it was held. `change`: of an undone plain task."""
+        """Drop a settled or lost claim; return whether it was held. `change`: for an undone plain task."""
         if self.claims.get(claim._row.id) is not claim:
             return False
         del self.claims[claim._row.id]
@@ -325,7 +325,7 @@ class Batcher:
     # --- trouble ------------------------------------------------------------------------------------
 
     def _back(self, batch: list[Settle], finished: list[Finished], sent: Work | None, lapses: int) -> None:
-        """Keep what was not sent for the next call; but not for another session, which has no such claims."""
+        """Keep what was not sent for the next call; for another session it is lost, as that has no claims."""
         if sent is not None:
             self._doubt = self._doubt or sent.limit > 0
             self.lost_call = self.lost_call or sent.limit > 0

@@ -9,8 +9,8 @@ So:
 those
   claimed by hand.
 - Other starts are reported later, with the next call, if the tasks are still running then. A task that takes
-  less than `TOLD_AFTER` is hardly ever reported: its end is sent with that call instead. So only starts of
-  slow tasks are reported, and that needs no call of its own while there is anything else to send.
+  less than `REPORTED_AFTER` is hardly ever reported: its end is sent with that call instead. So only starts
+  of slow tasks are reported, and that needs no call of its own while there is anything else to send.
 - If the worker dies before a start is reported, the task is not charged, although it may have killed the
   worker. So every task that a lost session had claimed runs alone from then on, and the starts of tasks that
   run alone are reported *before* they begin. A task that kills its workers is charged each time except
@@ -25,7 +25,7 @@ from typing import Final
 from intervalq._timing.backends import Waker, wakers
 from intervalq.tasks._claim.task import Claim
 
-TOLD_AFTER: Final = 0.005
+REPORTED_AFTER: Final = 0.005
 """Seconds for which a task has run before its start is reported to the store."""
 
 
@@ -47,14 +47,14 @@ class Begun:
         if self._wakers:
             return 0.0
         for since in self.since.values():
-            return since + TOLD_AFTER
+            return since + REPORTED_AFTER
         return math.inf
 
     def take(self, now: float) -> list[Claim]:
         """The claims to report now."""
         reported = list(self._wakers)
         for claim, since in self.since.items():
-            if since + TOLD_AFTER > now:
+            if since + REPORTED_AFTER > now:
                 break
             reported.append(claim)
         for claim in reported:

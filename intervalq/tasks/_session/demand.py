@@ -60,10 +60,10 @@ def offer(claim: Claim, demands: Iterable[Demand]) -> bool:
 
 
 class Together:
-    """Demands on the same terms that found nothing, asked for in one: the store wakes who is idle once.
+    """Unmet demands on the same terms, requested together, because a store wakes a session as a whole.
 
-    It goes by the queues that a session has asked for last. So few are asked for that each demand could take
-    all of them.
+    The store knows only the queues of a session's last request. No more is requested than any one of
+    the demands could take alone.
     """
 
     def __init__(self, demands: Sequence[Demand]) -> None:
@@ -78,7 +78,7 @@ class Together:
         return min(demand.room() for demand in self._demands)
 
     def begins(self, limit: int) -> int:
-        """See `Demand.begins`: who begins with it tells the store."""
+        """See `Demand.begins`: the demand that gets a task reports its start."""
         del limit
         return 0
 
@@ -88,7 +88,7 @@ class Together:
             demand.asked(limit)
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
-        """See `Demand.deliver`. When they are due next is theirs, too."""
+        """See `Demand.deliver`. All demands also get the time and interval of the next poll."""
         for demand in self._demands:
             demand.due, demand.poll = self.due, self.poll
             mine = [claim for claim in claims if claim._row.queue in demand.queues]
@@ -103,7 +103,7 @@ class Together:
 
 
 def together(demand: Demand, demands: Iterable[Demand]) -> Demand:
-    """A demand, or if it found nothing when it was asked for last, it and the others of which that is so."""
+    """The demand itself; or, if its last request found nothing, all such demands together."""
     some = [
         other
         for other in demands
@@ -127,7 +127,7 @@ class Request:
         self.asked = False
         """Whether a call to the store for it is in flight."""
         self.was_asked = False
-        """Whether there ever was such a call."""
+        """Whether a call was ever made for it."""
         self.is_over = False
         """Whether its time is up, so that it only takes what that call brings."""
         self.claims: list[Claim] = []

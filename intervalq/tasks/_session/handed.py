@@ -18,7 +18,7 @@ class Handed:
         self._returned: dict[str, int] = {}  # versions
 
     async def recover(self, store: TaskStore, session: str, held: Mapping[str, Claim]) -> None:
-        """Give back unknown claims; a notice about one of them comes too late."""
+        """Give back unknown claims; later notices about these are ignored."""
         self.missed = False
         try:
             rows = await store.apply(Select(session=session, values=False))

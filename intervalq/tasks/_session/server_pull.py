@@ -62,7 +62,7 @@ async def settle(session: OwnSession, settle: Settle) -> None:
         settle.again = isinstance(error, StoreUnavailable)
         if session.holds(claim):
             batcher.settle(settle)
-        else:  # the session has lapsed meanwhile: another one would not find its claim
+        else:  # the session has lapsed meanwhile, and another one doesn't know the claim
             settle.lost = True
             settle.end()
     except IntervalqError as error:
@@ -73,7 +73,7 @@ async def settle(session: OwnSession, settle: Settle) -> None:
         batcher.settle(settle)
         raise
     else:
-        is_past = batcher.session != id_  # it has lapsed meanwhile: its successor lives
+        is_past = batcher.session != id_  # the session has lapsed meanwhile; its successor is alive
         batcher.answered([settle], replace(worked, alive=worked.alive or is_past))
     finally:
         batcher.busy -= 1

@@ -23,7 +23,7 @@ class Command(Generic[A_co]):
 
 
 class Insert(NamedTuple):
-    """A new task. The store refuses an id that exists."""
+    """A new task. The store refuses an existing id."""
 
     queue: str
     json: str

@@ -79,8 +79,8 @@ class WorkerPool:
         self._calls = Calls(job, self._began)
         self._run_alone = session.run_alone
         self._waiting: deque[tuple[float, Claim]] = deque()  # with the time since which each has waited
-        self._suspects: deque[tuple[float, Claim]] = deque()  # likewise, for tasks that are to run alone
-        self._is_careful = False  # whether the last tasks to arrive were such
+        self._suspects: deque[tuple[float, Claim]] = deque()  # the same for tasks that must run alone
+        self._is_careful = False  # whether the last tasks to arrive were such tasks
         self._proven = 0  # how many tasks were done at that time
         self._idle: list[Waker] = []
         self.running = 0

@@ -38,7 +38,7 @@ class Workers(Lifecycle):
         super().__init__(url, given, expiry, form)
         self._jobs: list[Job] = []
         self._pools: list[WorkerPool] = []
-        self._counts: Counter[str] = Counter()  # of runs that have ended
+        self._counts: Counter[str] = Counter()  # of earlier runs
         self._stopping: anyio.Event | None = None
 
     def worker(
@@ -178,7 +178,7 @@ class Workers(Lifecycle):
         with anyio.fail_after(math.inf if seconds is None else seconds):
             begun = anyio.current_time()
             while await self._apply(Count(names=names)):
-                took = anyio.current_time() - begun  # counting many tasks takes a while
+                took = anyio.current_time() - begun  # counting many tasks takes some time
                 await anyio.sleep(max(pause, min(_LOOK * took, 2.0)))
                 pause = min(1.0, pause * 1.2)
                 begun = anyio.current_time()

@@ -1,4 +1,4 @@
-"""What the worker thread of a file is given to do: a step on the record of a queue, a command on a ledger."""
+"""The jobs of a file's worker thread: a step on the record of a queue, a command on a ledger."""
 
 from __future__ import annotations
 

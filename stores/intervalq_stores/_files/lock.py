@@ -44,13 +44,13 @@ def opened(descriptor: int) -> int:
 
 
 def take(descriptor: int, gate: int | None = None) -> None:
-    """Wait for the lock. The wait has no bound.
+    """Wait for the lock, without a limit.
 
     Args:
-        descriptor: that of the lock file. This kind of lock is kept when the process closes another
+        descriptor: the descriptor of the lock file. This kind of lock is kept when the process closes another
             descriptor of the same file.
-        gate: that of a second file, if the lock is polled: only the waiter that has the gate tries to take
-            the lock, so that the last holder comes after the others. None: there is none.
+        gate: the descriptor of a second file, if the lock is polled: only the waiter that has the gate tries
+            to take the lock, so that the last holder comes after the others. None: there is none.
     """
     if WAITS_IN_LINE:
         import fcntl  # noqa: PLC0415 - not on every platform

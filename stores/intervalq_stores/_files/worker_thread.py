@@ -29,7 +29,7 @@ class Job:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.stands = False
-        """Whether the answer or error is valid whatever happens to the batch."""
+        """Whether the answer or error is final, whatever happens to the batch."""
         self.taken = False
         """Whether the thread has begun with its batch."""
         self.finished = False
@@ -70,7 +70,7 @@ class WorkerThread:
             rest: called in the same thread before it ends. It must not raise.
         """
         self.pid = os.getpid()
-        """The process of the thread: a forked child has no such thread."""
+        """The process that has the thread: a forked child has no such thread."""
         self._do = do
         self._rest = rest
         self._jobs: list[Job] = []
@@ -79,7 +79,7 @@ class WorkerThread:
         self._changed = threading.Condition()
 
     def put(self, job: Job) -> None:
-        """Have a job done.
+        """Queue a job.
 
         Raises:
             RuntimeError: no thread can be started.
@@ -95,7 +95,7 @@ class WorkerThread:
             self._changed.notify()
 
     def wanted(self) -> bool:
-        """Whether anybody waits for a job that isn't taken; jobs whose waiters have left are forgotten."""
+        """Whether anybody waits for a job that hasn't been taken; abandoned jobs are forgotten."""
         with self._changed:
             self._jobs = [job for job in self._jobs if not job.left]
             return bool(self._jobs)
@@ -147,7 +147,7 @@ class WorkerThread:
 def call_soon() -> Callable[[Callable[[], None]], object]:
     """A function with which another thread can run something on the calling event loop."""
     if "trio" in sys.modules:
-        import trio  # noqa: PLC0415 - only where it is there already
+        import trio  # noqa: PLC0415 - only if it is already imported
 
         if trio.lowlevel.in_trio_run():
             return trio.lowlevel.current_trio_token().run_sync_soon

@@ -45,7 +45,7 @@ class Document:
         """Look up the record of a queue; None: it has none.
 
         Raises:
-            CorruptState: it is broken; the other records are not concerned.
+            CorruptState: it is broken; other records can still be used.
             VersionMismatch: it was written by a newer version.
         """
         return state_of(self._queues[queue], queue, self._url) if queue in self._queues else None

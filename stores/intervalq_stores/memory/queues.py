@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +15,7 @@ import anyio
 from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State, lapses, settle
 from intervalq.store import DocumentStore, PairStep, Step, T, shown_url, wall_clock
+from intervalq_stores._files.worker_thread import call_soon
 
 
 @dataclass(slots=True)
@@ -121,11 +120,11 @@ class MemoryStore(DocumentStore):
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`."""
         event = anyio.Event()
-        call_soon = _call_soon()
+        soon = call_soon()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
-                call_soon(lambda: event.set())  # noqa: PLW0108 - binds the event late
+                soon(lambda: event.set())  # noqa: PLW0108 - binds the event late
 
         async def woken() -> None:
             nonlocal event
@@ -142,13 +141,3 @@ class MemoryStore(DocumentStore):
                 waiting.discard(wake)
                 if not waiting:
                     del self._records.waiting[queue]
-
-
-def _call_soon() -> Callable[[Callable[[], None]], object]:
-    """A function with which another thread can run something on the calling event loop."""
-    if "trio" in sys.modules:
-        import trio  # noqa: PLC0415 - only where it is there already
-
-        if trio.lowlevel.in_trio_run():
-            return trio.lowlevel.current_trio_token().run_sync_soon
-    return asyncio.get_running_loop().call_soon_threadsafe

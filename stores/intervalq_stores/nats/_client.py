@@ -1,6 +1,6 @@
 """The driver's client with two shortcuts, and with TLS that nobody on the network can disable.
 
-The shortcuts exist because a request costs the driver more time than the server.
+The shortcuts exist because a request takes more time in the driver than in the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QuickMsg(Msg):
 
     @property
     def headers(self) -> dict[str, str] | None:  # type: ignore[override]  # it is read only
-        """With what the first line may say as `Status` and `Description`; None: there are none."""
+        """Including `Status` and `Description`, which the first line may have; None: there are no headers."""
         if self._headers is None and self.raw:
             self._headers = parsed(self.raw)
         return self._headers
@@ -44,7 +44,7 @@ def status(message: Msg) -> str | None:
 
 
 def header(message: Msg, name: str) -> str | None:
-    """One header of a message; where it has no such one, the others aren't looked through."""
+    """One header of a message. If the message doesn't have it, the others aren't parsed."""
     if isinstance(message, QuickMsg) and name.encode() not in message.raw:
         return None
     return (message.headers or {}).get(name)
@@ -63,7 +63,7 @@ class QuickClient(Client):
         self.direct: dict[int, Callable[[Msg], None]] = {}
         """The functions to call with messages of subscriptions; they must not fail."""
         self.heard = 0
-        """How many messages have come for these."""
+        """How many messages have arrived for these."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -75,7 +75,7 @@ class QuickClient(Client):
         if self._secure and initial_connection:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise clear_text(PLAIN)
-            info["tls_required"] = True  # the driver decides by this; a server may leave it to its clients
+            info["tls_required"] = True  # for the driver; servers may leave the choice to clients
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
@@ -103,7 +103,7 @@ class QuickClient(Client):
         came(QuickMsg(self, subject.decode(), reply.decode(), data, headers or b""))
 
     def put(self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None) -> None:
-        """Send a message in one piece; names and values of headers are known to be sound.
+        """Send a message in one piece; the names and values of its headers must be valid.
 
         Raises:
             nats.errors.Error: the connection has ended, or the message is too large.
@@ -136,7 +136,7 @@ class QuickClient(Client):
 
 
 def parsed(raw: bytes) -> dict[str, str]:
-    """The headers of a message, with what its first line may say as `Status` and `Description`."""
+    """The headers of a message, with `Status` and `Description` if its first line has them."""
     first, *lines = raw.decode(errors="replace").split("\r\n")
     headers: dict[str, Any] = {}
     if len(first) > _PREFIX:

@@ -60,7 +60,7 @@ class Connection:
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,  # otherwise an attempt without an answer is repeated two seconds later
                 connect_timeout=int(WITHIN),
-                pending_size=0,  # nothing is buffered, to be sent after its caller has gone
+                pending_size=0,  # nothing is buffered, because it would be sent after its caller has left
                 error_cb=connection._heard,
                 closed_cb=connection._closed,
                 disconnected_cb=connection._closed,
@@ -79,17 +79,17 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used, as far as is known here."""
+        """Whether it can be used, as far as this process knows."""
         return self._client.is_connected and not self.ended.is_set()
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS stands."""
+        """Whether TLS is established."""
         return self._client.is_encrypted
 
     @property
     def heard(self) -> int:
-        """How many answers have come; recent ones show that the connection works."""
+        """How many answers have arrived; recent ones show that the connection works."""
         return self._client.heard
 
     @property
@@ -117,16 +117,11 @@ class Connection:
             nats.errors.Error: the connection ended, or there is no responder.
         """
         reply, answer = self.expect()
-        timer = None
         try:
             self._client.put(subject, reply, data, headers)
-            if seconds is not None:  # lighter than a context for it
-                timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
-            return await answer
+            return await answered(answer, seconds)
         finally:
             self.forget(reply)
-            if timer is not None:
-                timer.cancel()
 
     def expect(self) -> tuple[str, asyncio.Future[Msg]]:
         """An inbox for an answer, and the future that gets it; the caller must forget the inbox."""
@@ -226,22 +221,17 @@ class Connection:
             else:
                 pieces.append(f"PUB {subject}{to} {len(data)}\r\n".encode() + data)
         pieces.append(b"")
-        timer = None
         try:
             # The driver's own `publish` does this for each message, which would take most of the time.
             self._client.write(b"\r\n".join(pieces))
-            if seconds is not None:
-                timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
-            return await answer
+            return await answered(answer, seconds)
         finally:
             self.forget(reply)
-            if timer is not None:
-                timer.cancel()
 
     async def flush(self) -> None:
         """Wait until the server has read what was sent."""
-        self._client.write(b"")  # the driver's ping would overtake what its own task has yet to write
-        # On its own: the driver stops reading at the answer to a ping whose sender was cancelled.
+        self._client.write(b"")  # the driver's ping would overtake data that its own task has yet to write
+        # In a task of its own: the driver stops reading at the answer to a ping whose sender was cancelled.
         flush = asyncio.ensure_future(self._client.flush(timeout=int(WITHIN)))
         self._tasks.add(flush)
         flush.add_done_callback(self._flushed)
@@ -250,7 +240,7 @@ class Connection:
     def _flushed(self, flush: asyncio.Task[None]) -> None:
         self._tasks.discard(flush)
         if not flush.cancelled():
-            flush.exception()  # the waiter has got it
+            flush.exception()  # the waiter has it
 
     async def private(self, came: Callable[[Msg], None]) -> tuple[Subscription, str]:
         """A separate subscription, for messages that keep their subjects."""
@@ -343,8 +333,19 @@ class Connection:
             came(None)
 
 
+async def answered(answer: asyncio.Future[Msg], seconds: float | None) -> Msg:
+    """The answer, if it comes within `seconds` (None: no limit); cheaper than a context with a time limit."""
+    if seconds is None:
+        return await answer
+    timer = asyncio.get_running_loop().call_later(seconds, expire, answer)
+    try:
+        return await answer
+    finally:
+        timer.cancel()
+
+
 def expire(answer: asyncio.Future[Any]) -> None:
-    """Cancel the wait for an answer."""
+    """Fail the wait for an answer with a timeout."""
     if not answer.done():
         fail(answer, TimeoutError())
 

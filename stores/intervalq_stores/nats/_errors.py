@@ -131,7 +131,7 @@ class Server:
         """Ratings of the connection to the server, and of the rights of this user."""
         connection = await self.connection()
         answer: Body = {}
-        with suppress(Exception):  # one that may not ask has few rights
+        with suppress(Exception):  # a user without this right has few rights
             answer = json.loads((await connection.request("$SYS.REQ.USER.INFO", seconds=1.0)).data)["data"]
         return [way(self._address, encrypted=connection.is_encrypted), rights(answer)]
 
@@ -139,9 +139,8 @@ class Server:
         """Close the connection."""
         connection = self._connection
         if connection is not None:
-            await (
-                connection.close()
-            )  # what is being done in the background is done with this one, not a new one
+            # Background work must end with this connection, and not create a new one.
+            await connection.close()
         if self._connection is connection:
             self._connection = None
 
@@ -171,7 +170,7 @@ class Server:
 
     async def _trouble(self, error: Exception, connection: Connection | None, heard: int) -> StoreError:
         late = connection is not None and isinstance(error, TimeoutError) and connection.heard == heard
-        if connection is not None and late and not connection.denied:  # what is denied has no answer
+        if connection is not None and late and not connection.denied:  # a forbidden request has no answer
             await self._drop(connection)
         return self._error(error, self._connection)
 
@@ -186,7 +185,7 @@ class Server:
             self._connection = None
         await connection.close()
 
-    async def ask(  # whatever it says
+    async def ask(  # in any case
         self, subject: str, body: Body | None = None, no_place: Container[int] = ()
     ) -> Any:  # noqa: ANN401
         """Send a request to the API of JetStream, and return its answer; `no_place` as for `read`.
@@ -200,7 +199,7 @@ class Server:
             text = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
             return self.read((await connection.request(f"$JS.API.{subject}", text)).data, no_place)
 
-    async def place(self, subject: str, body: Body) -> Any:  # noqa: ANN401 - whatever it says
+    async def place(self, subject: str, body: Body) -> Any:  # noqa: ANN401 - any JSON
         """Create a stream or consumer, and wait a while for a cluster that has no place for it.
 
         Raises:
@@ -275,7 +274,7 @@ class Server:
             raise
         return (await self.connection()).stored(stream, stored)
 
-    async def ensure(self, config: Body, needed: Sequence[str], why: str) -> Any:  # noqa: ANN401 - its info
+    async def ensure(self, config: Body, needed: Sequence[str], why: str) -> Any:  # noqa: ANN401 - the server's info
         """Create a stream, or check the existing one of this name; returns the server's info about it.
 
         Args:
@@ -318,7 +317,7 @@ class Server:
     def _version(self) -> str:
         return self._connection.version if self._connection is not None else "?"
 
-    def read(self, answer: bytes, no_place: Container[int] = ()) -> Any:  # noqa: ANN401 - whatever it says
+    def read(self, answer: bytes, no_place: Container[int] = ()) -> Any:  # noqa: ANN401 - any JSON
         """Parse an answer of JetStream; the codes `no_place` mean that there is no place at the moment.
 
         Raises:

@@ -12,7 +12,7 @@ from intervalq_stores._transport import is_near, rated, warn_of_password
 Headers: TypeAlias = dict[str, str]
 
 WITHIN: Final = 5.0
-"""Seconds that a call may take, connecting included. Jobs wait for it: longer is an outage."""
+"""Seconds that a call may take, including connecting. Jobs wait for it; a longer wait is an outage."""
 
 _MAX_WAITING: Final = 512
 """How many requests may wait for the tasks of a queue, over all workers, unless the URL says so."""
@@ -31,7 +31,7 @@ _MADE: Final = frozenset({"replicas", "storage", "cluster", "tags", "max_waiting
 
 
 class Made(NamedTuple):
-    """How streams and consumers are created that don't exist yet."""
+    """How missing streams and consumers are created."""
 
     stream: dict[str, Any]
     """Fields of the configuration of streams."""
@@ -101,7 +101,7 @@ def options_of(url: str) -> dict[str, Any]:
     if "credentials" in given:
         options["user_credentials"] = given["credentials"]
     if demands_tls(url):
-        import ssl  # noqa: PLC0415 - only where it is asked for
+        import ssl  # noqa: PLC0415 - only needed here
 
         try:
             options["tls"] = ssl.create_default_context(cafile=given.get("tls_ca"))
@@ -118,7 +118,7 @@ def demands_tls(url: str) -> bool:
 def way(url: str, *, encrypted: bool) -> tuple[str, str]:
     """What an operator should know of the security of the connection to a URL's servers."""
     hosts = [urlsplit(server).hostname or "" for server in options_of(url)["servers"]]
-    checked = encrypted and demands_tls(url)  # else it may be taken away
+    checked = encrypted and demands_tls(url)  # otherwise an attacker may remove it
     return rated(near=all(map(is_near, hosts)), encrypted=checked, checked=checked, remedy=_TLS)
 
 

@@ -189,7 +189,7 @@ class NATSStore:
 
     async def advice(self) -> list[tuple[str, str]]:
         """What an operator should know of the server: pairs of `ok`, `warning` or `error`, and a sentence."""
-        from intervalq_stores.nats._advice import advice  # noqa: PLC0415 - only asked for by hand
+        from intervalq_stores.nats._advice import advice  # noqa: PLC0415 - only for a manual check
 
         return await advice(self._history)
 
@@ -240,7 +240,7 @@ class NATSStore:
         at = (earliest + latest) // 2
         if clock.is_fresh(own.received):
             return at, latest - at
-        with suppress(Gap):  # removed since: then what is known must suffice
+        with suppress(Gap):  # removed since, so what is known must suffice
             entry = await self._history.entry(known.token, own.sequence)
             clock.learn(own.sent, own.received, entry.at)
             return entry.at, 0
@@ -291,7 +291,7 @@ class NATSStore:
         if now is None:
             self._clock.learn(own.sent, own.received, at)
             outcome = replace(outcome, trip=(own.sent, own.received))
-        if isinstance(command, Drop):  # it stays, for those who write at the same moment
+        if isinstance(command, Drop):  # it stays, for concurrent writers
             before = await self._history.checkpoint(known.token)
             await self._history.clear(known.token, own.sequence - 1, before)
         else:
@@ -356,7 +356,7 @@ class NATSStore:
         state = known.base.state
         if state is not None and rules.lapses(rules.settle(state, now)) > now:
             return True
-        if last.at <= now - rules.IDLE_KEPT:  # nobody is writing, or hardly ever
+        if last.at <= now - rules.IDLE_KEPT:  # nobody writes to it, or hardly ever
             await self._history.clear(token, last.sequence, before)
         return False
 

@@ -44,7 +44,7 @@ A = TypeVar("A")
 
 
 class NATSTaskStore:
-    """Tasks in one stream. One connection, open while it is in use."""
+    """Tasks in one stream. One connection, which is open while it is in use."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -119,7 +119,7 @@ class NATSTaskStore:
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked]]]:
         """See `Waking.wakeups`. An idle worker has a request waiting at the server, which delivers a task."""
-        from intervalq_stores.nats._task.idle import Idle  # noqa: PLC0415 - only for those who wait
+        from intervalq_stores.nats._task.idle import Idle  # noqa: PLC0415 - only for waiting callers
 
         claims = self._sessions.get(session)
         if claims is None:
@@ -146,8 +146,8 @@ class NATSTaskStore:
         claims = self._sessions.get(session.id)
         if claims is None:
             claims = self._sessions[session.id] = Claims(self._stream, session)
-        claims.holdings.session = session  # if it begins again, it keeps its claims
-        await claims.holdings.connection()  # what is stored from now on needs less care
+        claims.holdings.session = session  # if a session begins again, it keeps its claims
+        await claims.holdings.connection()  # messages stored from now on need fewer checks
 
     async def _beat(self, command: Beat) -> Beaten:
         claims = self._sessions.get(command.session)

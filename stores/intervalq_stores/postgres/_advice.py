@@ -22,7 +22,7 @@ _LOOK: Final = b"""
 
 
 async def advice(connection: Connection, server: Server) -> list[tuple[str, str]]:
-    """Each a level, "ok", "warning" or "error", and a sentence."""
+    """Pairs of a level ("ok", "warning" or "error") and a sentence."""
     found = await server.version(connection)
     row = await (await connection.execute(_LOOK)).fetchone()
     if row is None:

@@ -68,8 +68,8 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 }
 # Texts and numbers that the server can't hold.
 _UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
-# libpq reports no SQLSTATE for a refused connection, only text: its own, or the server's, which may be
-# English.
+# libpq reports no SQLSTATE for a refused connection, only text: its own, or the server's, which
+# is expected to be in English.
 _REFUSALS: Final = ("authentication", "pg_hba.conf", "no password supplied", "no such user", 'role "')
 _PASSING: Final = ("too many connections", "due to timeout")  # may mention a role or an authentication
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
@@ -284,7 +284,7 @@ def parameters(url: str) -> dict[str, Any]:
     return {
         "application_name": "intervalq",
         "client_encoding": "UTF8",
-        "connect_timeout": 2 if several else 5,  # seconds a host
+        "connect_timeout": 2 if several else 5,  # seconds per host
         "target_session_attrs": "read-write" if several else "any",
         # A connection that only listens must notice a peer that vanished silently.
         "keepalives": 1,
@@ -339,9 +339,9 @@ class Ear:
         self._loop.add_reader(self._socket, self._hear)
 
     async def ask(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a statement, one at a time; the driver passes on notifications that arrive then.
+        """Yield the rows of a statement, one at a time; notifications that arrive meanwhile are passed on.
 
-        After one that failed or was given up, the connection counts as lost: its answer may still come.
+        After one that failed or was abandoned, the connection counts as lost: its answer may still come.
         """
         async with self._asking:
             self._loop.remove_reader(self._socket)

@@ -21,13 +21,13 @@ class Step(NamedTuple):
     command: dict[str, Any]
     now: int | None
     common: str | None = None
-    """The common record, if the queue is that of a key under a common rate."""
+    """The name of the common record, if the queue is that of a key under one rate."""
     known: dict[str, Any] | None = None
-    """What is known of it: `Common.to_dict()`."""
+    """What the sender knows of the common record: `Common.to_dict()`."""
 
     @property
     def order(self) -> tuple[str, str]:
-        """By which all processes lock rows, so that they can't deadlock: a queue comes before its keys."""
+        """All processes lock rows in this order, so they can't deadlock: a queue comes before its keys."""
         return self.queue.partition(":")[0], self.queue
 
 
@@ -47,7 +47,7 @@ class Batcher(Generic[A]):
         self._send = send
         self._waiting: list[_Call[A]] = []
         self._sent: list[_Call[A]] = []
-        self._scope: anyio.CancelScope | None = None  # that of the present call of `send`
+        self._scope: anyio.CancelScope | None = None  # the steps of the present call of `send`
         self._task: asyncio.Task[None] | None = None
 
     async def do(self, step: Step) -> A:
@@ -79,8 +79,8 @@ class Batcher(Generic[A]):
                     await self._deliver()
                 self._scope = None
         finally:
-            if self._task is mine:  # else another event loop has taken over
-                for call in (*self._sent, *self._waiting):  # there are none, unless this loop ends
+            if self._task is mine:  # otherwise another event loop has taken over
+                for call in (*self._sent, *self._waiting):  # none are left, unless this loop ends
                     call.answer.cancel()
                 self._waiting, self._sent, self._task = [], [], None
 

@@ -286,7 +286,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     for queue, line in firsts.items():
         heads.put(queue, line[4], line[1])
     if command.limit >= _BATCH:
-        # The rows of a queue come in the order in which they were ready.
+        # Rows of a queue come in the order in which they became ready.
         for row in {row.queue: row for row in rows}.values():
             if row.queue not in firsts:
                 heads.put(row.queue, row.at, uuid_of(row.id))
@@ -381,7 +381,7 @@ def _sessions(command: Sessions, now: int | None, heads: Heads) -> Asked:
     return Asked(_SESSIONS, (), lambda lines: tuple([Session(*line) for line in lines]))
 
 
-_BATCH: Final = 16  # claims of at least this many take the first ones, see tasks.sql
+_BATCH: Final = 16  # claims of at least this many tasks take the first ones, see tasks.sql
 _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]] = {
     Modify: _modify,
     Work: _work,

@@ -136,7 +136,7 @@ def _asked(ledger: str, command: Command, now: int | None) -> tuple[bytes, tuple
 _Call: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...]]
 
 
-def _call(command: Command) -> _Call:  # noqa: C901, PLR0911 - one a command
+def _call(command: Command) -> _Call:  # noqa: C901, PLR0911 - one case per command
     match command:
         case Claim(session, expiry, keys, started, again):
             casts = ("text", "bigint", "text[]", "boolean", "boolean")
@@ -169,12 +169,12 @@ def _call(command: Command) -> _Call:  # noqa: C901, PLR0911 - one a command
 
 
 def _first(command: Record) -> dict[str, Ended]:
-    """The ends to record: the first one of each row, which is the one that counts."""
+    """The ends to record: only the first one of each row counts."""
     return {row.key: row for row in reversed(command.rows)}
 
 
 def _answer(command: Command, lines: Lines) -> Answer:
-    """The answer that the lines stand for; the type of lines in ledgers.sql says what they are."""
+    """The answer in these lines; the type of lines in ledgers.sql describes them."""
     (_, removed, flags, _, now), *rest = lines
     answer = Answer(now, found=bool(flags & 1), cancelled=bool(flags & 2))
     if isinstance(command, Claim | Start | Record):

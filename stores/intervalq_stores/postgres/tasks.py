@@ -69,7 +69,7 @@ class PostgresTaskStore:
     async def _apply(self, command: Command[A], now: int | None) -> A:
         patience = _LOOKING if isinstance(command, Select | Count) else _PATIENCE
         if (asked := quick(command, now)) is not None:
-            with suppress(_ExistsError):  # the slow path says which
+            with suppress(_ExistsError):  # the slow path reports which
                 return cast("A", asked.read(await self._within(self._ask(asked), patience)))
         asked = ask(command, now, self._heads)
         lines = await self._within(self._ask(asked), patience)
@@ -249,7 +249,7 @@ async def _rows(connection: Connection, asked: Asked) -> Lines:
 
 
 def _check_transaction(connection: Connection, url: str) -> None:
-    """See that the user's statements have not ended it: else each of the next is committed by itself."""
+    """Check that the user has not ended it; otherwise each later statement would be committed by itself."""
     if not connection.pgconn.transaction_status:  # idle
         raise StoreError(
             url,

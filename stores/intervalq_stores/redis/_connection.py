@@ -114,7 +114,7 @@ class Server:
         self._looking: asyncio.Task[None] | None = None
 
     async def run(self, key: str, script: Script, *arguments: str | bytes) -> tuple[Any, Trip]:
-        """Run a script on the node that has `key`; a node that redirects us has not run it."""
+        """Run a script on the node that has `key`; a node that redirects the client has not run it."""
         with self._translated():
             if not self._cluster:
                 return await self._to(None).run(script, *arguments)

@@ -48,7 +48,7 @@ _SIZE: Final = _WHOLE.size
 _KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE = 1, 2, 4, 8, 16, 32, 64
 _MAX_NAME_BYTES: Final = 2**16 - 1
 _MAX_ATTEMPTS: Final = 2**31
-"""A bound of attempts, above which there is room for as many claims."""
+"""A bound of attempts that leaves room for as many claims."""
 _MAX_SPAN: Final = 2**52
 """More than a hundred years, in microseconds: a span that can safely be added to any current time."""
 
@@ -308,7 +308,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
     _, flags, version, place, claims, attempt, at, created, modified, until, dedupe_for, *sizes = numbers
     queue, key, session, error, dedupe = sizes
     text: Any = packed[_SIZE:]
-    if text.isascii():  # so that it is the same characters, and decoded only once
+    if text.isascii():  # so that its characters are the same, and it is decoded only once
         text = text.decode()
         decode: Callable[[Any], str] = _same
     else:

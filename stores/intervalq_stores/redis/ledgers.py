@@ -81,7 +81,7 @@ def _key(ledger: str, part: str) -> str:
     return f"intervalq:{{{ledger}}}:ledger:{part}"  # the text in braces determines the cluster's slot
 
 
-def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one a command
+def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one case per command
     """A command for the script: its name, then its arguments."""
     match command:
         case Claim(session, expiry, keys, started, again):

@@ -25,7 +25,7 @@ SCHEMA: Final = (
     value TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (ledger, key))""",
     "CREATE INDEX intervalq_ledger_open ON intervalq_ledger_rows (ledger) WHERE session IS NOT NULL",
     "CREATE TABLE intervalq_ledgers_version (layout INTEGER NOT NULL)",
-    f"INSERT INTO intervalq_ledgers_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
+    f"INSERT INTO intervalq_ledgers_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is our own
 )
 
 _FIND: Final = "SELECT id, created, expires, cancelled, done, failed FROM intervalq_ledgers WHERE name = ?"

@@ -75,7 +75,7 @@ class LedgerDatabase(SQLiteFile):
         except sqlite3.OperationalError as error:
             if code_of(error) != sqlite3.SQLITE_ERROR:
                 raise
-        else:  # else there is no such table
+        else:  # otherwise there is no such table
             layout = found[0][0] if found else 0
             if not isinstance(layout, int) or layout < 1:
                 raise corrupt("the number in intervalq_ledgers_version is not that of a layout", self._url)
@@ -155,7 +155,7 @@ class SQLiteLedgerStore(SQLiteBase[LedgerDatabase]):
         except Exception as error:
             books.clear()  # they have changes that are rolled back now
             if not connection.in_transaction:
-                raise  # with it, those before are undone, too
+                raise  # earlier changes of this transaction are undone, too
             connection.execute("ROLLBACK TO intervalq")
             connection.execute("RELEASE intervalq")
             job.error, job.stands = self._translated(error), True

@@ -137,7 +137,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
                 job.answer = do(table, job.command, now)
         except Exception as error:
             if not table.in_transaction:
-                raise  # with it, those before are undone, too
+                raise  # earlier changes of this transaction are undone, too
             job.error = error
             job.stands = True
 

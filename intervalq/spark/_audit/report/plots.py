@@ -57,7 +57,7 @@ def svg(tally: Tally) -> str:
     with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": "intervalq"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
-    # Its head names a file of rules on the net, and fixes a size in points: the page decides on that.
+    # Its head names a file of rules on the net, and a fixed size in points; the page chooses its own size.
     text = text[text.index("<svg") :]
     return re.sub(
         r'(<svg[^>]*?) width="[^"]*"',
@@ -89,7 +89,7 @@ def _times(axis: Axes, bins: list[tuple[float, int, Minute]], width: float) -> l
     """The edges of the bins on an axis of time."""
     from matplotlib import dates  # noqa: PLC0415
 
-    # Without types of their own, they are called as anything.
+    # matplotlib without type hints counts as anything.
     make_locator: Any = dates.AutoDateLocator
     make_formatter: Any = dates.ConciseDateFormatter
     locator = make_locator(tz=UTC)
@@ -130,13 +130,13 @@ def _gaps(axis: Axes, tally: Tally) -> bool:
     if not means:
         return False
     width = 0.05
-    counts = [0] * 41  # the last is that of 2 and more; a gap of about 1 is in the middle of its bar
+    counts = [0] * 41  # the last bar is for 2 and more; a gap of about 1 is in the middle of its bar
     for ratio, count in means:
         counts[min(40, max(0, int(ratio / width + 0.5)))] += count
     total = sum(counts)
     shares = [100 * count / total for count in counts]
     places = [at * width for at in range(41)]
-    # The bar at 0.9 begins at 0.875: too short is what was counted, the colour only says where to look.
+    # The bar at 0.9 begins at 0.875: short gaps were counted exactly, the colour only shows where to look.
     colours = [_RED if place < 0.9 - width / 4 else _BLUE for place in places[:-1]] + [_GREY]
     axis.bar(places, shares, width=width * 0.9, color=colours)
     axis.set_yscale("symlog", linthresh=0.001)

@@ -62,7 +62,7 @@ def tables(audit: Outcome, console: Console | None) -> None:
     for title, found, style in (("violation", audit.violations, "red"), ("note", audit.notes, "yellow")):
         if found:
             console.print(_kinds(Table(box=None, pad_edge=False, header_style="bold"), title, found, style))
-    # On a narrow terminal the columns that say whether all is well.
+    # On a narrow terminal: the columns that show whether all is well.
     shown = range(len(HEAD)) if console.width >= _WIDE else _BRIEF
     figures = Table(*(HEAD[at] for at in shown), box=None, pad_edge=False, header_style="bold")
     for cells in days(audit.tally):

@@ -24,7 +24,7 @@ class ServerClock:
         if self.known:
             drift = (received - self._at) // _DRIFT + 1
             narrowed = max(low, self._low - drift), min(high, self._high + drift)
-            if narrowed[0] <= narrowed[1]:  # else it was stepped: what was known before is void
+            if narrowed[0] <= narrowed[1]:  # else the clock was stepped, which voids earlier readings
                 low, high = narrowed
         self._low, self._high, self._at, self.known = low, high, received, True
 
@@ -33,9 +33,9 @@ class ServerClock:
         return self.known and at - self._at < _FRESH
 
     def earliest(self, at: int) -> int:
-        """The least that it reads when our own clock reads `at`."""
+        """The earliest time that it may show when our own clock reads `at`."""
         return at + self._low - abs(at - self._at) // _DRIFT - 1
 
     def latest(self, at: int) -> int:
-        """The most that it reads when our own clock reads `at`."""
+        """The latest time that it may show when our own clock reads `at`."""
         return at + self._high + abs(at - self._at) // _DRIFT + 1

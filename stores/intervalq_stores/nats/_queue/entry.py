@@ -140,15 +140,15 @@ def read(sequence: int, at: int, increment: str, data: bytes, text: str) -> Entr
 
 
 def _value(data: bytes) -> int:
-    if data[:8] == b'{"val":"' and data[-2:] == b'"}':  # as the server writes it; a parser takes longer
+    if data[:8] == b'{"val":"' and data[-2:] == b'"}':  # in the server's own form; a general parser is slower
         return int(data[8:-2])
     return int(json.loads(data)["val"])
 
 
 def ends_hold(text: str) -> bool:
-    """Whether the entry with this header may have ended a hold, for which some may wait."""
+    """Whether the entry with this header may have ended a hold, so that waiting shards must be woken."""
     try:
-        if text[:1] == "z":  # one about many jobs
+        if text[:1] == "z":  # a message about many jobs
             text = _unpacked(text)
         if not text.startswith("{"):
             return False

@@ -22,10 +22,10 @@ from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Command, Slot
 from intervalq_stores.nats._queue.step import Entry, Full, Plain, Position
 
 _LATE: Final = 10_000_000
-"""Microseconds before a record may be forgotten from which commands are sent in full."""
+"""Commands are sent in full if the record may be forgotten in this many microseconds."""
 
 _ROOM: Final = 1_000_000
-"""How many slots must be left before the end of time, as others may take some at the same moment."""
+"""How many slots must be left before FOREVER, because others may take some at the same moment."""
 
 
 class Gap(Exception):
@@ -89,7 +89,7 @@ def _is_simple(state: State, command: Advance, late: int) -> bool:
     if command.attach or command.release or command.error or command.costs.count(1) != len(command.costs):
         return False
     if command.settings is not None and (command.settings.limits or command.settings.auto):
-        return False  # the record has none, and its sender must hear of that
+        return False  # the record has none, and its sender must be told
     if late < state.last_now or (state.error and state.error_until <= late):
         return False
     mark = command.high_water_mark
@@ -175,7 +175,7 @@ def increment(
 
 
 def _used(state: State, step: Plain, ticket: int, current: int) -> list[Slot]:
-    """Those of its slots that are granted, if `ticket` is the last ticket and `current` the last granted."""
+    """The slots that it is granted, if `ticket` is the last ticket and `current` the last granted one."""
     if step.generation != state.generation:
         return []
     used = [slot for slot in step.slots if state.revoked_through < slot.ticket <= ticket]
@@ -185,9 +185,9 @@ def _used(state: State, step: Plain, ticket: int, current: int) -> list[Slot]:
 
 
 def _begun(state: State, step: Plain, first: Slot) -> int:
-    """How many of the new slots are granted at once: none if the first lies too far back.
+    """How many of the new slots are granted at once: none if the first one is too far in the past.
 
-    It does if slots were voided or given back since the sender looked.
+    It is if slots were revoked or given back since the sender looked.
     """
     if step.now is None or first.due < step.now - state.held_total - state.credit:
         return 0

@@ -23,7 +23,7 @@ class Plain(NamedTuple):
     """An entry of the plain kind: slots to use, and tickets behind all that were issued."""
 
     now: int | None
-    """A time that the store's clock has surely reached; None: the entry grants no slot."""
+    """A time that the store's clock has certainly reached; None: the entry grants no slot."""
     take: int
     reach: int
     generation: str | None
@@ -37,7 +37,7 @@ class Plain(NamedTuple):
 
     @property
     def increment(self) -> int:
-        """By how much it increments the counter."""
+        """The increment of the counter."""
         return ONE + self.take if self.now is None else GRANTING + ONE + self.take
 
 
@@ -48,7 +48,7 @@ class Full(NamedTuple):
     now: int | None
     """The store's clock; None: the instant at which the entry was stored."""
     reset: bool
-    """Whether the record before is lost."""
+    """Whether the previous record is lost."""
 
     @property
     def begins(self) -> bool:

@@ -61,7 +61,7 @@ _REMEDY: Final = (
 )
 
 _TRIES: Final = 3
-"""How often writing a checkpoint is tried while others write theirs at the same moment."""
+"""How often to try to write a checkpoint while others write theirs at the same moment."""
 
 
 class Checkpoint(NamedTuple):
@@ -91,7 +91,7 @@ class History:
         self._preparing = anyio.Lock(fast_acquire=True)
 
     async def prepare(self) -> None:
-        """Create the two streams, unless this was done."""
+        """Create the two streams, unless this store has done so."""
         if self._ready:
             return
         async with self._preparing:
@@ -105,7 +105,7 @@ class History:
         return [stream["config"] for stream in made]
 
     def forget(self) -> None:
-        """The streams may be gone."""
+        """Check the streams again before the next use, because they may be gone."""
         self._ready = False
 
     async def append(self, token: str, step: Plain | Full, increment: int) -> Appended:
@@ -142,7 +142,7 @@ class History:
         found = await self.server.messages(LOG, {"seq": sequence})
         if found:
             return self._entry(token, found[0])
-        asked = {"seq": sequence}  # of the leader: a follower may not have it yet
+        asked = {"seq": sequence}  # from the leader, because a follower may not have it yet
         if (entry := await self._ask(token, asked)) is None:
             raise Gap
         return entry
@@ -167,11 +167,11 @@ class History:
             more = [self._entry(token, message) for message in await self.server.messages(LOG, asked)]
             if more and more[-1].sequence >= last:
                 found += [entry for entry in more if entry.sequence <= last]
-                if not found or found[-1].sequence != last:  # newer ones have pushed it out
+                if not found or found[-1].sequence != last:  # newer entries have displaced it
                     raise Gap
                 return found
             if not more:
-                await self.entry(token, last)  # a follower that lags was asked, or there is a gap
+                await self.entry(token, last)  # a lagging follower answered, or there is a gap
                 if not found:
                     raise Gap
                 await anyio.sleep(0.001)
@@ -184,7 +184,7 @@ class History:
         return await self.entries(token, 0, last, 2 * KEPT)
 
     async def oldest(self, after: int, count: int) -> list[tuple[str, Entry]]:
-        """The next entries of any queues, with their names; those that can't be understood are left out."""
+        """The next entries of any queues, with their names; unreadable entries are omitted."""
         asked = {"seq": after + 1, "next_by_subj": f"{_SUBJECTS[LOG]}*", "batch": count}
         found = []
         for message in await self.server.messages(LOG, asked):
@@ -244,7 +244,7 @@ class History:
             return False
         try:
             return (await self.entry(token, kept.sequence)).value == kept.value
-        except (Gap, CorruptState):  # it isn't of this log: that was removed, and begun anew
+        except (Gap, CorruptState):  # it isn't of this log, which was removed and begun anew
             return False
 
     async def clear(self, token: str, upto: int, before: Checkpoint | None) -> None:
@@ -266,7 +266,7 @@ class History:
                 return found
 
     async def clock(self) -> tuple[int, int, int]:
-        """When the request was sent, when the answer came, and what the server's clock read in between."""
+        """The time of the request and of its answer, and the reading of the server's clock in between."""
         await self.prepare()
         sent = stopwatch()
         answer = await self.server.ask(f"STREAM.INFO.{LOG}")

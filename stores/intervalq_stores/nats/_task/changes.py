@@ -1,4 +1,4 @@
-"""Changes of several tasks, all or nothing: an atomic batch, which is repeated if others were faster."""
+"""Changes of several tasks, all or nothing: an atomic batch, repeated if other writers were faster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
     for queue in {insert.queue for insert in command.inserts} | {change.queue for change in command.changes}:
         if queue is not None:
             await stream.consumer(queue)
-    known: dict[str, int] = {}  # tombstones in places of inserts
+    known: dict[str, int] = {}  # tombstones that inserts replace
     existing: dict[str, str] = {}
     for attempt in range(TRIES):
         connection = await (stream if claims is None else claims.holdings).connection()
@@ -135,7 +135,7 @@ async def _revocations(stream: Stream, changed: Sequence[Found]) -> list[Part]:
 
 
 async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict[str, Found]:
-    """The tasks that are named, each at its version.
+    """The named tasks, each at its version.
 
     Raises:
         DependencyError: some don't exist.
@@ -167,7 +167,7 @@ async def _find(
     if row is not None and row.id == part.id:
         return Found(row, home_of(row), row.version)
     there = await stream.with_ids([part.id]) if force else []
-    # If several queues have this id, it is unclear which is meant.
+    # If several queues have this id, it is ambiguous.
     row = await stream.task(there[0].version) if len(there) == 1 else None
     return Found(row, home_of(row), row.version) if row is not None else None
 

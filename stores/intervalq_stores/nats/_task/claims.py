@@ -45,7 +45,7 @@ class Claims:
         self.holdings = Holdings(stream, session)
         self._stream = stream
         self._pullers: dict[str, list[Puller]] = {}  # unused ones, by queue
-        self._asked = 0  # how many tasks requests in flight may bring
+        self._asked = 0  # how many tasks the requests in flight may bring
 
     async def pull(self, work: Work, seconds: float) -> list[Row]:
         """Claim ready tasks; otherwise the first that come in time, as soon as there is room for them."""
@@ -62,7 +62,7 @@ class Claims:
                 await self.holdings.room()
 
     def _in_time(self, rows: Sequence[Row]) -> list[Row]:
-        """Those that are still held, and nobody else's yet: looking at them may have taken very long."""
+        """The claims that are still held, and nobody else's yet: checking them may have taken very long."""
         held = self.holdings.deliveries
         mine = [row for row in rows if row.id in held and held[row.id].row.version == row.version]
         late = {row.id for row in mine if stopwatch() >= held[row.id].deadline}
@@ -98,21 +98,21 @@ class Claims:
         return rows
 
     async def _claim(self, rows: list[Row], queue: str, wanted: int, work: Work) -> None:
-        """Add up to that many of one queue. What came too early makes room for others."""
+        """Add up to that many of one queue. Messages that arrived too early make room for others."""
         end = len(rows) + wanted
         while len(rows) < end:
             wanted = end - len(rows)
             async with self._asking(queue) as puller:
                 try:
                     pulled = await self._stream.server.guarded(puller.connection, puller.now(wanted))
-                except TooManyWaiting:  # for what isn't there
+                except TooManyWaiting:  # for a message that isn't there
                     break
                 is_more = await self._take(rows, puller, pulled, end=end, work=work)
             if (len(pulled.messages) < wanted and not is_more) or self._is_alone(work):
                 break
 
     async def wait(self, work: Work, limit: int, seconds: float) -> list[Row]:
-        """The first task of any queue, and those that come with it; or none in time."""
+        """The first task of any queue, with those that arrive with it; or none in time."""
         rows: list[Row] = []
         count = limit if len(work.queues) == 1 else 1
         waits: list[anyio.CancelScope] = []
@@ -125,7 +125,7 @@ class Claims:
                         waits.append(wait)
                         async with self._stream.server.bounded(seconds + 2 * WITHIN):
                             pulled = await puller.wait(count, seconds)
-                if pulled is not None:  # several may come at the same moment: not more than are wanted
+                if pulled is not None:  # several may arrive at the same moment, but no more than wanted
                     await self._take(rows, puller, pulled, end=limit, work=work)
             if rows:
                 for wait in waits:
@@ -233,14 +233,14 @@ class Claims:
         return bool(anew) or len(fresh) < len(pulled.messages)
 
     async def _restored(self, anew: Sequence[Part], stale: Sequence[Msg]) -> None:
-        """Store again what came for a call that has left: else it stays undelivered for the ack wait."""
+        """Store tasks of a call that has left again; otherwise they stay undelivered for the ack wait."""
         await self._stream.removed([sequence for message in stale for sequence in over_of(message)])
         await restore(self._stream, anew)
 
     async def _outdated(self, fresh: dict[int, tuple[Held, Msg]], stale: Sequence[Msg]) -> set[str]:
         """Give up replaced messages, and prepare the settlement of the others.
 
-        Work on a token that nobody else can have had begins at once.
+        Work on a token begins at once if nobody else can have had it.
         """
         some = [held for held, _ in fresh.values()]
         looked = {held.sequence: held.subject for held in some if self.holdings.may_be_outdated(held)}
@@ -286,7 +286,7 @@ class Claims:
             anew.append(again(lost(row, now), message.subject, sequence, now))
         elif self.holdings.has_lost(sequence):  # pending settlements of that claim must not concern this one
             anew.append(again(row, message.subject, sequence, now))
-        elif row.id in self.holdings.deliveries:  # an id is that of one queue, and of one claim here
+        elif row.id in self.holdings.deliveries:  # an id belongs to one queue, and to one claim here
             later = row._replace(at=now + _OTHER)
             anew.append(again(later, message.subject, sequence, now))
         else:

@@ -35,10 +35,10 @@ class Holdings:
         self._stream = stream
         self._revocations = Revocations(stream)
         self._seen: Connection | None = None
-        self._process = ""  # the server process for which the deadlines are valid
-        self._done: set[tuple[str, int]] = set()  # settled by a call that failed for others
-        self._made = ""  # when the stream was created, according to that connection
-        self._lost: dict[tuple[str, int], Held] = {}  # losses not yet reported, by id and version
+        self._process = ""  # the server process to which the deadlines apply
+        self._done: set[tuple[str, int]] = set()  # settled by a call that failed for other claims
+        self._made = ""  # when the stream was created, as read on that connection
+        self._lost: dict[tuple[str, int], Held] = {}  # losses that are not yet reported, by id and version
         self._waiting: list[anyio.Event] = []
 
     async def connection(self) -> Connection:
@@ -53,7 +53,7 @@ class Holdings:
                 held for held in self.deliveries.values() if is_new or is_forgotten(held, connection)
             ]:
                 self._lose(held)
-            # Once for each restart, before other callers; with replicas, this is never done.
+            # Once for each restart, before other callers; this is never done with replicas.
             if self._process not in {"", connection.process} and not self._stream.is_replicated:
                 for held in self.deliveries.values():
                     held.deadline -= ROUNDED
@@ -97,7 +97,7 @@ class Holdings:
         await event.wait()
 
     def begin(self, ids: Sequence[str]) -> None:
-        """Note that work on these begins, which only this session knows."""
+        """Note that work on these claims begins, which only this session knows."""
         for held in [self.deliveries[id_] for id_ in ids if id_ in self.deliveries]:
             if not held.row.begun:
                 held.row = held.row._replace(attempt=held.row.attempt + 1, begun=True)
@@ -187,19 +187,19 @@ class Holdings:
             if held is None or held.row.version != part.version:
                 held = self._lost.get((part.id, part.version))
             if held is not None:
-                held.asked += 1  # also if it fails now, and is asked for again
+                held.asked += 1  # this also remembers calls that fail now and are repeated
         # A failed call is repeated as a whole, though some of its parts may be done.
         lost = await self._settle([part for part in settled if (part.id, part.version) not in self._done])
         for part in settled:
             known = self._lost.get((part.id, part.version))
-            # What is asked for again counts as done if it is lost; so the session ends where that isn't true.
+            # A repeated settlement of a lost task counts as done; so the session ends if that would be wrong.
             self.overdue = self.overdue or (known is not None and known.asked > 1)
         return lost
 
     def answered(self, settled: Sequence[Delete | Change]) -> None:
-        """Forget the outcome of settlements, when nothing in the call that asked for them can fail any more.
+        """Forget the outcome of settlements, once nothing in their call can fail any more.
 
-        Until then the next call has to know of them: it would take a loss for something done.
+        Until then the next call needs it, or it would take a loss for a settlement.
         """
         for part in settled:
             self._done.discard((part.id, part.version))
@@ -253,12 +253,12 @@ class Holdings:
         return True
 
     async def _acknowledge(self, done: Sequence[Held], connection: Connection) -> list[Held]:
-        """Acknowledge; those that were not this session's any more.
+        """Acknowledge claims; return those that were no longer this session's.
 
-        The server answers the last of each queue when it has done the others. If that comes in time, nobody
-        else can have had them. Else, or if the connection was another one, or others may have ended a claim
-        unheard, the message is replaced if it is the last of its subject, as where more than an
-        acknowledgement is to be done.
+        The server answers the last acknowledgement of each queue when it has processed the others. If that
+        answer comes in time, nobody else can have had the tasks. Otherwise, or if the connection was another
+        one, or others may have ended a claim unnoticed, the message is replaced if it is the last of its
+        subject, as for settlements that need more than an acknowledgement.
         """
         lost: list[Held] = []
         for mine in by_queue(done):

@@ -83,7 +83,7 @@ class Idle:
     async def _give_back(self) -> None:
         rows, self._brought = self._brought, []
         mine = [row for row in rows if row.id in self._claims.holdings.deliveries]
-        if mine:  # otherwise the connection may already be closed, and must not be created again
+        if mine:  # otherwise the connection may already be closed, and must not be reopened
             back = [Change(row.id, row.version, attempt=row.attempt - row.begun) for row in mine]
             await self._claims.holdings.settle(back)
             self._claims.holdings.answered(back)

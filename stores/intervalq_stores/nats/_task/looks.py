@@ -27,7 +27,7 @@ _AT_ONCE: Final = 250
 
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
-    """See `Select`. What other processes have claimed isn't known to be claimed."""
+    """See `Select`. Claims of other processes are unknown."""
     held = {
         one.row.id: one.row for claims in sessions.values() for one in claims.holdings.deliveries.values()
     }
@@ -51,7 +51,7 @@ async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -
 
 
 async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
-    """See `Count`. That a named queue is empty is certain, with replicas, too: workers end then."""
+    """See `Count`. That a named queue is empty is certain, even with replicas, because workers then end."""
     found = await _counted(stream, command)
     if stream.is_replicated:
         for queue in {*command.names} - {stats.name for stats in found}:
@@ -62,10 +62,10 @@ async def count(stream: Stream, command: Count) -> tuple[QueueStats, ...]:
 
 
 async def _left(stream: Stream, queue: str) -> int:
-    """How many tasks a queue has, whichever replica answers, claimed or not.
+    """How many tasks a queue has, claimed or not, whichever replica answers.
 
-    Consumers and replicas may be behind the leader, and a former leader behind another. So what was read
-    counts only if a conditional message confirms that it was up to date.
+    Consumers and replicas may be behind the leader, and a former leader behind the present one. So what was
+    read counts only if a conditional message confirms that it was up to date.
     """
     patterns = [f"{PREFIX}.{kind}.{encoded(queue)}.>" for kind in "wk"]
     while True:
@@ -86,9 +86,9 @@ async def _left(stream: Stream, queue: str) -> int:
 
 
 async def _counted(stream: Stream, command: Count) -> list[QueueStats]:
-    """The figures of queues: a small one's tasks are read, of a larger one the consumer's counters.
+    """The figures of queues: those of a small one by reading its tasks, else the consumer's counters.
 
-    By these, tasks whose time has not come count as ready until they are first delivered, then as claimed.
+    By these, delayed tasks count as ready until they are first delivered, then as claimed.
     """
     found: list[QueueStats] = []
     for info in await stream.consumers():
@@ -111,7 +111,7 @@ async def _counted(stream: Stream, command: Count) -> list[QueueStats]:
 def _of(queue: str, rows: Sequence[Row], info: Any, now: int) -> QueueStats:  # noqa: ANN401 - the server's
     """The figures of a queue with these tasks.
 
-    What was handed out is claimed, but if its time has not come: then it was refused with a delay.
+    A delivered task is claimed, unless its time has not come: then it was refused with a delay.
     """
     inbox = sum(row.waiting for row in rows)
     future = [row for row in rows if not row.waiting and rests(row) and row.at > now]

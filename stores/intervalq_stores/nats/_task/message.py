@@ -200,7 +200,7 @@ def row_of(message: Msg, subject: str, sequence: int, stored: int, url: str) -> 
     try:
         kind, queue, name, *rest = subject[len(PREFIX) + 1 :].split(".")
         text = header(message, _META)
-        if text is None and not rest:  # most of them
+        if text is None and not rest:  # most tasks
             return Row(
                 decoded(name), sequence, decoded(queue), stored, message.data.decode(),
                 created=stored, modified=stored,

@@ -51,12 +51,12 @@ def again(row: Row, subject: str, sequence: int, now: int) -> Part:
 
 
 def lost(row: Row, now: int, *, begun: bool = False) -> Row:
-    """A redelivered task, whose holder is lost, as it is to be stored again.
+    """A redelivered task, whose holder is lost, in the form in which to store it again.
 
     The server knows what it has delivered, not what was begun. So the first loss costs no attempt; from then
     on the task runs alone, and is delivered only to be run, so each further loss is an attempt.
 
-    A task that rested was delivered, too, and refused because it was too early. That can't be distinguished
+    A delayed task was delivered, too, and refused because it was too early. That can't be distinguished
     from a worker that died, so it isn't counted as an attempt.
     """
     if rests(row):

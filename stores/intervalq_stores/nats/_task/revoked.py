@@ -32,7 +32,7 @@ from intervalq_stores.nats._task.stream import Stream
 from intervalq_stores.nats._url import WITHIN
 
 _MANY: Final = 10_000
-"""How many revoked claims are remembered; for older claims, the session has to look."""
+"""How many revoked claims are remembered; for older claims, the session queries the stream."""
 
 _PURGING: Final = round(WITHIN * 1e6)
 """Microseconds that a purge may take; claims made until then are uncertain."""
@@ -64,10 +64,10 @@ class Revocations:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._connection: Connection | None = None
-        self._since: int | None = None  # since when all were received, on `stopwatch`
+        self._since: int | None = None  # since when it has received all of them, on `stopwatch`
         self._heard: set[int] = set()
         self._deleted: set[int] = set()
-        self._purges: list[tuple[int, str, int]] = []  # when, which subjects, below which sequence
+        self._purges: list[tuple[int, str, int]] = []  # when it was, its subjects, and below which sequence
         self._before = 0  # the last message when it began to listen
         self._doubled = False  # whether some subjects then had several messages
 

@@ -57,7 +57,7 @@ async def move(stream: Stream, held: Held, part: Delete | Change, connection: Co
             held.sent = sent
             raise
         except Conflict:
-            held.sent = sent  # nothing was done by this one
+            held.sent = sent  # this step did nothing
             last, message = await stream.last(held.subject)
             if last > held.sequence:
                 await stream.removed([held.sequence])
@@ -71,7 +71,7 @@ async def move(stream: Stream, held: Held, part: Delete | Change, connection: Co
 
 
 async def change_of(stream: Stream, steps: Steps, found: Found, change: Change) -> tuple[str, Row]:
-    """The change as part of a step: where, and the row after it. Who moves has been removed before."""
+    """The change as part of a step: the queue, and the row after it. A task that moves was removed before."""
     now = stream.now()
     if change.keep:
         raise UnsupportedOperation(stream.server.url, "JetStream has no change that keeps the claim")
@@ -80,7 +80,7 @@ async def change_of(stream: Stream, steps: Steps, found: Found, change: Change) 
     after = after._replace(at=after.at if after.at > now else 0, waiting=found.row.waiting)
     if after.queue == found.row.queue:
         return await steps.change(found.subject, found.sequence, after), after
-    after = after._replace(place=0, dedupe=None, dedupe_for=0)  # a dedupe key is one of its queue
+    after = after._replace(place=0, dedupe=None, dedupe_for=0)  # a dedupe key belongs to one queue
     if after.key is not None:
         return await steps.enter(after), after
     return steps.insert(after, instead_of=await steps.tombstone(home_of(after))), after

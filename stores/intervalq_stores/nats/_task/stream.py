@@ -33,7 +33,7 @@ _CONFIG: Final[dict[str, Any]] = {
     "description": "durable tasks of intervalq",
     "subjects": [f"{PREFIX}.>"],
     "storage": "file",
-    "retention": "workqueue",  # what is acknowledged is removed
+    "retention": "workqueue",  # acknowledged messages are removed
     "max_msgs_per_subject": -1,  # messages that a limit removes may come back: see `_task.commit`
     "discard": "old",
     "allow_msg_ttl": True,
@@ -71,7 +71,7 @@ class Stream:
         self.server = server
         self._checked: Connection | None = None
         self._clustered = False
-        self._ahead = 0  # of the stopwatch
+        self._ahead = 0  # on `stopwatch`
         self.made = ""
         """When the stream was created: a claim of a removed stream would match a task of its successor."""
         self._consumers: dict[str, Consumer] = {}  # their configuration, by queue
@@ -94,7 +94,7 @@ class Stream:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether another server than the one of this connection may answer."""
+        """Whether a server other than that of this connection may answer."""
         return self._clustered
 
     async def state(self) -> Any:  # noqa: ANN401 - whatever the server says
@@ -127,7 +127,7 @@ class Stream:
         if known is None:
             known = await self._make(queue, ack_wait)
         elif ack_wait is None or (known["ack_wait"] >= ack_wait * 1_000 and known["description"] == _ASKED):
-            return known  # most of the time
+            return known  # in most calls
         wanted = dict(known)
         if ack_wait is not None:
             nobody_asked = known.get("description") == _NOBODY_ASKED
@@ -218,7 +218,7 @@ class Stream:
         return await self._one({"seq": sequence})
 
     async def _one(self, body: dict[str, Any]) -> Msg | None:
-        """The present state of one message. With replicas, the leader is asked, as others may be behind."""
+        """The present state of one message. With replicas, the leader is asked: others may be behind."""
         await self.connection()
         if self._clustered:
             return await self.server.message(STREAM, body)

@@ -52,7 +52,7 @@ begin
                 -- The end of a ticket that was issued with a shorter interval may overflow.
                 due := least(9007199254740991, due + (cost - 1)::numeric * r.interval);
             end if;
-            r := intervalq._go(r, t, due, now, (command ->> 'lease')::bigint);
+            r := intervalq._grant(r, t, due, now, (command ->> 'lease')::bigint);
             a.granted := a.granted || t;
         end if;
     end loop;
@@ -139,7 +139,7 @@ begin
     end if;
     while a.begun < near and r.held_since is null loop
         a.begun := case when r.max_running > 0 then a.begun + 1 else near end;
-        r := intervalq._go(
+        r := intervalq._grant(
             r, t + a.begun, due + (coalesce(starts[a.begun + 1], a.begun) - 1) * r.interval, now,
             (command ->> 'lease')::bigint
         );

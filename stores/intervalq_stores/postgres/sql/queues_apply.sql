@@ -229,6 +229,61 @@ end
 $$;
 
 
+-- intervalq._present: a record as of now; nulls if there is none, or it has lapsed.
+create or replace function intervalq._present(r intervalq.queues, now bigint) returns intervalq.queues
+language plpgsql stable
+as $$
+begin
+    if r.name is not null then
+        r := intervalq._settle(r, now);
+        if intervalq._lapses(r) <= now then
+            r := null;
+        end if;
+    end if;
+    return r;
+end
+$$;
+
+
+-- intervalq._no_answer: the answer about a record before a step.
+create or replace function intervalq._no_answer(r intervalq.queues, now bigint) returns intervalq._answer
+language sql immutable
+return row(r, now, false, false, '{}', '{}', false, null, 0, '{}', '{}', '[]', 0, false)::intervalq._answer;
+
+
+-- intervalq._done: what a command does on a record, as it is now; one whose fields are null is none.
+create or replace function intervalq._done(r intervalq.queues, queue text, command jsonb, now bigint)
+returns intervalq._answer
+language plpgsql stable
+as $$
+declare
+    op constant text := command ->> 'op';
+    settings constant jsonb := command -> 'settings';
+    alive constant boolean := r.name is not null;
+    a intervalq._answer := intervalq._no_answer(null, now);
+begin
+    if op = 'inspect' or not alive and settings is null then
+        a.state := case when alive then r end;
+    elsif alive and settings is not null and (
+        (command ->> 'attach')::boolean and not intervalq._agree(r, command)
+        or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
+            and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
+    ) then
+        a.refused := true;
+        a.state := r;
+    else
+        a.state := case when alive then r else intervalq._fresh(queue, command, now) end;
+        if op = 'advance' then
+            a := intervalq._advance(a, command, now);
+        else
+            a.state := intervalq._change(a.state, command, now);
+        end if;
+    end if;
+    return a;
+end
+$$;
+
+
 -- intervalq.apply: `rules.apply` on the record of one queue, atomically.
 --   queue: its name
 --   command: `Command.to_dict()`: its fields except those that are None; slots are [ticket, due], [ticket, due,
@@ -246,49 +301,32 @@ set lock_timeout = '4s'
 as $$
 declare
     op constant text := command ->> 'op';
-    settings constant jsonb := command -> 'settings';
     r intervalq.queues;
-    a intervalq._answer := row(null, 0, false, false, '{}', '{}', false, null, 0, '{}', '{}', '[]', 0, false);
-    stored boolean;              -- there is a row
-    alive boolean := false;      -- and a record in it that has not lapsed
-    was_held boolean := false;
+    a intervalq._answer;
+    stored boolean;  -- there is a row
+    was_held boolean;
     now bigint;
 begin
     if layout <> 5 then
         raise exception 'no function for records of layout %', layout using errcode = '42883';
     end if;
-    r := intervalq._read(queue, op, settings is not null and op <> 'drop');
+    r := intervalq._read(queue, op, command ? 'settings' and op <> 'drop');
     -- Read while the lock is held, so that readings are in the order of the steps. now() would be older.
     now := coalesce(now_override, (extract(epoch from clock_timestamp()) * 1000000)::bigint);
-    a.now := now;
     stored := r.name is not null;
-    if stored then
-        was_held := r.held_since is not null;
-        r := intervalq._settle(r, now);
-        alive := intervalq._lapses(r) > now;
-        was_held := was_held and alive;
-    end if;
+    was_held := r.held_since is not null;
+    r := intervalq._present(r, now);
+    was_held := was_held and r.name is not null;
     if op = 'drop' then
         delete from intervalq.queues q where q.name = queue;
+        a := intervalq._no_answer(null, now);
         a.woken := was_held;
-    elsif op = 'inspect' or not alive and settings is null then
-        a.state := case when alive then r end;
-    elsif alive and settings is not null and (
-        (command ->> 'attach')::boolean and not intervalq._agree(r, command)
-        or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
-            and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
-    ) then
-        a.refused := true;
-        a.state := r;
     else
-        a.state := case when alive then r else intervalq._fresh(queue, command, now) end;
-        if op = 'advance' then
-            a := intervalq._advance(a, command, now);
-        else
-            a.state := intervalq._change(a.state, command, now);
+        a := intervalq._done(r, queue, command, now);
+        if op <> 'inspect' and not a.refused and (a.state).name is not null then
+            perform intervalq._save(a.state, stored, now_override is null);
+            a.woken := was_held and (a.state).held_since is null;
         end if;
-        perform intervalq._save(a.state, stored, now_override is null);
-        a.woken := was_held and (a.state).held_since is null;
     end if;
     if a.woken then
         -- The name of a channel has at most 63 bytes, that of a queue more. One channel per queue wakes no others.

@@ -421,7 +421,7 @@ begin
         a.begun := a.begun + 1;
         -- Without a limit of running jobs, only the last one matters.
         if r.max_running > 0 or a.begun = a.count or dues[a.begun + 1] > reach then
-            r := intervalq._go(
+            r := intervalq._grant(
                 r, t + a.begun, dues[a.begun] + (coalesce(costs[a.begun], 1) - 1) * r.interval, now,
                 (command ->> 'lease')::bigint
             );

@@ -284,47 +284,6 @@ end
 $$;
 
 
--- intervalq._no_answer: the answer about a record before a step.
-create or replace function intervalq._no_answer(r intervalq.queues, now bigint) returns intervalq._answer
-language sql immutable
-return row(r, now, false, false, '{}', '{}', false, null, 0, '{}', '{}', '[]', 0, false)::intervalq._answer;
-
-
--- intervalq._done: what a command does on a record, as it is now; one whose fields are null is none.
-create or replace function intervalq._done(r intervalq.queues, queue text, command jsonb, now bigint)
-returns intervalq._answer
-language plpgsql stable
-as $$
-declare
-    op constant text := command ->> 'op';
-    settings constant jsonb := command -> 'settings';
-    alive constant boolean := r.name is not null;
-    a intervalq._answer := intervalq._no_answer(null, now);
-begin
-    if op = 'inspect' or not alive and settings is null then
-        a.state := case when alive then r end;
-    elsif alive and settings is not null and (
-        (command ->> 'attach')::boolean and settings
-            <> jsonb_build_array(r.interval, r.burst, r.max_running, r.tolerance, r.ephemeral::integer)
-            || intervalq._given(r.limits)
-        or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
-            and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
-    ) then
-        a.refused := true;
-        a.state := r;
-    else
-        a.state := case when alive then r else intervalq._fresh(queue, command, now) end;
-        if op = 'advance' then
-            a := intervalq._advance(a, command, now);
-        else
-            a.state := intervalq._change(a.state, command, now);
-        end if;
-    end if;
-    return a;
-end
-$$;
-
-
 -- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
 -- queue, too.
 create or replace function intervalq._advance_keyed(
@@ -394,22 +353,6 @@ begin
         where s.n <= jsonb_array_length(g.slots)
     );
     return k;
-end
-$$;
-
-
--- intervalq._present: a record as of now; nulls if there is none, or it has lapsed.
-create or replace function intervalq._present(r intervalq.queues, now bigint) returns intervalq.queues
-language plpgsql stable
-as $$
-begin
-    if r.name is not null then
-        r := intervalq._settle(r, now);
-        if intervalq._lapses(r) <= now then
-            r := null;
-        end if;
-    end if;
-    return r;
 end
 $$;
 

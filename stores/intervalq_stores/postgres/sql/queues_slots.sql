@@ -1,9 +1,9 @@
 -- Slots of a record: granting, giving back, revoking, and finding those that were missed.
 
--- intervalq._go: the record after a slot was granted.
+-- intervalq._grant: the record after a slot was granted.
 --   t, slot_due: the ticket, and the last slot of its cost
 --   lease: for how many microseconds its job counts as running; used only with max_running
-create or replace function intervalq._go(
+create or replace function intervalq._grant(
     r intervalq.queues, t bigint, slot_due bigint, now bigint, lease bigint
 ) returns intervalq.queues
 language plpgsql immutable

@@ -1,4 +1,4 @@
-"""Another client of a NATS, which hears what is asked there, and can ask the server."""
+"""A plain client of a NATS that sees the requests for tasks, and can ask the server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from intervalq_stores.nats._task.message import STREAM
 PATIENCE = 30
 
 
-class Wire:
-    """Another client, which hears the requests for tasks of a queue, and can ask the server."""
+class PlainClient:
+    """A plain client that sees the requests for tasks of one queue, and can ask the server."""
 
     def __init__(self, client: Any, queue: str) -> None:
         self.requests: list[dict[str, Any]] = []
         self._client = client
+        self._heard: Any = None
         self.consumer = f"{STREAM}.{encoded(queue)}"
 
     async def listen(self) -> None:
-        """Hear them from now on."""
+        """Record them from now on."""
 
         async def hear(message: Msg) -> None:
             self.requests.append(json.loads(message.data))
 
-        await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
+        self._heard = await self._client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{self.consumer}", cb=hear)
         await self._client.flush()
 
     async def ask(self, subject: str, body: object = None) -> Any:
@@ -37,7 +38,10 @@ class Wire:
         return json.loads(answer.data)
 
     async def flush(self) -> None:
+        """Wait until the server has read everything, and all that it sent before is recorded."""
         await self._client.flush()
+        while self._heard is not None and self._heard.pending_msgs:
+            await checkpoint()
 
     async def waiting(self) -> int:
         """How many requests wait at the server."""

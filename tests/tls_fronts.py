@@ -1,4 +1,4 @@
-"""Certificates of all kinds, and fronts of servers that speak TLS or hide it, and note what they saw."""
+"""Certificates, valid and invalid ones, and proxies that offer or hide TLS and record the traffic."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import trustme
 
 SECRET: Final = "s3cret-of-this-test"
-"""The password of every URL: it may be nowhere on a wire."""
+"""The password of every URL, which must not be seen on any connection."""
 
 SSL_REQUEST: Final = b"\0\0\0\x08\x04\xd2\x16/"
 
 
 class Certificates:
-    """A certificate authority in files, and certificates of servers, good ones and wrong ones."""
+    """A certificate authority in files, and certificates of servers, valid and invalid ones."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Certificates:
         self._authority.cert_pem.write_to_path(self.authority)
 
     def made(self, kind: str) -> tuple[str, str]:
-        """Files of a certificate and its key: `good`, `stranger`, `other host` or `expired`."""
+        """Make the files of a certificate and its key: `good`, `stranger`, `other host` or `expired`."""
         authority = self._stranger if kind == "stranger" else self._authority
         hosts = ["elsewhere.example"] if kind == "other host" else ["127.0.0.1", "localhost"]
         ago = datetime.now(UTC) - timedelta(days=2)
@@ -45,19 +45,19 @@ class Certificates:
         return str(chain), str(key)
 
     def server(self, kind: str) -> ssl.SSLContext:
-        """What a server with such a certificate needs."""
+        """The TLS context of a server with such a certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.made(kind))
         return context
 
 
 class Front:
-    """Stands before a server, which speaks clear text. `seen` is what came over the wire before any TLS.
+    """A proxy in front of a server without TLS. `seen` is what it received before TLS began.
 
     Args:
         url: of the server.
-        context: TLS, after the hello; None: it passes everything on as it comes.
-        hello: what is said first, given the connections of the client and to the server.
+        context: the TLS to offer after the hello; None: everything is passed on unchanged.
+        hello: makes the first exchange, given the connections of the client and to the server.
     """
 
     def __init__(self, url: str, context: ssl.SSLContext | None, hello: Hello | None = None) -> None:
@@ -69,7 +69,7 @@ class Front:
         self.connections = 0
         self.seen = bytearray()
         self.inside = bytearray()
-        """What came within TLS."""
+        """What it received within TLS."""
         self._threads = [threading.Thread(target=self._accept)]
         self._open: list[socket.socket] = []
 
@@ -112,7 +112,7 @@ Hello = Callable[[socket.socket, socket.socket], bytes]
 
 
 def _pass(client: socket.socket, server: socket.socket, log: bytearray) -> None:
-    """Pass on what comes, until one of the two ends."""
+    """Pass on everything until one of the two sides ends."""
     while True:
         ready = [client] if isinstance(client, ssl.SSLSocket) and client.pending() else []
         for source in ready or select.select([client, server], [], [])[0]:
@@ -124,7 +124,7 @@ def _pass(client: socket.socket, server: socket.socket, log: bytearray) -> None:
 
 
 def answering(answer: bytes) -> Hello:
-    """The hello of a PostgreSQL to a client that asks for TLS."""
+    """Answer a client that asks for TLS, as a PostgreSQL does."""
 
     def hello(client: socket.socket, _: socket.socket) -> bytes:
         asked = client.recv(len(SSL_REQUEST))
@@ -135,7 +135,7 @@ def answering(answer: bytes) -> Hello:
 
 
 def stripping(*fields: str) -> Hello:
-    """The hello of a NATS, without these fields."""
+    """Pass on the hello of a NATS, without these fields."""
 
     def hello(client: socket.socket, server: socket.socket) -> bytes:
         with server.makefile("rb", 0) as lines:
