@@ -33,7 +33,7 @@ from intervalq.tasks.rules import (
 from intervalq.tasks.store import TaskStore, open_task_store
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
-from intervalq_stores.sqlite._task_table import LAYOUT
+from intervalq_stores.sqlite._task_schema import LAYOUT
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 from servers import Server, redis_client
 
@@ -299,9 +299,9 @@ async def test_a_look_writes_no_layout_and_a_change_does(redis: str) -> None:
             await store.apply(Select())
             assert client.hget(*version) == b"1"
             await store.apply(Beat("old"), NOW + 1)
-            assert client.hget(*version) == b"2"
-            client.hset(*version, "3")
-            for command in (Select(), Beat("old")):
-                with pytest.raises(errors.VersionMismatch, match="layout 3, not up to 2"):
-                    await store.apply(command, NOW + 2)
             assert client.hget(*version) == b"3"
+            client.hset(*version, "4")
+            for command in (Select(), Beat("old")):
+                with pytest.raises(errors.VersionMismatch, match="layout 4, not up to 3"):
+                    await store.apply(command, NOW + 2)
+            assert client.hget(*version) == b"4"

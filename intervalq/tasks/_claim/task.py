@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
@@ -203,8 +204,8 @@ class Holder(Protocol):
 class Claim(Task[V_co]):
     """A task that this process has claimed, until it settles it, its session expires, or its lease ends.
 
-    Settle it once: with `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` if the
-    task is no longer this session's or was already settled; then nothing was done.
+    Settle it once: with `ack`, `nak`, `snooze`, `term`, `release` or `commit`. All of them raise `ClaimLost`
+    if the task is no longer this session's or was already settled; then nothing was done.
     """
 
     __slots__ = ("_began", "_lease", "_on_lost", "_range", "_session", "open")
@@ -259,6 +260,13 @@ class Claim(Task[V_co]):
             ),
         )
 
+    async def snooze(self, delay: Duration) -> None:
+        """Put the task off: it can be claimed again after `delay`. The attempt doesn't count.
+
+        Its value and its last error stay. In a worker's function, `raise Snooze(delay)` does the same.
+        """
+        await self._session.settle(self, snoozed(self._row, parse.duration(delay, what="delay")))
+
     async def release(self) -> None:
         """Give the task back as if it had not been claimed: the attempt doesn't count."""
         await self._session.settle(self, unused(self._row))
@@ -304,6 +312,11 @@ class Claim(Task[V_co]):
 def unused(row: Row) -> Change:
     """The change that gives a claim back without counting the attempt."""
     return Change(row.id, row.version, attempt=max(0, row.attempt - row.begun))
+
+
+def snoozed(row: Row, delay: int) -> Change:
+    """The change that puts a claimed task off for `delay` microseconds without counting the attempt."""
+    return replace(unused(row), delay=delay)
 
 
 def dead(row: Row, error: object, attempt: int) -> Change:

@@ -13,6 +13,8 @@ from intervalq.tasks.rules import (
     Beat,
     Beaten,
     Begin,
+    Cancel,
+    Cancelled,
     Change,
     Command,
     Count,
@@ -43,16 +45,17 @@ SEPARATOR: Final = "\x1f"
 _PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MODIFY: Final = b"select * from intervalq.modify(%s, %s)"
+_CANCEL: Final = b"select intervalq.cancel(%s::uuid[], %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
     b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s, %s, %s, %s, %s, %s, %s,"
-    b" %s::bigint[], %s::uuid[], %s, %s::uuid[], %s)"
+    b" %s, %s::uuid[], %s::bigint[], %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
 _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
-_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
+_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s, %s::uuid[], %s, %s)"
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
 
@@ -204,7 +207,7 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
             existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
         )
 
-    return Asked(_MODIFY, (_json(asked), now), read)
+    return Asked(_MODIFY, (now, _json(asked)), read)
 
 
 def _insert(insert: Insert) -> list[object]:
@@ -219,13 +222,24 @@ def _insert(insert: Insert) -> list[object]:
 def _change(change: Change) -> list[object]:
     return [
         *(uuid_of(change.id), change.version, change.queue, change.json, change.at, change.delay),
-        *(change.attempt, change.error, change.keep, change.lease),
+        *(change.attempt, change.error, change.keep, change.lease, change.progress),
     ]
 
 
 def _json(value: object) -> str:
     # allow_nan=False: numbers such as `nan` aren't JSON.
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _cancel(command: Cancel, now: int | None, heads: Heads) -> Asked:
+    del heads
+    names = {uuid_of(task): task for task in command.ids}
+
+    def read(lines: Lines) -> Cancelled:
+        removed, stopping = (tuple(names[uuid] for uuid in uuids) for uuids in lines[0][0])
+        return Cancelled(removed, stopping)
+
+    return Asked(_CANCEL, (_array(names), now), read)
 
 
 # --- work --------------------------------------------------------------------------------------------
@@ -250,10 +264,10 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     values = (
         *(command.session, ids, versions, parts, finished, list(command.queues), command.limit),
         *(command.lease, command.most, command.idle),
-        _array("null" if head is None else head.ready for head in starts),
-        _array("null" if head is None else head.id for head in starts),
         command.begins,
         _array(map(uuid_of, command.begun)),
+        _array("null" if head is None else head.ready for head in starts),
+        _array("null" if head is None else head.id for head in starts),
         now,
     )
     return Asked(_WORK, values, lambda lines: _worked(command, lines, heads))
@@ -270,7 +284,7 @@ def _failed(failed: Failed) -> list[object]:
 
 
 def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
-    (_, *_, claims, _, _, _, _, _, _, _, _) = head = lines.pop()
+    (_, *_, claims, _, _, _, _, _, _, _, _, _, _) = head = lines.pop()
     others = [line for line in lines if line[0] != "t"]
     if others:
         lines = [line for line in lines if line[0] == "t"]
@@ -301,22 +315,27 @@ def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
 
 
 def handed(notices: Sequence[str]) -> Worked | None:
-    """The tasks that notifications hand to a session; None: none.
+    """The tasks that notifications hand to a session, and those of its own that are cancelled; None: none.
 
     Everybody who can connect to the database can send notifications: malformed ones are ignored.
     """
     claimed: list[Row] = []
     ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
+    cancelled: list[Delete] = []
     for whom, _, text in (notice.partition(" ") for notice in notices):
         try:
             lines = json.loads(text) if text and whom != "*" else ()
             rows = [sound(Row(*line[1:])) for line in lines if line[0] == "t"]
-            some = [_range(line) for line in lines if line[0] != "t"]
+            some = [_range(line) for line in lines if line[0] not in {"t", "x"}]
+            gone = [Delete(str(line[1]), int(line[2])) for line in lines if line[0] == "x"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             continue
         claimed += rows
         ranges += some
-    return Worked(claimed=tuple(claimed), ranges=tuple(ranges)) if claimed or ranges else None
+        cancelled += gone
+    if not (claimed or ranges or cancelled):
+        return None
+    return Worked(claimed=tuple(claimed), ranges=tuple(ranges), cancelled=tuple(cancelled))
 
 
 def put(queue: str, jsons: Sequence[str]) -> Asked:
@@ -337,8 +356,9 @@ def _beat(command: Beat, now: int | None, heads: Heads) -> Asked:
     del heads
 
     def read(lines: Lines) -> Beaten:
-        alive, held, lapsed, _ = lines[0][0]
-        return Beaten(alive=alive, claim_count=held, lapsed=tuple(lapsed))
+        alive, held, lapsed, _, marked = lines[0][0]
+        cancelled = tuple(Delete(task, version) for task, version in marked)
+        return Beaten(alive=alive, claim_count=held, lapsed=tuple(lapsed), cancelled=cancelled)
 
     return Asked(_BEAT, (command.session, now), read)
 
@@ -351,7 +371,7 @@ def _end(command: End, now: int | None, heads: Heads) -> Asked:
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
-    values = (command.queue, ids, command.session, command.limit, command.values)
+    values = (command.values, command.queue, ids, command.session, command.limit)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
 
 
@@ -369,6 +389,7 @@ def _sessions(command: Sessions, now: int | None, heads: Heads) -> Asked:
 _BATCH: Final = 16  # claims of at least this many take the first ones, see tasks.sql
 _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]] = {
     Modify: _modify,
+    Cancel: _cancel,
     Work: _work,
     Begin: _begin,
     Beat: _beat,

@@ -1,7 +1,8 @@
 -- The rules of `intervalq/tasks/rules.py` in PL/pgSQL: one row per task, one statement per command.
 --
 -- Public, called by the store:
---   intervalq.modify(command, now)                           `rules.Modify`
+--   intervalq.modify(now, command)                           `rules.Modify`
+--   intervalq.cancel(ids, now)                               `rules.Cancel`
 --   intervalq.insert_plain(ids, queues, jsons, ats, now)     inserts without key, dedupe key or own id
 --   intervalq.work(...)                                      `rules.Work`
 --   intervalq.begin_session, beat, end_session               sessions
@@ -49,6 +50,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_rows.sql
 \ir sql/tasks_checks.sql
 \ir sql/tasks_modify.sql
+\ir sql/tasks_cancel.sql
 \ir sql/tasks_ranges.sql
 \ir sql/tasks_plain.sql
 \ir sql/tasks_settle.sql
@@ -57,7 +59,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (2)
+insert into intervalq.tasks_version (number) values (3)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

@@ -8,16 +8,16 @@ workloads, use databases of their own (`/1`) or other servers.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from struct import error as struct_error
 from typing import Final, TypeVar, cast
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.tasks.rules import Command
+from intervalq.tasks.rules import Command, Worked
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
-from intervalq_stores.redis._task_codec import Unfit, answered, asked
+from intervalq_stores.redis._task_codec import Unfit, answered, asked, told
 
 A = TypeVar("A")
 
@@ -66,9 +66,15 @@ class RedisTaskStore:
                 "done, and claims are given back when their session ends",
             ) from None
 
-    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`."""
-        return self._server.subscribed(f"{_BASE}wake:{session}")
+        async with self._server.messages(f"{_BASE}wake:{session}") as heard:
+
+            async def woken() -> Worked | None:
+                return told(await heard())
+
+            yield woken
 
     async def advice(self) -> list[tuple[str, str]]:
         """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence."""
@@ -102,6 +108,7 @@ def _files(*parts: str) -> tuple[str, ...]:
 
 _PARTS: Final = {
     "modify": _files("changes", "modify"),
+    "cancel": _files("changes", "cancel"),
     "work": _files("changes", "work"),
     **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),
     **dict.fromkeys(("select", "count", "sessions"), _files("looks")),
