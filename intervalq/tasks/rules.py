@@ -227,6 +227,8 @@ def _work(table: Table, command: Work, now: int) -> Worked:
     for part in command.settled:
         row = known.get(part.id)
         if _is_over(row, part, command.session):
+            # Another part may be about it, too: what its worker said before it was told.
+            del known[part.id]
             _remove(table, row, now)
             if isinstance(part, Change) or part.version != row.version:
                 lost.append(part.id)

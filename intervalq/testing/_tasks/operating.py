@@ -126,6 +126,26 @@ class OperatingTests(TaskSuiteBase):
 
         portal.call(scenario)
 
+    def test_a_worker_may_settle_a_task_and_end_the_work_on_it_at_once(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """It said that it was done just before it was told: only the first of both does anything."""
+        if not self.marks_cancelled:
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue, n, key=f"{n % 2}") for n in range(4)))
+            rows = await claim(store, session, queue, limit=2)
+            await store.apply(Cancel(tuple(row.id for row in rows)))
+            said = [Delete(row.id, row.version) for row in rows]
+            over = [Delete(row.id, row.version + 1) for row in rows]
+            worked = await store.apply(Work(session, (said[0], over[0], over[1], said[1])))
+            assert set(worked.lost) == {row.id for row in rows}
+            assert len(await claim(store, session, queue, limit=9)) == 2
+
+        portal.call(scenario)
+
     def test_a_cancelled_task_ends_with_its_session(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:

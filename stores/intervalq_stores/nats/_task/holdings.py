@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from intervalq.errors import UnsupportedOperation
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Session
 from intervalq_stores.nats._batch import Part
@@ -141,9 +142,16 @@ class Holdings:
             row = held.unclaimed()._replace(at=held.row.modified)
             part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
             await self.give_back([held], [part])
+        await self.heed()
         return await self.renew(
             [held for held in self.deliveries.values() if held.deadline - now < held.wait * RENEW]
         )
+
+    async def heed(self) -> None:
+        """Give up the claims that others have ended, as far as that was heard."""
+        heard = [held for held in self.deliveries.values() if self._revocations.is_heard(held)]
+        for held in await self._revocations.of(heard):
+            self._lose(held)
 
     async def renew(self, some: Sequence[Held]) -> bool:
         """Tell the server that the work goes on; returns whether that was in time."""
@@ -245,6 +253,10 @@ class Holdings:
         return not held.sent or may_have_expired(held) or await self._revocations.is_revoked(held)
 
     async def _prolong(self, held: Held, part: Change) -> bool:
+        if part.progress is not None:
+            raise UnsupportedOperation(
+                self._stream.server.url, "JetStream can't store anything about a task that keeps its claim"
+            )
         if not await self.renew([held]) or self.deliveries.get(held.row.id) is not held:
             return False
         held.ends = None if part.lease is None else stopwatch() + part.lease
