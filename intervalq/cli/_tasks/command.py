@@ -46,6 +46,7 @@ class TaskCommands(Commands):
         "retry": "_tasks.change:retry",
         "move": "_tasks.change:move",
         "delete": "_tasks.change:delete",
+        "cancel": "_tasks.cancel:cancel",
         "sessions": "_tasks.command:sessions",
     }
 

@@ -254,8 +254,7 @@ class Batcher:
                 if settle.waker is None:
                     log.warning("%s", claim._lost())
             elif settle.keeps and isinstance(settle.part, Change):
-                # of `until` all that is asked here is whether it ends by itself
-                claim._row = claim._row._replace(version=claim._row.version + 1, until=settle.part.lease)
+                claim._row = settle.renewed()
             elif held.get(claim._row.id) is claim:  # no range, and no start to report
                 del held[claim._row.id]
             settle.end()

@@ -1,4 +1,4 @@
-"""Part of the suite of task stores: what operators do with tasks: snooze, cancel."""
+"""Part of the suite of task stores: tasks that are snoozed, cancelled, or reported on."""
 
 from __future__ import annotations
 
@@ -49,6 +49,42 @@ class OperatingTests(TaskSuiteBase):
                 assert (row.session, row.attempt, row.error, row.begun) == (None, 3, "no", False)
             assert first.at >= rows[0].modified + 3600 * SECOND
             assert [row.id for row in await claim(store, session, queue, limit=2)] == [second.id]
+
+        portal.call(scenario)
+
+    def test_a_report_on_the_work_stays_with_the_task(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """It comes with a renewal; whatever ends the claim keeps it, and so the next claim gets it."""
+        if not self.counts_versions:  # a claim is a delivery of the server
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            said = '{"p":0.5,"n":"\u00fc ok","c":"[1]"}'
+            await put(store, insert(queue, key="k"), insert(queue, key="k"))
+            (row,) = await claim(store, session, queue)
+            assert row.progress == ""
+            for version, text in ((1, "{}"), (2, said)):
+                renewal = Change(row.id, row.version + version - 1, keep=True, progress=text)
+                assert (await store.apply(Work(session, (renewal,)))).lost == ()
+                (seen,) = await store.apply(Select(ids=(row.id,)))
+                assert (seen.session, seen.version, seen.progress) == (session, row.version + version, text)
+            for part in (Change(row.id, seen.version, delay=0, attempt=1), None):
+                if part is None:
+                    await store.apply(End(session))
+                    session = await names.begun(store)
+                else:
+                    await store.apply(Work(session, (part,)))
+                (again,) = await claim(store, session, queue)
+                assert (again.id, again.progress) == (row.id, said)
+            dead = Change(row.id, again.version, queue=names.queue(), error="no")
+            await store.apply(Work(session, (dead,)))
+            (moved,) = await store.apply(Select(ids=(row.id,)))
+            assert moved.progress == said
+            cleared = Change(row.id, moved.version, progress="")
+            (after,) = (await store.apply(Modify(changes=(cleared,)))).changed
+            assert after.progress == ""
 
         portal.call(scenario)
 

@@ -8,7 +8,6 @@ from typing import Final
 
 import anyio
 
-from intervalq.errors import UnsupportedOperation
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import Change, Delete, Session
 from intervalq_stores.nats._batch import Part
@@ -253,10 +252,6 @@ class Holdings:
         return not held.sent or may_have_expired(held) or await self._revocations.is_revoked(held)
 
     async def _prolong(self, held: Held, part: Change) -> bool:
-        if part.progress is not None:
-            raise UnsupportedOperation(
-                self._stream.server.url, "JetStream can't store anything about a task that keeps its claim"
-            )
         if not await self.renew([held]) or self.deliveries.get(held.row.id) is not held:
             return False
         held.ends = None if part.lease is None else stopwatch() + part.lease
