@@ -20,9 +20,9 @@ from intervalq.tasks.store import MAX_ROWS
 def cancel(ctx: click.Context, /, ids: tuple[str, ...], store: str | None, *, as_json_: bool) -> None:
     """Cancel waiting and running tasks.
 
-    None of them is committed any more. Those that nobody has claimed are removed; the functions of the others are
-    cancelled, and each is removed when its function has ended. The exit code is 1 if some do not exist: they are
-    done, or were removed.
+    None of them is committed any more. Those that nobody has claimed are removed. The functions of the others
+    are cancelled, and each is removed when its function has ended. The exit code is 1 if some do not exist:
+    they are done, or were removed.
     """
     every = list(dict.fromkeys(ids))
 
