@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeGuard, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from intervalq._spec.shape import typed
 from intervalq.tasks._spec.checks import check, check_inboxes, named, new_inserts
@@ -204,10 +204,9 @@ def _cancel(table: Table, command: Cancel, now: int) -> Cancelled:
     return Cancelled(tuple(removed), tuple(stopping))
 
 
-def _is_over(row: Row | None, part: Delete | Change, session: str) -> TypeGuard[Row]:
+def _is_over(row: Row, part: Delete | Change, session: str) -> bool:
     """Whether a session ends its work on a cancelled task by this, whatever else it says of the task."""
-    keeps = isinstance(part, Change) and part.keep
-    return row is not None and row.cancelled and row.session == session and not keeps
+    return row.session == session and not (isinstance(part, Change) and part.keep)
 
 
 def _let_go(table: Table, rows: Sequence[Row], now: int, after: Callable[[Row], Row]) -> None:
@@ -226,7 +225,7 @@ def _work(table: Table, command: Work, now: int) -> Worked:
     lost: list[str] = []
     for part in command.settled:
         row = known.get(part.id)
-        if _is_over(row, part, command.session):
+        if row is not None and row.cancelled and _is_over(row, part, command.session):
             # Another part may be about it, too: what its worker said before it was told.
             del known[part.id]
             _remove(table, row, now)

@@ -33,7 +33,7 @@ class Outcomes:
 
     def is_dead(self, claim: Claim) -> bool:
         """Whether the attempts of a task are used up; then it goes to the dead-letter queue."""
-        too_often = self._job.policy.exhausted(claim) if claim._row.attempt else None
+        too_often = self._job.policy.exhausted(claim)
         if too_often is None:
             return False
         self.counts["dead"] += 1

@@ -202,6 +202,7 @@ class WorkerPool:
                 self._give_back(self._waiting)
 
     async def _runner(self) -> None:
+        cancelled = self._batcher.cancelled.known
         while True:  # a claim that is lost ends the scope that it was worked on in, not the next one's
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
@@ -211,7 +212,7 @@ class WorkerPool:
                         await (self._alone(claim) if claim._row.alone else self._do(claim))
                     finally:
                         claim._on_lost = None  # losing it from now on must not cancel the next function
-                        if self._batcher.cancelled.known:
+                        if cancelled:
                             self._outcomes.ended(claim)
                     if scope.cancel_called:  # the function had ended anyway; don't cancel the next one
                         break
@@ -274,7 +275,7 @@ class WorkerPool:
             self._run_alone.open(key)
 
     async def _do(self, claim: Claim) -> None:
-        if self._outcomes.is_dead(claim):
+        if claim._row.attempt and self._outcomes.is_dead(claim):
             return
         begun = self._begins_one(claim)
         try:
