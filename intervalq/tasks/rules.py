@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from intervalq._spec.shape import typed
@@ -209,12 +208,13 @@ def _is_over(row: Row, part: Delete | Change, session: str) -> bool:
     return row.session == session and not (isinstance(part, Change) and part.keep)
 
 
-def _let_go(table: Table, rows: Sequence[Row], now: int, after: Callable[[Row], Row]) -> None:
-    """Free the claims of a session that has ended; cancelled tasks are removed."""
-    table.put([after(row) for row in rows if not row.cancelled])
+def _left(table: Table, session: str, now: int) -> list[Row]:
+    """The claims that a session has left, to be freed. Those of cancelled tasks are removed."""
+    rows = table.of_session(session)
     for row in rows:
         if row.cancelled:
             _remove(table, row, now)
+    return [row for row in rows if not row.cancelled]
 
 
 # --- work --------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _beat(table: Table, command: Beat, now: int) -> Beaten:
     ]
     for session in lapsed:
         table.remove_session(session.id)
-        _let_go(table, table.of_session(session.id), now, partial(freed, now=now, session=session))
+        table.put([freed(row, now, session) for row in _left(table, session.id, now)])
     table.sweep_marks(now)
     claims = table.of_session(command.session)
     return Beaten(
@@ -306,7 +306,7 @@ def _beat(table: Table, command: Beat, now: int) -> Beaten:
 
 def _end(table: Table, command: End, now: int) -> None:
     table.remove_session(command.session)
-    _let_go(table, table.of_session(command.session), now, partial(given_back, now=now))
+    table.put([given_back(row, now) for row in _left(table, command.session, now)])
 
 
 # --- queries -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -193,11 +193,11 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A cancelled task whose session ends is free again."""
 
-    def freed(table: Table, rows: Sequence[Row], now: int, after: Callable[[Row], Row]) -> None:
+    def alive(table: Table, session: str, now: int) -> list[Row]:
         del now
-        table.put([after(row)._replace(cancelled=False) for row in rows])
+        return [row._replace(cancelled=False) for row in table.of_session(session)]
 
-    return instead(rules, "_let_go", freed)
+    return instead(rules, "_left", alive)
 
 
 @bug("cancelled-unnoticed", "operators")

@@ -217,13 +217,10 @@ local function decoded(id, text)
   local to_json = to_extra
   local band = bit.band
   local cancelled, progress = 0, ''
-  if band(flags, EXTRA) > 0 and to_extra + 4 <= #text then
-    local size, start
-    cancelled, size, start = unpacked('>BI4', text, to_extra)
-    to_json = start + size
-    progress = sub(text, start, to_json - 1)
-  elseif band(flags, EXTRA) > 0 then
-    corrupt('a task is too short')
+  if band(flags, EXTRA) > 0 then
+    if to_extra + 4 > #text then corrupt('a task is too short') end
+    local mark, size, start = unpacked('>BI4', text, to_extra)
+    cancelled, to_json, progress = mark, start + size, sub(text, start, start + size - 1)
   end
   if to_json > #text + 1 then corrupt('a task is broken') end
   return {
@@ -341,10 +338,7 @@ local function each_text(row, use, by)
       local start = prefix('l', row.queue)
       use(start, start .. stamp(row.ends) .. row.id)
     end
-    if row.cancelled then
-      local start = prefix('x', row.session)
-      use(start, start .. row.id)
-    end
+    if row.cancelled then use(prefix('x', row.session), prefix('x', row.session) .. row.id) end
   end
   if row.key then
     local start = line_of(row.queue, row.key)
