@@ -75,3 +75,40 @@ async def test_running_functions_are_cancelled_and_their_reports_are_seen(url: s
                 await operator.wait_empty(queue)
                 group.cancel_scope.cancel()
     assert cancelled[-1] == ids[2]
+
+
+async def test_functions_of_plain_tasks_are_cancelled_too(postgres_url: str) -> None:
+    """Each by itself, out of a range that goes on."""
+    queue = f"suite-{secrets.token_hex(6)}"
+    began: dict[int, str] = {}
+    ended: list[int] = []
+    go_on, all_began = anyio.Event(), anyio.Event()
+    async with Tasks(postgres_url, expiry=1) as tasks, Tasks(postgres_url) as operator:
+
+        @tasks.worker(queue, concurrency=6)
+        async def work(task: Claim) -> None:
+            began[task.value] = task.id
+            if len(began) == 6:
+                all_began.set()
+            try:
+                await go_on.wait()
+            except BaseException:
+                ended.append(task.value)
+                if len(ended) == 3:
+                    go_on.set()
+                raise
+
+        await operator.put(queue, range(6))
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await all_began.wait()
+                assert len((await operator.cancel(*[began[n] for n in (0, 2, 4)])).stopping) == 3
+                await go_on.wait()
+                await operator.wait_empty(queue)
+                group.cancel_scope.cancel()
+    assert sorted(ended) == [0, 2, 4]
+    assert {outcome: count for outcome, count in tasks._outcomes.items() if count} == {
+        "done": 3,
+        "cancelled": 3,
+    }
