@@ -60,10 +60,10 @@ class Tasks(Operations):
         expiry: how long after its last sign of life a process loses its claims; from 0.1 s to an hour. The
             default, 5 s with a heartbeat each second, tolerates pauses of a few seconds.
         max_bytes: the largest size of a value, as JSON or as its codec wrote it.
-        codec: an object with `encode(bytes)` and `decode(bytes)`, which both return bytes. Values pass
-            through it on their way into the store and back, for example to be encrypted (see SECURITY.md).
-            Ids, keys, names, times and the errors of failed attempts don't. Values that were written without
-            a codec are read as they are. None: values are stored as JSON.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, which both return bytes. Values and
+            checkpoints pass through it on their way into the store and back, for example to be encrypted (see
+            SECURITY.md). Ids, keys, names, times, notes and the errors of failed attempts don't. Values that
+            were written without a codec are read as they are. None: values are stored as JSON.
 
     Raises:
         InvalidInterval, InvalidOption: at once; also if `store` is an object that holds queues or ledgers.
